@@ -1,0 +1,2 @@
+//! How a program embeds the engine.
+fn main() {}

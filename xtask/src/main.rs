@@ -1,0 +1,2 @@
+//! The chores of oss-engine.
+fn main() {}
