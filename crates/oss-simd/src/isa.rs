@@ -1,0 +1,178 @@
+//! Which instruction sets there are: one row each, for detection and compilation alike.
+
+use crate::{Kernel, Simd};
+use std::fmt;
+
+pub(crate) mod scalar;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
+
+/// An instruction set that this processor has: the token that every kernel call takes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Isa(Level);
+
+/// The names in [`Isa::ALL_NAMES`] that [`Isa::from_name`] did not find, or that are not here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// No instruction set has this name.
+    Unknown {
+        /// The name asked for.
+        got: String,
+    },
+    /// The processor lacks it.
+    Missing {
+        /// The name asked for.
+        got: &'static str,
+        /// The names of what the processor has.
+        available: Vec<&'static str>,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown { got } => {
+                let all = Isa::ALL_NAMES.join(", ");
+                write!(f, "instruction set: got {got:?}, expected one of {all}")
+            }
+            Self::Missing { got, available } => {
+                let available = available.join(", ");
+                write!(f, "instruction set {got} is not on this processor, which has {available}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+macro_rules! isa_table {
+    ($($(#[$cfg:meta])* $level:ident, $name:literal, $make:expr, $trampoline:ident, [$($feature:tt),*];)*) => {
+        /// In ascending order of preference.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        enum Level {
+            $($(#[$cfg])* $level,)*
+        }
+
+        impl Isa {
+            /// Every name that [`Isa::from_name`] knows on this architecture, best last.
+            pub const ALL_NAMES: &[&str] = &[$($(#[$cfg])* $name,)*];
+
+            /// What this processor has, best last; `scalar` is always there.
+            #[must_use]
+            pub fn available() -> Vec<Self> {
+                let mut found = Vec::new();
+                $($(#[$cfg])* if true $(&& has!($feature))* { found.push(Self(Level::$level)); })*
+                found
+            }
+
+            /// The name, as in `OSS_ISA`.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self.0 { $($(#[$cfg])* Level::$level => $name,)* }
+            }
+
+            /// Runs a kernel compiled for this instruction set.
+            #[inline]
+            pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
+                match self.0 {
+                    $($(#[$cfg])* Level::$level => {
+                        #[expect(unsafe_code, reason = "calls a function with target features")]
+                        // SAFETY: an `Isa` of this level exists only if `available` found every
+                        // feature of the row.
+                        unsafe { $trampoline(kernel) }
+                    })*
+                }
+            }
+        }
+
+        $(
+            $(#[$cfg])*
+            $(#[target_feature(enable = $feature)])*
+            #[expect(unsafe_code, reason = "makes the token that proves the features")]
+            unsafe fn $trampoline<K: Kernel>(kernel: K) -> K::Output {
+                #[allow(unused_unsafe, reason = "the scalar token is safe to make")]
+                // SAFETY: this function has just the features of the row.
+                kernel.run(unsafe { $make })
+            }
+        )*
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! has {
+    ($feature:tt) => {
+        is_x86_feature_detected!($feature)
+    };
+}
+
+isa_table! {
+    Scalar, "scalar", scalar::Scalar::new(), run_scalar, [];
+    #[cfg(target_arch = "x86_64")]
+    Avx2, "avx2", avx2::Avx2::<false>::new(), run_avx2, ["avx2", "fma", "f16c"];
+    #[cfg(target_arch = "x86_64")]
+    Avx2Vnni, "avx2vnni", avx2::Avx2::<true>::new(), run_avx2_vnni,
+        ["avx2", "fma", "f16c", "avxvnni"];
+    #[cfg(target_arch = "x86_64")]
+    Avx512, "avx512", avx512::Avx512::<false>::new(), run_avx512,
+        ["avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl"];
+    #[cfg(target_arch = "x86_64")]
+    Avx512Vnni, "avx512vnni", avx512::Avx512::<true>::new(), run_avx512_vnni,
+        ["avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni",
+         "avx512vbmi"];
+}
+
+impl Isa {
+    /// The best that this processor has, or what the environment variable `OSS_ISA` names.
+    ///
+    /// # Errors
+    /// When `OSS_ISA` names an instruction set that is unknown or not here.
+    pub fn detect() -> Result<Self, Error> {
+        match std::env::var("OSS_ISA") {
+            Ok(name) if !name.is_empty() => Self::from_name(&name),
+            _ => Ok(*Self::available().last().expect("scalar is always there")),
+        }
+    }
+
+    /// The instruction set called `name`.
+    ///
+    /// # Errors
+    /// When the name is unknown or the processor lacks it.
+    pub fn from_name(name: &str) -> Result<Self, Error> {
+        let Some(known) = Self::ALL_NAMES.iter().find(|known| **known == name) else {
+            return Err(Error::Unknown { got: name.to_owned() });
+        };
+        let available = Self::available();
+        available.iter().copied().find(|isa| isa.name() == name).ok_or_else(|| Error::Missing {
+            got: known,
+            available: available.iter().map(|isa| isa.name()).collect(),
+        })
+    }
+
+    /// The portable instruction set.
+    #[must_use]
+    pub const fn scalar() -> Self {
+        Self(Level::Scalar)
+    }
+}
+
+impl fmt::Debug for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The name of the instruction set that a kernel was compiled for.
+#[inline(always)]
+pub const fn name_of<S: Simd>(_: S) -> &'static str {
+    S::NAME
+}

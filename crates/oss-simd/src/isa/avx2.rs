@@ -1,0 +1,210 @@
+//! AVX2 with FMA and F16C, and the same with byte dot products (AVX-VNNI).
+#![expect(unsafe_code, reason = "intrinsics, and loads through array references")]
+
+use crate::Simd;
+use std::arch::x86_64::*;
+
+/// Two 256-bit registers per vector, lanes 0..8 and 8..16; `DOT` when there is `vpdpbusd`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Avx2<const DOT: bool>(());
+
+impl<const DOT: bool> Avx2<DOT> {
+    /// # Safety
+    /// The processor must have the features of this type's row in `isa.rs`.
+    pub(crate) const unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
+type F = [__m256; 2];
+type I = [__m256i; 2];
+
+macro_rules! ops {
+    ($(fn $name:ident $(<const $n:ident: u32>)? ($($arg:ident: $t:ty),*) $(-> $r:ty)? = $e:expr;)*) => {$(
+        #[inline(always)]
+        #[allow(unused_unsafe, reason = "some of the operations are safe")]
+        fn $name $(<const $n: u32>)? (self, $($arg: $t),*) $(-> $r)? {
+            // SAFETY: the features are there, by `new`'s contract; pointers come from references
+            // to arrays of the size that the instruction touches.
+            unsafe { $e }
+        }
+    )*};
+}
+
+/// The same instruction on both halves.
+macro_rules! both {
+    ($f:path, $($a:expr),*) => { [$f($($a[0]),*), $f($($a[1]),*)] };
+}
+
+impl<const DOT: bool> Simd for Avx2<DOT> {
+    type F32 = F;
+    type I32 = I;
+    type U8 = I;
+    type Dot = I;
+
+    const NAME: &'static str = if DOT { "avx2vnni" } else { "avx2" };
+    const REGISTERS: usize = 8;
+
+    ops! {
+        fn splat(x: f32) -> F = [_mm256_set1_ps(x); 2];
+        fn load(from: &[f32; 16]) -> F =
+            [_mm256_loadu_ps(from.as_ptr()), _mm256_loadu_ps(from.as_ptr().add(8))];
+        fn store(x: F, to: &mut [f32; 16]) = {
+            _mm256_storeu_ps(to.as_mut_ptr(), x[0]);
+            _mm256_storeu_ps(to.as_mut_ptr().add(8), x[1]);
+        };
+        fn add(a: F, b: F) -> F = both!(_mm256_add_ps, a, b);
+        fn sub(a: F, b: F) -> F = both!(_mm256_sub_ps, a, b);
+        fn mul(a: F, b: F) -> F = both!(_mm256_mul_ps, a, b);
+        fn div(a: F, b: F) -> F = both!(_mm256_div_ps, a, b);
+        fn fma(a: F, b: F, c: F) -> F = both!(_mm256_fmadd_ps, a, b, c);
+        fn max(a: F, b: F) -> F = both!(_mm256_max_ps, a, b);
+        fn min(a: F, b: F) -> F = both!(_mm256_min_ps, a, b);
+        fn select_lt(a: F, b: F, x: F, y: F) -> F = [
+            _mm256_blendv_ps(y[0], x[0], _mm256_cmp_ps::<_CMP_LT_OQ>(a[0], b[0])),
+            _mm256_blendv_ps(y[1], x[1], _mm256_cmp_ps::<_CMP_LT_OQ>(a[1], b[1])),
+        ];
+        fn round_i32(x: F) -> I = both!(_mm256_cvtps_epi32, x);
+        fn i32_to_f32(x: I) -> F = both!(_mm256_cvtepi32_ps, x);
+        fn f32_as_i32(x: F) -> I = both!(_mm256_castps_si256, x);
+        fn i32_as_f32(x: I) -> F = both!(_mm256_castsi256_ps, x);
+        fn reduce_add(x: F) -> f32 = {
+            let x = _mm256_add_ps(x[0], x[1]);
+            let x = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+            let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+            _mm_cvtss_f32(_mm_add_ss(x, _mm_shuffle_ps::<1>(x, x)))
+        };
+        fn reduce_max(x: F) -> f32 = {
+            let x = _mm256_max_ps(x[0], x[1]);
+            let x = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+            let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+            _mm_cvtss_f32(_mm_max_ss(x, _mm_shuffle_ps::<1>(x, x)))
+        };
+        fn load_f16(from: &[u16; 16]) -> F = [
+            _mm256_cvtph_ps(_mm_loadu_si128(from.as_ptr().cast())),
+            _mm256_cvtph_ps(_mm_loadu_si128(from.as_ptr().add(8).cast())),
+        ];
+        fn store_f16(x: F, to: &mut [u16; 16]) = {
+            let low = _mm256_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT }>(x[0]);
+            let high = _mm256_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT }>(x[1]);
+            _mm_storeu_si128(to.as_mut_ptr().cast(), low);
+            _mm_storeu_si128(to.as_mut_ptr().add(8).cast(), high);
+        };
+
+        fn splat_i32(x: i32) -> I = [_mm256_set1_epi32(x); 2];
+        fn load_i32(from: &[i32; 16]) -> I = [
+            _mm256_loadu_si256(from.as_ptr().cast()),
+            _mm256_loadu_si256(from.as_ptr().add(8).cast()),
+        ];
+        fn store_i32(x: I, to: &mut [i32; 16]) = {
+            _mm256_storeu_si256(to.as_mut_ptr().cast(), x[0]);
+            _mm256_storeu_si256(to.as_mut_ptr().add(8).cast(), x[1]);
+        };
+        fn add_i32(a: I, b: I) -> I = both!(_mm256_add_epi32, a, b);
+        fn sub_i32(a: I, b: I) -> I = both!(_mm256_sub_epi32, a, b);
+        fn mul_i32(a: I, b: I) -> I = both!(_mm256_mullo_epi32, a, b);
+        fn and_i32(a: I, b: I) -> I = both!(_mm256_and_si256, a, b);
+        fn or_i32(a: I, b: I) -> I = both!(_mm256_or_si256, a, b);
+        fn shl_i32<const N: u32>(x: I) -> I = {
+            let n = _mm_cvtsi32_si128(N as i32);
+            [_mm256_sll_epi32(x[0], n), _mm256_sll_epi32(x[1], n)]
+        };
+        fn shr_i32<const N: u32>(x: I) -> I = {
+            let n = _mm_cvtsi32_si128(N as i32);
+            [_mm256_srl_epi32(x[0], n), _mm256_srl_epi32(x[1], n)]
+        };
+        fn select_gt_i32(ab: (I, I), x: I, y: I) -> I = [
+            _mm256_blendv_epi8(y[0], x[0], _mm256_cmpgt_epi32(ab.0[0], ab.1[0])),
+            _mm256_blendv_epi8(y[1], x[1], _mm256_cmpgt_epi32(ab.0[1], ab.1[1])),
+        ];
+        fn reduce_add_i32(x: I) -> i32 = {
+            let x = _mm256_add_epi32(x[0], x[1]);
+            let x = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
+            let x = _mm_add_epi32(x, _mm_shuffle_epi32::<0b01_00_11_10>(x));
+            _mm_cvtsi128_si32(_mm_add_epi32(x, _mm_shuffle_epi32::<0b10_11_00_01>(x)))
+        };
+        fn load_u8_i32(from: &[u8; 16]) -> I = [
+            _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.as_ptr().cast())),
+            _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.as_ptr().add(8).cast())),
+        ];
+        fn load_i8_i32(from: &[i8; 16]) -> I = [
+            _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.as_ptr().cast())),
+            _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.as_ptr().add(8).cast())),
+        ];
+        fn load_u16_i32(from: &[u16; 16]) -> I = [
+            _mm256_cvtepu16_epi32(_mm_loadu_si128(from.as_ptr().cast())),
+            _mm256_cvtepu16_epi32(_mm_loadu_si128(from.as_ptr().add(8).cast())),
+        ];
+        fn store_i8(x: I, to: &mut [i8; 16]) = {
+            let low = _mm_packs_epi32(
+                _mm256_castsi256_si128(x[0]),
+                _mm256_extracti128_si256::<1>(x[0]),
+            );
+            let high = _mm_packs_epi32(
+                _mm256_castsi256_si128(x[1]),
+                _mm256_extracti128_si256::<1>(x[1]),
+            );
+            _mm_storeu_si128(to.as_mut_ptr().cast(), _mm_packs_epi16(low, high));
+        };
+        fn store_u16(x: I, to: &mut [u16; 16]) = {
+            let packed = _mm256_packus_epi32(x[0], x[1]);
+            _mm256_storeu_si256(
+                to.as_mut_ptr().cast(),
+                _mm256_permute4x64_epi64::<0b11_01_10_00>(packed),
+            );
+        };
+
+        fn load_u8(from: &[u8; 64]) -> I = [
+            _mm256_loadu_si256(from.as_ptr().cast()),
+            _mm256_loadu_si256(from.as_ptr().add(32).cast()),
+        ];
+        fn u8_as_i32(x: I) -> I = x;
+        fn i32_as_u8(x: I) -> I = x;
+        fn table(entries: &[u8; 16]) -> I =
+            [_mm256_broadcastsi128_si256(_mm_loadu_si128(entries.as_ptr().cast())); 2];
+        fn nibble_lut(table: I, x: I) -> (I, I) = {
+            let low = _mm256_set1_epi8(15);
+            let bottom = [_mm256_and_si256(x[0], low), _mm256_and_si256(x[1], low)];
+            let top = [
+                _mm256_and_si256(_mm256_srli_epi16::<4>(x[0]), low),
+                _mm256_and_si256(_mm256_srli_epi16::<4>(x[1]), low),
+            ];
+            (both!(_mm256_shuffle_epi8, table, bottom), both!(_mm256_shuffle_epi8, table, top))
+        };
+
+        fn dot_zero() -> I = [_mm256_setzero_si256(); 2];
+        fn dot(sum: I, codes: I, quad: i32) -> I = {
+            let quad = [_mm256_set1_epi32(quad); 2];
+            if DOT {
+                both!(_mm256_dpbusd_avx_epi32, sum, codes, quad)
+            } else {
+                let products = both!(_mm256_maddubs_epi16, codes, quad);
+                both!(_mm256_add_epi16, sum, products)
+            }
+        };
+        fn dot_sum(sum: I) -> I = if DOT {
+            sum
+        } else {
+            let one = [_mm256_set1_epi16(1); 2];
+            both!(_mm256_madd_epi16, sum, one)
+        };
+        fn dot_wide(sum: I, codes: I, quad: i32) -> I = if DOT {
+            let quad = [_mm256_set1_epi32(quad); 2];
+            both!(_mm256_dpbusd_avx_epi32, sum, codes, quad)
+        } else {
+            let quad = _mm256_set1_epi32(quad);
+            let mask = [_mm256_set1_epi16(255); 2];
+            let quad_even = [_mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(quad)); 2];
+            let quad_odd = [_mm256_srai_epi16::<8>(quad); 2];
+            let even = both!(_mm256_and_si256, codes, mask);
+            let odd = [_mm256_srli_epi16::<8>(codes[0]), _mm256_srli_epi16::<8>(codes[1])];
+            let even = both!(_mm256_madd_epi16, even, quad_even);
+            let odd = both!(_mm256_madd_epi16, odd, quad_odd);
+            let products = both!(_mm256_add_epi32, even, odd);
+            both!(_mm256_add_epi32, sum, products)
+        };
+
+        fn prefetch(base: &[u8], offset: usize) =
+            _mm_prefetch::<_MM_HINT_T0>(base.as_ptr().wrapping_add(offset).cast());
+    }
+}

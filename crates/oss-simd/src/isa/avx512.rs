@@ -1,0 +1,145 @@
+//! AVX-512 (F, BW, DQ, VL), and the same with byte dot products and byte permutes (VNNI, VBMI).
+#![expect(unsafe_code, reason = "intrinsics, and loads through array references")]
+
+use crate::Simd;
+use std::arch::x86_64::*;
+
+/// One 512-bit register per vector; `DOT` when the processor has `vpdpbusd` and `vpermb`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Avx512<const DOT: bool>(());
+
+impl<const DOT: bool> Avx512<DOT> {
+    /// # Safety
+    /// The processor must have the features of this type's row in `isa.rs`.
+    pub(crate) const unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
+macro_rules! ops {
+    ($(fn $name:ident $(<const $n:ident: u32>)? ($($arg:ident: $t:ty),*) $(-> $r:ty)? = $e:expr;)*) => {$(
+        #[inline(always)]
+        #[allow(unused_unsafe, reason = "some of the operations are safe")]
+        fn $name $(<const $n: u32>)? (self, $($arg: $t),*) $(-> $r)? {
+            // SAFETY: the features are there, by `new`'s contract; pointers come from references
+            // to arrays of the size that the instruction touches.
+            unsafe { $e }
+        }
+    )*};
+}
+
+impl<const DOT: bool> Simd for Avx512<DOT> {
+    type F32 = __m512;
+    type I32 = __m512i;
+    type U8 = __m512i;
+    type Dot = __m512i;
+
+    const NAME: &'static str = if DOT { "avx512vnni" } else { "avx512" };
+    const REGISTERS: usize = 32;
+
+    ops! {
+        fn splat(x: f32) -> __m512 = _mm512_set1_ps(x);
+        fn load(from: &[f32; 16]) -> __m512 = _mm512_loadu_ps(from.as_ptr());
+        fn store(x: __m512, to: &mut [f32; 16]) = _mm512_storeu_ps(to.as_mut_ptr(), x);
+        fn add(a: __m512, b: __m512) -> __m512 = _mm512_add_ps(a, b);
+        fn sub(a: __m512, b: __m512) -> __m512 = _mm512_sub_ps(a, b);
+        fn mul(a: __m512, b: __m512) -> __m512 = _mm512_mul_ps(a, b);
+        fn div(a: __m512, b: __m512) -> __m512 = _mm512_div_ps(a, b);
+        fn fma(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fmadd_ps(a, b, c);
+        fn max(a: __m512, b: __m512) -> __m512 = _mm512_max_ps(a, b);
+        fn min(a: __m512, b: __m512) -> __m512 = _mm512_min_ps(a, b);
+        fn select_lt(a: __m512, b: __m512, x: __m512, y: __m512) -> __m512 =
+            _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), y, x);
+        fn round_i32(x: __m512) -> __m512i = _mm512_cvtps_epi32(x);
+        fn i32_to_f32(x: __m512i) -> __m512 = _mm512_cvtepi32_ps(x);
+        fn f32_as_i32(x: __m512) -> __m512i = _mm512_castps_si512(x);
+        fn i32_as_f32(x: __m512i) -> __m512 = _mm512_castsi512_ps(x);
+        fn reduce_add(x: __m512) -> f32 = {
+            let x = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x));
+            let x = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+            let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+            _mm_cvtss_f32(_mm_add_ss(x, _mm_shuffle_ps::<1>(x, x)))
+        };
+        fn reduce_max(x: __m512) -> f32 = _mm512_reduce_max_ps(x);
+        fn load_f16(from: &[u16; 16]) -> __m512 =
+            _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast()));
+        fn store_f16(x: __m512, to: &mut [u16; 16]) = _mm256_storeu_si256(
+            to.as_mut_ptr().cast(),
+            _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT }>(x)
+        );
+
+        fn splat_i32(x: i32) -> __m512i = _mm512_set1_epi32(x);
+        fn load_i32(from: &[i32; 16]) -> __m512i = _mm512_loadu_si512(from.as_ptr().cast());
+        fn store_i32(x: __m512i, to: &mut [i32; 16]) =
+            _mm512_storeu_si512(to.as_mut_ptr().cast(), x);
+        fn add_i32(a: __m512i, b: __m512i) -> __m512i = _mm512_add_epi32(a, b);
+        fn sub_i32(a: __m512i, b: __m512i) -> __m512i = _mm512_sub_epi32(a, b);
+        fn mul_i32(a: __m512i, b: __m512i) -> __m512i = _mm512_mullo_epi32(a, b);
+        fn and_i32(a: __m512i, b: __m512i) -> __m512i = _mm512_and_si512(a, b);
+        fn or_i32(a: __m512i, b: __m512i) -> __m512i = _mm512_or_si512(a, b);
+        fn shl_i32<const N: u32>(x: __m512i) -> __m512i = _mm512_slli_epi32::<N>(x);
+        fn shr_i32<const N: u32>(x: __m512i) -> __m512i = _mm512_srli_epi32::<N>(x);
+        fn select_gt_i32(ab: (__m512i, __m512i), x: __m512i, y: __m512i) -> __m512i =
+            _mm512_mask_blend_epi32(_mm512_cmpgt_epi32_mask(ab.0, ab.1), y, x);
+        fn reduce_add_i32(x: __m512i) -> i32 = _mm512_reduce_add_epi32(x);
+        fn load_u8_i32(from: &[u8; 16]) -> __m512i =
+            _mm512_cvtepu8_epi32(_mm_loadu_si128(from.as_ptr().cast()));
+        fn load_i8_i32(from: &[i8; 16]) -> __m512i =
+            _mm512_cvtepi8_epi32(_mm_loadu_si128(from.as_ptr().cast()));
+        fn load_u16_i32(from: &[u16; 16]) -> __m512i =
+            _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
+        fn store_i8(x: __m512i, to: &mut [i8; 16]) =
+            _mm_storeu_si128(to.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(x));
+        fn store_u16(x: __m512i, to: &mut [u16; 16]) =
+            _mm256_storeu_si256(to.as_mut_ptr().cast(), _mm512_cvtepi32_epi16(x));
+
+        fn load_u8(from: &[u8; 64]) -> __m512i = _mm512_loadu_si512(from.as_ptr().cast());
+        fn u8_as_i32(x: __m512i) -> __m512i = x;
+        fn i32_as_u8(x: __m512i) -> __m512i = x;
+        fn table(entries: &[u8; 16]) -> __m512i =
+            _mm512_broadcast_i32x4(_mm_loadu_si128(entries.as_ptr().cast()));
+        fn nibble_lut(table: __m512i, x: __m512i) -> (__m512i, __m512i) = if DOT {
+            // vpermb looks at six bits and the table repeats four times: no masking.
+            (
+                _mm512_permutexvar_epi8(x, table),
+                _mm512_permutexvar_epi8(_mm512_srli_epi16::<4>(x), table),
+            )
+        } else {
+            let low = _mm512_set1_epi8(15);
+            (
+                _mm512_shuffle_epi8(table, _mm512_and_si512(x, low)),
+                _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16::<4>(x), low)),
+            )
+        };
+
+        fn dot_zero() -> __m512i = _mm512_setzero_si512();
+        fn dot(sum: __m512i, codes: __m512i, quad: i32) -> __m512i = if DOT {
+            _mm512_dpbusd_epi32(sum, codes, _mm512_set1_epi32(quad))
+        } else {
+            _mm512_add_epi16(sum, _mm512_maddubs_epi16(codes, _mm512_set1_epi32(quad)))
+        };
+        fn dot_sum(sum: __m512i) -> __m512i = if DOT {
+            sum
+        } else {
+            _mm512_madd_epi16(sum, _mm512_set1_epi16(1))
+        };
+        fn dot_wide(sum: __m512i, codes: __m512i, quad: i32) -> __m512i = if DOT {
+            _mm512_dpbusd_epi32(sum, codes, _mm512_set1_epi32(quad))
+        } else {
+            // Even and odd bytes as 16-bit numbers, both of the codes and of the quad.
+            let quad = _mm512_set1_epi32(quad);
+            let even = _mm512_and_si512(codes, _mm512_set1_epi16(255));
+            let odd = _mm512_srli_epi16::<8>(codes);
+            let quad_even = _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(quad));
+            let quad_odd = _mm512_srai_epi16::<8>(quad);
+            let products = _mm512_add_epi32(
+                _mm512_madd_epi16(even, quad_even),
+                _mm512_madd_epi16(odd, quad_odd),
+            );
+            _mm512_add_epi32(sum, products)
+        };
+
+        fn prefetch(base: &[u8], offset: usize) =
+            _mm_prefetch::<_MM_HINT_T0>(base.as_ptr().wrapping_add(offset).cast());
+    }
+}

@@ -1,0 +1,205 @@
+//! The vector vocabulary: what a kernel may say, whatever the instruction set.
+
+/// Sixteen 32-bit lanes (or 64 bytes) at a time, on every instruction set.
+///
+/// A value of an implementing type is the proof that the processor has the instruction set: it is
+/// only handed out by [`Isa::run`](crate::Isa::run). Every operation is elementwise IEEE 754 with
+/// one rounding (fused multiply-add included) and every reduction is the same fixed tree, so a
+/// kernel that is written with them alone gives the same bits on every instruction set.
+///
+/// Code that uses these operations must be inlined into [`Kernel::run`](crate::Kernel::run): mark
+/// its functions `#[inline(always)]`.
+pub trait Simd: Copy + Send + Sync + 'static {
+    /// Sixteen `f32`.
+    type F32: Copy;
+    /// Sixteen `i32`.
+    type I32: Copy;
+    /// Sixty-four `u8`; byte `4 r + b` is byte `b` of 32-bit lane `r`.
+    type U8: Copy;
+    /// A running sum of products of bytes, see [`Simd::dot`].
+    type Dot: Copy;
+
+    /// The instruction set's name.
+    const NAME: &'static str;
+    /// How many 64-byte registers a kernel may keep alive without spilling.
+    const REGISTERS: usize;
+
+    // ---- f32 ------------------------------------------------------------------------------
+
+    /// All lanes `x`.
+    fn splat(self, x: f32) -> Self::F32;
+    /// Sixteen numbers from memory.
+    fn load(self, from: &[f32; 16]) -> Self::F32;
+    /// Sixteen numbers to memory.
+    fn store(self, x: Self::F32, to: &mut [f32; 16]);
+    /// `a + b`.
+    fn add(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// `a - b`.
+    fn sub(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// `a b`.
+    fn mul(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// `a / b`.
+    fn div(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// `a b + c`, rounded once.
+    fn fma(self, a: Self::F32, b: Self::F32, c: Self::F32) -> Self::F32;
+    /// The larger; `b` where either is not a number.
+    fn max(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// The smaller; `b` where either is not a number.
+    fn min(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// `if a < b { x } else { y }` per lane.
+    fn select_lt(self, a: Self::F32, b: Self::F32, x: Self::F32, y: Self::F32) -> Self::F32;
+    /// The nearest integers, ties to even; lanes must be within ±2³¹.
+    fn round_i32(self, x: Self::F32) -> Self::I32;
+    /// Integers as numbers, rounded to nearest.
+    fn i32_to_f32(self, x: Self::I32) -> Self::F32;
+    /// The bits of the numbers.
+    fn f32_as_i32(self, x: Self::F32) -> Self::I32;
+    /// The numbers of the bits.
+    fn i32_as_f32(self, x: Self::I32) -> Self::F32;
+    /// The sum of the lanes: lanes `i` and `i + 8`, then `i` and `i + 4`, and so on.
+    fn reduce_add(self, x: Self::F32) -> f32;
+    /// The largest lane; no lane may be a NaN.
+    fn reduce_max(self, x: Self::F32) -> f32;
+    /// Sixteen IEEE half-precision numbers.
+    fn load_f16(self, from: &[u16; 16]) -> Self::F32;
+    /// Rounds to half precision, ties to even.
+    fn store_f16(self, x: Self::F32, to: &mut [u16; 16]);
+
+    // ---- i32 ------------------------------------------------------------------------------
+
+    /// All lanes `x`.
+    fn splat_i32(self, x: i32) -> Self::I32;
+    /// Sixteen integers from memory.
+    fn load_i32(self, from: &[i32; 16]) -> Self::I32;
+    /// Sixteen integers to memory.
+    fn store_i32(self, x: Self::I32, to: &mut [i32; 16]);
+    /// `a + b`, wrapping.
+    fn add_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
+    /// `a - b`, wrapping.
+    fn sub_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
+    /// `a b`, the low half.
+    fn mul_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
+    /// Bitwise and.
+    fn and_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
+    /// Bitwise or.
+    fn or_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
+    /// Shifts left by a constant, zeros in.
+    fn shl_i32<const N: u32>(self, x: Self::I32) -> Self::I32;
+    /// Shifts right by a constant, zeros in.
+    fn shr_i32<const N: u32>(self, x: Self::I32) -> Self::I32;
+    /// `if a > b { x } else { y }` per lane.
+    fn select_gt_i32(self, ab: (Self::I32, Self::I32), x: Self::I32, y: Self::I32) -> Self::I32;
+    /// The sum of the lanes, wrapping.
+    fn reduce_add_i32(self, x: Self::I32) -> i32;
+    /// Sixteen bytes, zero-extended.
+    fn load_u8_i32(self, from: &[u8; 16]) -> Self::I32;
+    /// Sixteen signed bytes, sign-extended.
+    fn load_i8_i32(self, from: &[i8; 16]) -> Self::I32;
+    /// Sixteen 16-bit integers, zero-extended.
+    fn load_u16_i32(self, from: &[u16; 16]) -> Self::I32;
+    /// The lanes as signed bytes; they must fit.
+    fn store_i8(self, x: Self::I32, to: &mut [i8; 16]);
+    /// The lanes as 16-bit integers; they must be in `0..65536`.
+    fn store_u16(self, x: Self::I32, to: &mut [u16; 16]);
+
+    // ---- bytes ----------------------------------------------------------------------------
+
+    /// Sixty-four bytes from memory.
+    fn load_u8(self, from: &[u8; 64]) -> Self::U8;
+    /// The bytes seen as 32-bit lanes.
+    fn u8_as_i32(self, x: Self::U8) -> Self::I32;
+    /// 32-bit lanes seen as bytes.
+    fn i32_as_u8(self, x: Self::I32) -> Self::U8;
+    /// A table of sixteen bytes for [`Simd::nibble_lut`].
+    fn table(self, entries: &[u8; 16]) -> Self::U8;
+    /// The table's entries for the low and for the high nibbles of each byte.
+    fn nibble_lut(self, table: Self::U8, x: Self::U8) -> (Self::U8, Self::U8);
+
+    // ---- dot products of bytes --------------------------------------------------------------
+
+    /// An empty [`Simd::dot`].
+    fn dot_zero(self) -> Self::Dot;
+    /// Adds `codes[4 r + b] * quad[b]` over `b` to lane `r`; `quad` is four signed bytes in memory
+    /// order, the codes are unsigned.
+    ///
+    /// Exact while the sum of `255 / 2 * max code` over the calls stays below 32,768 in each pair:
+    /// with codes up to `m`, at most `32,767 / (254 m)` calls before [`Simd::dot_sum`] (8 for 4-bit
+    /// codes, 5 for codes up to 24, 4 up to 31, 2 up to 63, 1 up to 127).
+    fn dot(self, sum: Self::Dot, codes: Self::U8, quad: i32) -> Self::Dot;
+    /// The finished sum.
+    fn dot_sum(self, sum: Self::Dot) -> Self::I32;
+    /// As [`Simd::dot`] for codes up to 255: exact always, slower without byte-dot instructions.
+    fn dot_wide(self, sum: Self::I32, codes: Self::U8, quad: i32) -> Self::I32;
+
+    // ---- memory -----------------------------------------------------------------------------
+
+    /// Asks for the line at `offset` bytes after the start of `base` to come nearer; any offset is
+    /// allowed.
+    fn prefetch(self, base: &[u8], offset: usize);
+
+    // ---- composed, the same everywhere ------------------------------------------------------
+
+    /// All lanes zero.
+    #[inline(always)]
+    fn zero(self) -> Self::F32 {
+        self.splat(0.0)
+    }
+
+    /// All lanes zero.
+    #[inline(always)]
+    fn zero_i32(self) -> Self::I32 {
+        self.splat_i32(0)
+    }
+
+    /// Up to sixteen numbers, the rest zero.
+    #[inline(always)]
+    fn load_partial(self, from: &[f32]) -> Self::F32 {
+        let mut all = [0.0; 16];
+        all[..from.len()].copy_from_slice(from);
+        self.load(&all)
+    }
+
+    /// The first `to.len()` (at most sixteen) lanes to memory.
+    #[inline(always)]
+    fn store_partial(self, x: Self::F32, to: &mut [f32]) {
+        let mut all = [0.0; 16];
+        self.store(x, &mut all);
+        to.copy_from_slice(&all[..to.len()]);
+    }
+
+    /// `|x|`.
+    #[inline(always)]
+    fn abs(self, x: Self::F32) -> Self::F32 {
+        self.i32_as_f32(self.and_i32(self.f32_as_i32(x), self.splat_i32(0x7fff_ffff)))
+    }
+
+    /// Sixteen bf16 numbers.
+    #[inline(always)]
+    fn load_bf16(self, from: &[u16; 16]) -> Self::F32 {
+        self.i32_as_f32(self.shl_i32::<16>(self.load_u16_i32(from)))
+    }
+
+    /// The nearest bf16 bits, ties to even, in the upper half of each lane; NaNs stay NaNs.
+    #[inline(always)]
+    fn bf16_bits(self, x: Self::F32) -> Self::I32 {
+        let bits = self.f32_as_i32(x);
+        let odd = self.and_i32(self.shr_i32::<16>(bits), self.splat_i32(1));
+        let rounded = self.add_i32(bits, self.add_i32(odd, self.splat_i32(0x7fff)));
+        let magnitude = self.and_i32(bits, self.splat_i32(0x7fff_ffff));
+        let quiet = self.or_i32(bits, self.splat_i32(0x0040_0000));
+        let chosen = self.select_gt_i32((magnitude, self.splat_i32(0x7f80_0000)), quiet, rounded);
+        self.and_i32(chosen, self.splat_i32(0xffff_0000_u32 as i32))
+    }
+
+    /// Rounds to the nearest bf16, ties to even.
+    #[inline(always)]
+    fn round_bf16(self, x: Self::F32) -> Self::F32 {
+        self.i32_as_f32(self.bf16_bits(x))
+    }
+
+    /// Rounds to bf16, ties to even.
+    #[inline(always)]
+    fn store_bf16(self, x: Self::F32, to: &mut [u16; 16]) {
+        self.store_u16(self.shr_i32::<16>(self.bf16_bits(x)), to);
+    }
+}

@@ -1,0 +1,164 @@
+//! Every operation, on every instruction set of this machine, against the scalar one.
+
+use oss_simd::{Isa, Kernel, Simd, math};
+
+/// Numbers that find mistakes: signs, zeros, extremes of size, halves between integers.
+fn floats(seed: u32) -> [f32; 16] {
+    let special = [
+        0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 3.25, -127.4, 1e-40, -1e-42, 65504.0, 1e-6,
+        88.5, -88.5,
+    ];
+    let mut state = seed.wrapping_mul(0x9e37_79b9) | 1;
+    std::array::from_fn(|i| {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        if (seed as usize + i).is_multiple_of(5) {
+            special[(seed as usize / 5 + i) % 16]
+        } else {
+            (state as i32 as f32) * 2f32.powi((state % 24) as i32 - 44)
+        }
+    })
+}
+
+fn bytes(seed: u32) -> [u8; 64] {
+    std::array::from_fn(|i| (seed.wrapping_mul(31).wrapping_add(i as u32 * 97) >> 1) as u8)
+}
+
+struct Everything {
+    seed: u32,
+    max_code: u8,
+}
+
+impl Kernel for Everything {
+    type Output = Vec<u32>;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> Vec<u32> {
+        let mut out = Vec::new();
+        let (a, b, c) = (floats(self.seed), floats(self.seed + 1), floats(self.seed + 2));
+        let (a, b, c) = (s.load(&a), s.load(&b), s.load(&c));
+        let mut push = |x: S::F32| {
+            let mut all = [0.0; 16];
+            s.store(x, &mut all);
+            out.extend(all.map(f32::to_bits));
+        };
+        for x in [s.add(a, b), s.sub(a, b), s.mul(a, b), s.fma(a, b, c), s.max(a, b), s.min(a, b)] {
+            push(x);
+        }
+        push(s.select_lt(a, b, c, a));
+        push(s.div(a, s.add(s.abs(b), s.splat(1.0))));
+        push(math::exp(s, a));
+        push(math::sigmoid(s, b));
+        push(s.round_bf16(a));
+        push(s.load_partial(&floats(self.seed)[..7]));
+        push(s.i32_to_f32(s.round_i32(s.mul(a, s.splat(1e-3)))));
+        let mut half = [0; 16];
+        s.store_f16(a, &mut half);
+        push(s.load_f16(&half));
+        s.store_bf16(b, &mut half);
+        push(s.load_bf16(&half));
+        out.extend(half.map(u32::from));
+        out.push(s.reduce_add(a).to_bits());
+        out.push(s.reduce_max(a).to_bits());
+
+        let codes = bytes(self.seed).map(|x| (u16::from(x) % (u16::from(self.max_code) + 1)) as u8);
+        let u = s.load_u8(&codes);
+        let i = s.u8_as_i32(s.load_u8(&bytes(self.seed + 9)));
+        let mut push = |x: S::I32| {
+            let mut all = [0; 16];
+            s.store_i32(x, &mut all);
+            out.extend(all.map(|x| x as u32));
+        };
+        let ci = s.u8_as_i32(u);
+        for x in [
+            s.add_i32(i, ci),
+            s.sub_i32(i, ci),
+            s.mul_i32(i, ci),
+            s.and_i32(i, ci),
+            s.or_i32(i, ci),
+            s.shl_i32::<7>(i),
+            s.shr_i32::<9>(i),
+            s.select_gt_i32((i, ci), ci, i),
+            s.load_u8_i32(codes[..16].try_into().unwrap()),
+            s.load_i8_i32(&std::array::from_fn(|j| codes[j].wrapping_mul(5) as i8)),
+            s.round_i32(s.mul(a, s.splat(1e-3))),
+        ] {
+            push(x);
+        }
+        let table: [u8; 16] = std::array::from_fn(|j| (j * 7 + 3) as u8);
+        let (low, high) = s.nibble_lut(s.table(&table), s.load_u8(&bytes(self.seed + 3)));
+        push(s.u8_as_i32(low));
+        push(s.u8_as_i32(high));
+        let mut sum = s.dot_zero();
+        let mut wide = s.splat_i32(7);
+        let calls = (32_767 / (254 * u32::from(self.max_code))).max(1);
+        for n in 0..calls {
+            let quad = i32::from_le_bytes([127, 128, (self.seed + n) as u8, 129]);
+            if self.max_code < 128 {
+                sum = s.dot(sum, u, quad);
+            }
+            wide = s.dot_wide(wide, u, quad);
+        }
+        push(s.dot_sum(sum));
+        push(wide);
+        let mut small = [0; 16];
+        let byte = s.sub_i32(s.and_i32(i, s.splat_i32(255)), s.splat_i32(128));
+        s.store_i8(byte, &mut small);
+        out.extend(small.map(|x| x as u32));
+        out.push(s.reduce_add_i32(i) as u32);
+        s.prefetch(&codes, 1 << 20);
+        out
+    }
+}
+
+#[test]
+fn every_operation_gives_the_scalar_bits_on_every_instruction_set() {
+    for isa in Isa::available() {
+        for max_code in [1, 15, 24, 31, 63, 127, 255] {
+            for seed in 0..200 {
+                let got = isa.run(Everything { seed, max_code });
+                let expected = Isa::scalar().run(Everything { seed, max_code });
+                assert_eq!(got, expected, "{isa}, max code {max_code}, seed {seed}");
+            }
+        }
+    }
+}
+
+struct Exp(f32);
+
+impl Kernel for Exp {
+    type Output = f32;
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> f32 {
+        let mut out = [0.0; 16];
+        s.store(math::exp(s, s.splat(self.0)), &mut out);
+        out[3]
+    }
+}
+
+#[test]
+fn exp_is_accurate_over_its_range() {
+    for i in -86_000..88_000 {
+        let x = i as f32 / 1000.0;
+        let (got, want) = (f64::from(Isa::scalar().run(Exp(x))), f64::from(x).exp());
+        assert!(((got - want) / want).abs() < 2e-7, "exp({x}): got {got}, want {want}");
+    }
+    assert_eq!(Isa::scalar().run(Exp(f32::NEG_INFINITY)), 0.0);
+    assert_eq!(Isa::scalar().run(Exp(0.0)), 1.0);
+}
+
+#[test]
+fn an_unknown_name_is_an_error_that_lists_the_known_ones() {
+    let error = Isa::from_name("mmx").unwrap_err().to_string();
+    assert!(error.contains("mmx") && error.contains("scalar"), "{error}");
+}
+
+#[test]
+fn required_instruction_sets_are_here() {
+    for name in std::env::var("OSS_REQUIRE_ISA").unwrap_or_default().split(',') {
+        if !name.is_empty() {
+            assert_eq!(Isa::from_name(name).unwrap().name(), name);
+        }
+    }
+}
