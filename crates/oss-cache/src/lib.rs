@@ -1,1 +1,58 @@
-//! oss-cache
+//! Keys and values of many sequences, in pages.
+//!
+//! Attention reads the keys and values of all earlier positions. This crate decides where they
+//! live; it knows neither attention nor models, and what the bytes of a slot mean is `oss-quant`'s
+//! affair. Positions are kept in pages of [`Shape::page_tokens`]; a sequence is a table of pages
+//! per [`Group`] of layers. Sequences share pages after a [`KvCache::fork`] and copy them when they
+//! write. A page of a sliding-window group is let go when the last position that it holds falls
+//! behind the window.
+//!
+//! One forward pass over `n` new positions is: [`KvCache::reserve`], write phases over
+//! [`KvCache::slot_range`]s of [`KvCache::arena_mut`], reads through [`KvCache::slot`] (the new
+//! positions included), [`KvCache::commit`].
+//!
+//! ```
+//! use oss_cache::{Group, KvCache, Shape};
+//!
+//! # fn main() -> Result<(), oss_cache::Error> {
+//! let groups = vec![
+//!     Group { layers: vec![0, 2], window: Some(128) },
+//!     Group { layers: vec![1, 3], window: None },
+//! ];
+//! let shape = Shape { page_tokens: 16, n_kv_heads: 2, head_dim: 8, slot_bytes: 1024, groups };
+//! let mut cache = KvCache::new(shape, 1 << 20)?;
+//! let sequence = cache.create();
+//! cache.reserve(sequence, 20)?;
+//! let range = cache.slot_range(3, sequence, 1, 0); // layer 3, positions 16..32, head 0
+//! cache.arena_mut(3)[range].fill(7);
+//! cache.commit(sequence, 20);
+//! assert_eq!(cache.slot(3, sequence, 1, 0)[0], 7);
+//!
+//! let branch = cache.fork(sequence)?;
+//! cache.reserve(branch, 1)?; // copies the half-full last page
+//! assert_ne!(cache.slot_range(3, sequence, 1, 0), cache.slot_range(3, branch, 1, 0));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Invariants
+//! - A page that a sequence may write has one owner; a page with two owners is never written.
+//! - A fresh page is zero, so what it held before can never show.
+//! - `reserve` either reserves everything or changes nothing.
+//! - `reserve`, `commit` and `slot` allocate nothing, but for the tables of a sequence longer than
+//!   16,384 positions, which double.
+//!
+//! What it does not do: it starts no threads for attention, interprets no bytes, and takes no
+//! locks; one step thread owns a cache.
+#![forbid(unsafe_code)]
+
+mod cache;
+mod error;
+mod pool;
+mod sequence;
+mod shape;
+
+pub use cache::{KvCache, PageCount};
+pub use error::{Error, Result};
+pub use sequence::SequenceId;
+pub use shape::{Group, Shape};

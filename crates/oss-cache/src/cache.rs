@@ -1,0 +1,340 @@
+//! The cache itself: sequences over pages.
+
+use std::ops::Range;
+
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::pool::{NO_PAGE, Pool};
+use crate::sequence::{SequenceId, Sequences};
+use crate::shape::{Layout, Shape};
+use crate::{Error, Result};
+
+/// Keys and values of many sequences, in pages (see the crate's tour).
+#[derive(Debug)]
+pub struct KvCache {
+    pub(crate) shape: Shape,
+    pub(crate) layout: Layout,
+    pub(crate) pool: Pool,
+    pub(crate) sequences: Sequences,
+}
+
+/// The pages of one group of layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageCount {
+    /// Pages with at least one owner.
+    pub in_use: usize,
+    /// Pages this group could still get if no other group took any.
+    pub available: usize,
+    /// Bytes of one page.
+    pub page_bytes: usize,
+}
+
+impl KvCache {
+    /// A cache of at most `capacity_bytes`, shared by all groups. The memory is reserved at once
+    /// and used as pages are first touched.
+    ///
+    /// # Errors
+    /// [`Error::Shape`], or [`Error::Capacity`] when not a single page fits.
+    pub fn new(shape: Shape, capacity_bytes: usize) -> Result<KvCache> {
+        let layout = Layout::new(&shape)?;
+        let pool = Pool::new(&layout, capacity_bytes)?;
+        let sequences = Sequences::new(layout.groups.len());
+        Ok(KvCache { shape, layout, pool, sequences })
+    }
+
+    /// The shape the cache was made with.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// A new, empty sequence.
+    pub fn create(&mut self) -> SequenceId {
+        self.sequences.create()
+    }
+
+    /// Whether the id names a living sequence.
+    pub fn contains(&self, id: SequenceId) -> bool {
+        self.sequences.contains(id)
+    }
+
+    /// Sequences alive.
+    pub fn sequences(&self) -> usize {
+        self.sequences.live()
+    }
+
+    /// Forgets a sequence and gives back its pages.
+    ///
+    /// # Panics
+    /// When the sequence has been removed before.
+    pub fn remove(&mut self, id: SequenceId) {
+        self.drop_pages(id, 0);
+        self.sequences.remove(id);
+    }
+
+    /// A second sequence with the same past. All pages are shared; the first of the two to write
+    /// into a shared page gets its own copy. What the parent had reserved beyond its length is
+    /// given back: reserve again.
+    ///
+    /// # Errors
+    /// [`Error::UnknownSequence`].
+    pub fn fork(&mut self, parent: SequenceId) -> Result<SequenceId> {
+        self.sequences.check(parent)?;
+        let len = self.sequences.get(parent).len;
+        self.drop_pages(parent, self.layout.pages_for(len));
+        let child = self.sequences.create();
+        let (from, to) = self.sequences.get_pair(parent, child);
+        to.len = len;
+        to.reserved = len;
+        for (source, target) in from.tables.iter().zip(&mut to.tables) {
+            target.pages.extend_from_slice(&source.pages);
+            target.first = source.first;
+            source.at_hand().for_each(|page| self.pool.share(page));
+        }
+        self.sequences.get_mut(parent).reserved = len;
+        Ok(child)
+    }
+
+    /// Shortens a sequence to the nearest position at or before `len` from which it can go on,
+    /// and returns that position. It is `len` itself unless window pages that the position needs
+    /// have been let go; then it is 0.
+    ///
+    /// # Errors
+    /// [`Error::UnknownSequence`]; [`Error::BeyondSequence`] when the sequence is shorter.
+    pub fn truncate(&mut self, id: SequenceId, len: usize) -> Result<usize> {
+        self.sequences.check(id)?;
+        let sequence = self.sequences.get(id);
+        if len > sequence.len {
+            return Err(Error::BeyondSequence { got: len, expected: sequence.len });
+        }
+        let page_tokens = self.layout.page_tokens;
+        let at_hand = sequence
+            .tables
+            .iter()
+            .zip(&self.layout.groups)
+            .all(|(table, group)| table.first <= group.first_page_needed(len, page_tokens));
+        let len = if at_hand { len } else { 0 };
+        self.drop_pages(id, self.layout.pages_for(len));
+        let sequence = self.sequences.get_mut(id);
+        sequence.len = len;
+        sequence.reserved = len;
+        for table in &mut sequence.tables {
+            table.first = table.first.min(table.pages.len());
+        }
+        Ok(len)
+    }
+
+    /// Positions committed.
+    ///
+    /// # Panics
+    /// When the sequence has been removed.
+    pub fn len(&self, id: SequenceId) -> usize {
+        self.sequences.get(id).len
+    }
+
+    /// Whether no position has been committed.
+    ///
+    /// # Panics
+    /// When the sequence has been removed.
+    pub fn is_empty(&self, id: SequenceId) -> bool {
+        self.len(id) == 0
+    }
+
+    /// Sees to it that positions `len..len + n` lie in pages which this sequence alone owns and
+    /// may write. A new page is zero; a shared last page is copied. Without effect when the pages
+    /// are there already, and when it fails.
+    ///
+    /// # Errors
+    /// [`Error::UnknownSequence`], [`Error::OutOfPages`].
+    pub fn reserve(&mut self, id: SequenceId, n: usize) -> Result<()> {
+        self.sequences.check(id)?;
+        let sequence = self.sequences.get(id);
+        let end = sequence.len + n;
+        if end <= sequence.reserved {
+            return Ok(());
+        }
+        self.can_reserve(id, n)?;
+        let last = self.layout.pages_for(end);
+        let sequence = self.sequences.get_mut(id);
+        let current = sequence.len / self.layout.page_tokens;
+        for (group, table) in sequence.tables.iter_mut().enumerate() {
+            if let Some(page) = table.get(current)
+                && self.pool.refs(page) > 1
+            {
+                let copy = self.pool.take_copy(&self.layout, group, page);
+                table.pages[current] = copy.expect("checked by can_reserve");
+                self.pool.release(&self.layout, group, page);
+            }
+            while table.pages.len() < last {
+                let page = self.pool.take(&self.layout, group);
+                table.pages.push(page.expect("checked by can_reserve"));
+            }
+        }
+        sequence.reserved = last * self.layout.page_tokens;
+        Ok(())
+    }
+
+    /// Whether [`KvCache::reserve`] would succeed now.
+    ///
+    /// # Errors
+    /// The error it would give.
+    pub fn can_reserve(&self, id: SequenceId, n: usize) -> Result<()> {
+        self.sequences.check(id)?;
+        let sequence = self.sequences.get(id);
+        if sequence.len + n <= sequence.reserved {
+            return Ok(());
+        }
+        let last = self.layout.pages_for(sequence.len + n);
+        let current = sequence.len / self.layout.page_tokens;
+        self.pool.check(&self.layout, |group| {
+            let table = &sequence.tables[group];
+            let shared = table.get(current).is_some_and(|page| self.pool.refs(page) > 1);
+            last.saturating_sub(table.pages.len()) + usize::from(shared)
+        })
+    }
+
+    /// Counts `n` reserved positions as written. Window pages that no later query needs are let
+    /// go; they stayed until now because the earliest query of the `n` rows needed them.
+    ///
+    /// # Panics
+    /// When fewer than `n` positions are reserved, or the sequence has been removed.
+    pub fn commit(&mut self, id: SequenceId, n: usize) {
+        let sequence = self.sequences.get_mut(id);
+        let reserved = sequence.reserved - sequence.len;
+        assert!(n <= reserved, "commit: got {n} positions, expected at most {reserved} (reserved)");
+        sequence.len += n;
+        for (group, table) in sequence.tables.iter_mut().enumerate() {
+            let needed = self.layout.groups[group];
+            let first = needed.first_page_needed(sequence.len, self.layout.page_tokens);
+            for index in table.first..first.min(table.pages.len()) {
+                let page = std::mem::replace(&mut table.pages[index], NO_PAGE);
+                self.pool.release(&self.layout, group, page);
+            }
+            table.first = table.first.max(first.min(table.pages.len()));
+        }
+    }
+
+    /// The first position at or before `len` whose keys and values are at hand for `layer`:
+    /// 0, or the start of the window's first page.
+    pub fn first_position(&self, layer: usize, id: SequenceId) -> usize {
+        let (group, _) = self.layout.layers[layer];
+        self.sequences.get(id).tables[group].first * self.layout.page_tokens
+    }
+
+    /// The keys and values of one layer, head and page (`position / page_tokens`) of a sequence,
+    /// reserved positions included: `slot_bytes` bytes at a multiple of 64.
+    ///
+    /// # Panics
+    /// When the page is behind the window or was never reserved.
+    #[inline]
+    pub fn slot(&self, layer: usize, id: SequenceId, page: usize, kv_head: usize) -> &[u8] {
+        &self.pool.arena()[self.slot_range(layer, id, page, kv_head)]
+    }
+
+    /// Where [`KvCache::slot`] lies in [`KvCache::arena_mut`]. The ranges of different slots are
+    /// disjoint; write only positions that are reserved.
+    ///
+    /// # Panics
+    /// As [`KvCache::slot`].
+    #[inline]
+    pub fn slot_range(
+        &self,
+        layer: usize,
+        id: SequenceId,
+        page: usize,
+        kv_head: usize,
+    ) -> Range<usize> {
+        let layout = &self.layout;
+        let (group, index) = layout.layers[layer];
+        assert!(kv_head < layout.n_kv_heads, "kv head {kv_head} of {}", layout.n_kv_heads);
+        let table = &self.sequences.get(id).tables[group].pages;
+        let number = table.get(page).copied().unwrap_or(NO_PAGE);
+        assert!(number != NO_PAGE, "page {page} of layer {layer} is not at hand ({id:?})");
+        let start = self.pool.start(layout, group, number)
+            + (index * layout.n_kv_heads + kv_head) * layout.slot_stride;
+        start..start + layout.slot_bytes
+    }
+
+    /// All pages, for a write phase over disjoint [`KvCache::slot_range`]s. The groups share one
+    /// arena; `layer` says what is about to be written.
+    pub fn arena_mut(&mut self, layer: usize) -> &mut [u8] {
+        let layers = self.layout.layers.len();
+        assert!(layer < layers, "layer: got {layer}, expected below {layers}");
+        self.pool.arena_mut()
+    }
+
+    /// The pages of one group.
+    pub fn pages(&self, group: usize) -> PageCount {
+        PageCount {
+            in_use: self.pool.in_use(group),
+            available: self.pool.available(&self.layout, group),
+            page_bytes: self.layout.groups[group].page_bytes,
+        }
+    }
+
+    /// Bytes of memory that pages have ever touched: what the cache takes of the machine.
+    pub fn bytes_resident(&self) -> usize {
+        self.pool.bytes_touched(&self.layout)
+    }
+
+    /// A hash over the complete pages a sequence has at hand, in order. Equal for sequences with
+    /// the same past, shared or not.
+    ///
+    /// # Panics
+    /// When the sequence has been removed.
+    pub fn checksum(&self, id: SequenceId) -> u64 {
+        let mut hash = Xxh3::new();
+        let sequence = self.sequences.get(id);
+        for (group, table) in sequence.tables.iter().enumerate() {
+            let complete = sequence.len / self.layout.page_tokens;
+            let first = self.layout.groups[group]
+                .first_page_needed(sequence.len, self.layout.page_tokens)
+                .max(table.first);
+            for page in (first..complete).filter_map(|index| table.get(index)) {
+                hash.update(&self.pool.arena()[self.pool.range(&self.layout, group, page)]);
+            }
+        }
+        hash.digest()
+    }
+
+    /// Counts every reference anew and checks the books against it.
+    ///
+    /// # Errors
+    /// [`Error::Inconsistent`] names the first rule that does not hold.
+    pub fn validate(&self) -> Result<()> {
+        let mut counted = vec![0; self.pool.ids()];
+        for sequence in self.sequences.iter() {
+            let same = |what, got: usize, expected: usize| match got == expected {
+                true => Ok(()),
+                false => Err(Error::Inconsistent { what, got, expected }),
+            };
+            for table in &sequence.tables {
+                for (index, &page) in table.pages.iter().enumerate() {
+                    let behind = usize::from(index < table.first);
+                    same("page behind the window", usize::from(page == NO_PAGE), behind)?;
+                }
+                let covered = table.pages.len() * self.layout.page_tokens;
+                same("reserved positions", covered.min(sequence.reserved), sequence.reserved)?;
+                for page in table.at_hand() {
+                    counted[page as usize] += 1;
+                }
+                let written = sequence.len / self.layout.page_tokens;
+                let writable = &table.pages[written.min(table.pages.len())..];
+                for &page in writable.iter().filter(|_| sequence.reserved > sequence.len) {
+                    same("references of a writable page", self.pool.refs(page) as usize, 1)?;
+                }
+            }
+        }
+        self.pool.validate(&self.layout, &counted)
+    }
+
+    /// Gives back the pages from page `keep` on.
+    fn drop_pages(&mut self, id: SequenceId, keep: usize) {
+        for (group, table) in self.sequences.get_mut(id).tables.iter_mut().enumerate() {
+            for page in table.pages.drain(keep.min(table.pages.len())..) {
+                if page != NO_PAGE {
+                    self.pool.release(&self.layout, group, page);
+                }
+            }
+        }
+    }
+}

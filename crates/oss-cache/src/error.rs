@@ -1,0 +1,63 @@
+//! What can go wrong while a cache works.
+
+/// An operating error of the cache. Programmer errors (a position outside the sequence, a stale
+/// id where no `Result` is returned) panic instead.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There are not enough free pages; nothing was changed.
+    #[error("out of cache pages in group {group}: got {got} free, expected {expected}")]
+    OutOfPages {
+        /// The group of layers that ran short.
+        group: usize,
+        /// Pages this group could have had.
+        got: usize,
+        /// Pages this group needed.
+        expected: usize,
+    },
+    /// The id names a sequence that has been removed.
+    #[error("sequence {id} has been removed")]
+    UnknownSequence {
+        /// The id's index.
+        id: u32,
+    },
+    /// Something was asked of positions which a sequence does not have.
+    #[error("position beyond the sequence: got {got}, expected at most {expected}")]
+    BeyondSequence {
+        /// The position asked for.
+        got: usize,
+        /// The sequence's length.
+        expected: usize,
+    },
+    /// The shape makes no sense.
+    #[error("cache shape: {field}: got {got}, expected {expected}")]
+    Shape {
+        /// Which field.
+        field: &'static str,
+        /// What it was.
+        got: usize,
+        /// What it may be.
+        expected: &'static str,
+    },
+    /// The capacity does not hold a single page of the largest group.
+    #[error("cache capacity: got {got} bytes, expected at least {expected}")]
+    Capacity {
+        /// The capacity asked for, in bytes.
+        got: usize,
+        /// One page of the largest group, in bytes.
+        expected: usize,
+    },
+    /// A book-keeping rule does not hold; only [`crate::KvCache::validate`] reports it.
+    #[error("cache book-keeping: {what}: got {got}, expected {expected}")]
+    Inconsistent {
+        /// The rule.
+        what: &'static str,
+        /// What was found.
+        got: usize,
+        /// What the rule demands.
+        expected: usize,
+    },
+}
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,260 @@
+//! Random operations against plain vectors of tokens.
+
+use oss_cache::{Error, Group, KvCache, SequenceId, Shape};
+use oss_testing::Seeded;
+
+const PAGE: usize = 16;
+const HEADS: usize = 2;
+/// Bytes of a slot per position in these tests.
+const BYTES: usize = 8;
+
+fn shape(groups: &[(&[usize], Option<usize>)]) -> Shape {
+    let groups =
+        groups.iter().map(|&(layers, window)| Group { layers: layers.to_vec(), window }).collect();
+    Shape { page_tokens: PAGE, n_kv_heads: HEADS, head_dim: 1, slot_bytes: PAGE * BYTES, groups }
+}
+
+/// What position `position` holds for `token`: different for every layer and head.
+fn pattern(layer: usize, head: usize, position: usize, token: u32) -> [u8; BYTES] {
+    let mixed = (u64::from(token) << 32 | position as u64)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .wrapping_add((layer * 31 + head) as u64);
+    mixed.to_le_bytes()
+}
+
+fn write(cache: &mut KvCache, id: SequenceId, from: usize, tokens: &[u32]) {
+    let layers: usize = cache.shape().groups.iter().map(|group| group.layers.len()).sum();
+    for (position, &token) in (from..).zip(tokens) {
+        for layer in 0..layers {
+            for head in 0..HEADS {
+                let at = cache.slot_range(layer, id, position / PAGE, head).start;
+                let at = at + position % PAGE * BYTES;
+                cache.arena_mut(layer)[at..at + BYTES]
+                    .copy_from_slice(&pattern(layer, head, position, token));
+            }
+        }
+    }
+}
+
+/// Every position that the window of a query at `tokens.len()` covers reads back as written.
+fn check(cache: &KvCache, id: SequenceId, tokens: &[u32]) {
+    assert_eq!(cache.len(id), tokens.len());
+    for group in &cache.shape().groups {
+        let window = group.window.unwrap_or(usize::MAX);
+        let first = (tokens.len() + 1).saturating_sub(window);
+        for &layer in &group.layers {
+            assert!(cache.first_position(layer, id) <= first);
+            for (position, &token) in tokens.iter().enumerate().skip(first) {
+                for head in 0..HEADS {
+                    let slot = cache.slot(layer, id, position / PAGE, head);
+                    let got = &slot[position % PAGE * BYTES..][..BYTES];
+                    assert_eq!(got, pattern(layer, head, position, token), "position {position}");
+                }
+            }
+        }
+    }
+}
+
+/// A cache, the plain model beside it, and the random numbers that drive both.
+struct Run {
+    cache: KvCache,
+    plain: Vec<(SequenceId, Vec<u32>)>,
+    seeded: Seeded,
+    refused: usize,
+}
+
+impl Run {
+    fn step(&mut self) {
+        let choice = self.seeded.below(100);
+        if self.plain.is_empty() || choice < 5 {
+            let id = self.cache.create();
+            self.plain.push((id, Vec::new()));
+            return;
+        }
+        let at = self.seeded.below(self.plain.len());
+        match choice {
+            5..75 => self.extend(at),
+            75..82 => {
+                let (parent, tokens) = self.plain[at].clone();
+                let child = self.cache.fork(parent).expect("the parent lives");
+                self.plain.push((child, tokens));
+            }
+            82..92 => self.truncate(at),
+            _ => {
+                let (id, _) = self.plain.swap_remove(at);
+                self.cache.remove(id);
+                assert!(!self.cache.contains(id));
+            }
+        }
+    }
+
+    fn extend(&mut self, at: usize) {
+        let n = match self.seeded.chance(0.7) {
+            true => 1 + self.seeded.below(3),
+            false => 1 + self.seeded.below(100),
+        };
+        let (id, tokens) = &mut self.plain[at];
+        let before = self.cache.checksum(*id);
+        match self.cache.reserve(*id, n) {
+            Ok(()) => {
+                let new: Vec<u32> = (0..n).map(|_| self.seeded.bits() as u32).collect();
+                write(&mut self.cache, *id, tokens.len(), &new);
+                let accepted = n - self.seeded.below(n.min(4)); // rejected drafts
+                self.cache.commit(*id, accepted);
+                tokens.extend_from_slice(&new[..accepted]);
+            }
+            Err(Error::OutOfPages { got, expected, .. }) => {
+                assert!(got < expected, "{got} {expected}");
+                assert_eq!(self.cache.checksum(*id), before);
+                self.refused += 1;
+                let (id, _) = self.plain.swap_remove(at);
+                self.cache.remove(id);
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    fn truncate(&mut self, at: usize) {
+        let (id, tokens) = &mut self.plain[at];
+        let back = self.seeded.below(60).min(tokens.len());
+        let wanted = tokens.len() - back;
+        let got = self.cache.truncate(*id, wanted).expect("within the sequence");
+        assert!(got == wanted || got == 0, "{got} {wanted}");
+        let windowed = self.cache.shape().groups.iter().any(|group| group.window.is_some());
+        assert!(got == wanted || windowed, "only a window can stand in the way");
+        tokens.truncate(got);
+    }
+}
+
+fn drive(shape: Shape, capacity: usize, steps: usize, seed: u64) -> usize {
+    let cache = KvCache::new(shape, capacity).expect("a sound shape");
+    let mut run = Run { cache, plain: Vec::new(), seeded: Seeded::new(seed), refused: 0 };
+    for step in 0..steps {
+        run.step();
+        run.cache.validate().unwrap_or_else(|error| panic!("step {step}: {error}"));
+        if let Some((id, tokens)) = run.plain.last() {
+            check(&run.cache, *id, tokens);
+        }
+        if step % 50 == 0 {
+            run.plain.iter().for_each(|(id, tokens)| check(&run.cache, *id, tokens));
+        }
+    }
+    run.plain.iter().for_each(|(id, tokens)| check(&run.cache, *id, tokens));
+    run.plain.drain(..).for_each(|(id, _)| run.cache.remove(id));
+    run.cache.validate().expect("books in order");
+    for group in 0..run.cache.shape().groups.len() {
+        assert_eq!(run.cache.pages(group).in_use, 0, "group {group} leaked");
+    }
+    run.refused
+}
+
+#[test]
+fn random_operations_agree_with_a_plain_vector() {
+    let equal: &[(&[usize], _)] = &[(&[0, 2], Some(33)), (&[1, 3], None)];
+    let unequal: &[(&[usize], _)] = &[(&[0, 1, 2, 3, 4], Some(20)), (&[5, 6], None)];
+    let one: &[(&[usize], _)] = &[(&[0, 1], None)];
+    let mut refused = 0;
+    for (seed, groups) in [equal, unequal, one].into_iter().enumerate() {
+        refused += drive(shape(groups), 100_000, 2_500, seed as u64);
+    }
+    assert!(refused > 10, "the capacity never ran out: {refused}");
+}
+
+#[test]
+fn a_window_keeps_its_pages_until_the_chunk_is_committed() {
+    let mut cache = KvCache::new(shape(&[(&[0], Some(32)), (&[1], None)]), 1 << 20).unwrap();
+    let id = cache.create();
+    cache.reserve(id, 160).unwrap();
+    write(&mut cache, id, 0, &[1; 160]);
+    assert_eq!(cache.slot(0, id, 0, 0)[..BYTES], pattern(0, 0, 0, 1));
+    cache.commit(id, 160);
+    // A query at 160 needs positions from 129 on: page 8.
+    assert_eq!(cache.first_position(0, id), 128);
+    assert_eq!(cache.pages(0).in_use, 2);
+    assert_eq!(cache.pages(1).in_use, 10);
+    cache.reserve(id, 16).unwrap();
+    cache.commit(id, 15);
+    assert_eq!(cache.first_position(0, id), 144);
+}
+
+#[test]
+fn a_failed_reservation_changes_nothing() {
+    let shape = shape(&[(&[0], None), (&[1], None)]);
+    let mut cache = KvCache::new(shape, 4 * PAGE * BYTES * HEADS).unwrap();
+    let id = cache.create();
+    cache.reserve(id, 16).unwrap();
+    cache.commit(id, 16);
+    let error = cache.reserve(id, 17).unwrap_err();
+    assert!(matches!(error, Error::OutOfPages { group: 1, got: 0, expected: 2 }), "{error}");
+    assert_eq!(error.to_string(), "out of cache pages in group 1: got 0 free, expected 2");
+    assert_eq!((cache.pages(0).in_use, cache.pages(0).available), (1, 2));
+    cache.validate().unwrap();
+    cache.reserve(id, 16).unwrap();
+}
+
+#[test]
+fn a_fork_copies_only_the_page_it_writes() {
+    let mut cache = KvCache::new(shape(&[(&[0], None)]), 1 << 20).unwrap();
+    let parent = cache.create();
+    cache.reserve(parent, 40).unwrap();
+    write(&mut cache, parent, 0, &[5; 40]);
+    cache.commit(parent, 40);
+    let child = cache.fork(parent).unwrap();
+    assert_eq!(cache.pages(0).in_use, 3);
+    cache.reserve(child, 1).unwrap();
+    write(&mut cache, child, 40, &[9]);
+    cache.commit(child, 1);
+    assert_eq!(cache.pages(0).in_use, 4);
+    check(&cache, parent, &[5; 40]);
+    let mut tokens = vec![5; 40];
+    tokens.push(9);
+    check(&cache, child, &tokens);
+    assert_eq!(cache.checksum(parent), cache.checksum(child)); // the two complete pages
+    // The parent is now the only owner of its last page and may write without a copy.
+    cache.reserve(parent, 1).unwrap();
+    assert_eq!(cache.pages(0).in_use, 4);
+}
+
+#[test]
+fn a_reused_page_is_zero() {
+    let mut cache = KvCache::new(shape(&[(&[0], None)]), PAGE * BYTES * HEADS).unwrap();
+    let first = cache.create();
+    cache.reserve(first, 16).unwrap();
+    write(&mut cache, first, 0, &[u32::MAX; 16]);
+    cache.commit(first, 16);
+    cache.remove(first);
+    let second = cache.create();
+    cache.reserve(second, 1).unwrap();
+    assert!(cache.slot(0, second, 0, 1).iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn a_removed_sequence_is_not_mistaken_for_its_successor() {
+    let mut cache = KvCache::new(shape(&[(&[0], None)]), 1 << 20).unwrap();
+    let old = cache.create();
+    cache.remove(old);
+    let new = cache.create();
+    assert_ne!(old, new);
+    assert!(cache.contains(new) && !cache.contains(old));
+    let error = cache.reserve(old, 1).unwrap_err();
+    assert!(matches!(error, Error::UnknownSequence { .. }));
+    assert!(cache.fork(old).is_err() && cache.truncate(old, 0).is_err());
+}
+
+#[test]
+fn truncation_beyond_the_sequence_names_both_lengths() {
+    let mut cache = KvCache::new(shape(&[(&[0], None)]), 1 << 20).unwrap();
+    let id = cache.create();
+    let error = cache.truncate(id, 3).unwrap_err().to_string();
+    assert_eq!(error, "position beyond the sequence: got 3, expected at most 0");
+}
+
+#[test]
+fn a_layer_in_two_groups_or_in_none_is_refused() {
+    for groups in [&[(&[0usize, 1][..], None), (&[1][..], None)][..], &[(&[0, 2][..], None)][..]] {
+        let error = KvCache::new(shape(groups), 1 << 20).unwrap_err();
+        assert!(matches!(error, Error::Shape { field: "group.layers", .. }), "{error}");
+    }
+    let error = KvCache::new(shape(&[(&[0], None)]), 10).unwrap_err().to_string();
+    assert_eq!(error, "cache capacity: got 10 bytes, expected at least 256");
+}
