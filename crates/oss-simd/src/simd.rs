@@ -24,6 +24,9 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// How many 64-byte registers a kernel may keep alive without spilling.
     const REGISTERS: usize;
 
+    /// Whether [`Simd::dot`] is exact for any number of calls and any codes.
+    const DOT_IS_EXACT: bool;
+
     // ---- f32 ------------------------------------------------------------------------------
 
     /// All lanes `x`.

@@ -44,6 +44,7 @@ impl<const DOT: bool> Simd for Avx2<DOT> {
 
     const NAME: &'static str = if DOT { "avx2vnni" } else { "avx2" };
     const REGISTERS: usize = 8;
+    const DOT_IS_EXACT: bool = DOT;
 
     ops! {
         fn splat(x: f32) -> F = [_mm256_set1_ps(x); 2];

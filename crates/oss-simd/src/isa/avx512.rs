@@ -36,6 +36,7 @@ impl<const DOT: bool> Simd for Avx512<DOT> {
 
     const NAME: &'static str = if DOT { "avx512vnni" } else { "avx512" };
     const REGISTERS: usize = 32;
+    const DOT_IS_EXACT: bool = DOT;
 
     ops! {
         fn splat(x: f32) -> __m512 = _mm512_set1_ps(x);

@@ -52,6 +52,7 @@ impl Simd for Scalar {
 
     const NAME: &'static str = "scalar";
     const REGISTERS: usize = 8;
+    const DOT_IS_EXACT: bool = true;
 
     #[inline(always)]
     fn splat(self, x: f32) -> [f32; 16] {
