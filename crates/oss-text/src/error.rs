@@ -1,0 +1,102 @@
+//! The crate's one error type.
+
+/// What can go wrong between bytes and tokens.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// `tokenizer.json` (or its companion) is not what the format says.
+    #[error("{file} cannot be read: {reason}")]
+    Json {
+        /// The file's customary name, such as `tokenizer.json`.
+        file: &'static str,
+        /// What the JSON reader found wrong.
+        reason: String,
+    },
+    /// The vocabulary names a tokenizer family that this crate does not build.
+    #[error("tokenizer model `{got}` is not supported, expected one of: {expected}")]
+    UnknownModel {
+        /// The name in the file.
+        got: String,
+        /// The names that work, separated by commas.
+        expected: String,
+    },
+    /// The vocabulary names a pre-tokeniser that this crate does not know.
+    #[error("pre-tokeniser `{got}` is not supported, expected one of: {expected}")]
+    UnknownPreTokeniser {
+        /// The name in the file.
+        got: String,
+        /// The names that work, separated by commas.
+        expected: String,
+    },
+    /// Two arrays of the vocabulary that belong together have different lengths.
+    #[error("vocabulary array `{array}` has {got} entries, expected {expected}")]
+    ArrayLength {
+        /// The array's name.
+        array: &'static str,
+        /// Entries found.
+        got: usize,
+        /// Entries expected: the number of tokens.
+        expected: usize,
+    },
+    /// A merge rule cannot be used.
+    #[error("merge {index} is `{got}`, expected two tokens of the vocabulary and a space between")]
+    Merge {
+        /// The rule's place in the array.
+        index: usize,
+        /// The rule as found.
+        got: String,
+    },
+    /// A token id that a setting names is outside the vocabulary.
+    #[error("the {role} token has id {got}, expected an id below {expected}")]
+    TokenId {
+        /// What the token is for: `bos`, `eos`, `unknown`.
+        role: &'static str,
+        /// The id found.
+        got: u32,
+        /// The size of the vocabulary.
+        expected: usize,
+    },
+    /// The `tokenizers` crate refused the pieces.
+    #[error("the tokenizer cannot be built: {reason}")]
+    Build {
+        /// Its message.
+        reason: String,
+    },
+    /// A token that the harmony format needs is not in the vocabulary.
+    #[error("the vocabulary has no special token `{expected}`, which the harmony format needs")]
+    NoHarmonyToken {
+        /// The token's name.
+        expected: &'static str,
+    },
+    /// A chat template cannot be parsed.
+    #[error("the chat template cannot be read: {reason}")]
+    TemplateSyntax {
+        /// The template engine's message, with the line.
+        reason: String,
+    },
+    /// A chat template failed while it ran.
+    #[error("the chat template failed: {reason}")]
+    TemplateRender {
+        /// The template engine's message, with the line.
+        reason: String,
+    },
+    /// A chat template refused the conversation by `raise_exception`.
+    #[error("the chat template refuses the conversation: {message}")]
+    TemplateRefusal {
+        /// The template's own words.
+        message: String,
+    },
+    /// A message lacks what its role needs.
+    #[error("message {index} ({role}) has no {expected}")]
+    Message {
+        /// The message's place in the conversation.
+        index: usize,
+        /// Its role.
+        role: &'static str,
+        /// What is missing.
+        expected: &'static str,
+    },
+}
+
+/// The crate's result.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,228 @@
+//! Tokenizers out of plain arrays, as GGUF metadata carries them.
+
+use std::collections::HashMap;
+
+use tokenizers::models::bpe::{BPE, Vocab};
+use tokenizers::normalizers::{Prepend, Replace, Sequence as Normalizers};
+use tokenizers::{AddedToken, NormalizerWrapper};
+
+use super::bytes::Scheme;
+use super::pipeline::{Added, Parts};
+use super::pretokenise;
+use super::{Ready, Settings};
+use crate::error::{Error, Result};
+
+/// A tokenizer as the arrays `tokenizer.ggml.*` of a GGUF file.
+///
+/// `tokens` gives the ids; the other arrays are empty where the file has none.
+#[derive(Clone, Debug, Default)]
+pub struct Vocabulary {
+    /// `tokenizer.ggml.model`: `gpt2` (byte-level BPE) or `llama` (SentencePiece-style BPE).
+    pub model: String,
+    /// `tokenizer.ggml.pre`: how text is split into words; used by `gpt2` alone, where an empty
+    /// name means `default`.
+    pub pre: String,
+    /// `tokenizer.ggml.tokens`: the written form of every token.
+    pub tokens: Vec<String>,
+    /// `tokenizer.ggml.scores`: the larger, the earlier a token is merged; needed by `llama`
+    /// when there are no merges.
+    pub scores: Vec<f32>,
+    /// `tokenizer.ggml.token_type`: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused,
+    /// 6 byte. Empty: all normal.
+    pub types: Vec<i32>,
+    /// `tokenizer.ggml.merges`: pairs of tokens with a space between, the first rule first.
+    pub merges: Vec<String>,
+    /// `tokenizer.ggml.bos_token_id`.
+    pub bos: Option<u32>,
+    /// `tokenizer.ggml.eos_token_id`.
+    pub eos: Option<u32>,
+    /// `tokenizer.ggml.unknown_token_id`.
+    pub unknown: Option<u32>,
+    /// `tokenizer.ggml.add_bos_token`; without it the family's habit decides.
+    pub add_bos: Option<bool>,
+    /// `tokenizer.ggml.add_space_prefix`; without it `llama` adds one.
+    pub add_space_prefix: Option<bool>,
+}
+
+const NORMAL: i32 = 1;
+const UNKNOWN: i32 = 2;
+const CONTROL: i32 = 3;
+const USER_DEFINED: i32 = 4;
+const UNUSED: i32 = 5;
+
+impl Vocabulary {
+    fn kind(&self, id: usize) -> i32 {
+        self.types.get(id).copied().unwrap_or(NORMAL)
+    }
+
+    fn check(&self) -> Result<()> {
+        let expected = self.tokens.len();
+        let arrays = [("token_type", self.types.len()), ("scores", self.scores.len())];
+        for (array, got) in arrays {
+            if got != 0 && got != expected {
+                return Err(Error::ArrayLength { array, got, expected });
+            }
+        }
+        for (role, id) in [("bos", self.bos), ("eos", self.eos), ("unknown", self.unknown)] {
+            if let Some(got) = id.filter(|&id| id as usize >= expected) {
+                return Err(Error::TokenId { role, got, expected });
+            }
+        }
+        Ok(())
+    }
+
+    /// The tokens that the model may produce from text; the first of equal names counts.
+    fn plain(&self) -> Vocab {
+        let mut vocab = Vocab::with_capacity(self.tokens.len());
+        for (id, token) in self.tokens.iter().enumerate() {
+            if !matches!(self.kind(id), CONTROL | USER_DEFINED | UNUSED) {
+                vocab.entry(token.clone()).or_insert(id as u32);
+            }
+        }
+        vocab
+    }
+
+    fn added(&self) -> Vec<Added> {
+        let token = |(id, content): (usize, &String)| {
+            let special = match self.kind(id) {
+                CONTROL | UNKNOWN => true,
+                USER_DEFINED => false,
+                _ => return None,
+            };
+            let token = AddedToken::from(content.clone(), special).normalized(false);
+            Some(Added { id: id as u32, token })
+        };
+        self.tokens.iter().enumerate().filter_map(token).collect()
+    }
+
+    pub(super) fn prepare(self) -> Result<Ready> {
+        self.check()?;
+        match self.model.as_str() {
+            "gpt2" => self.byte_level(),
+            "llama" => self.sentence_piece(),
+            got => {
+                Err(Error::UnknownModel { got: got.to_owned(), expected: "gpt2, llama".to_owned() })
+            }
+        }
+    }
+
+    fn byte_level(self) -> Result<Ready> {
+        let name = if self.pre.is_empty() { "default" } else { &self.pre };
+        let rule = pretokenise::rule(name)?;
+        let vocab = self.plain();
+        let merges = split_merges(&self.merges, &vocab)?;
+        let model = BPE::builder()
+            .vocab_and_merges(vocab, merges)
+            .ignore_merges(rule.whole_words)
+            .build()
+            .map_err(|reason| Error::Build { reason: reason.to_string() })?;
+        let parts = Parts {
+            model: model.into(),
+            normalizer: None,
+            pre_tokenizer: Some(rule.build()?),
+            post_processor: None,
+            added: self.added(),
+        };
+        let adds_bos = self.add_bos.unwrap_or(rule.adds_bos);
+        Ok(self.ready(parts, Scheme::ByteLevel, adds_bos, false))
+    }
+
+    fn sentence_piece(self) -> Result<Ready> {
+        let vocab = self.plain();
+        let merges = if self.merges.is_empty() {
+            if self.scores.is_empty() {
+                let expected = self.tokens.len();
+                return Err(Error::ArrayLength { array: "scores", got: 0, expected });
+            }
+            self.merges_from_scores(&vocab)
+        } else {
+            split_merges(&self.merges, &vocab)?
+        };
+        let mut model =
+            BPE::builder().vocab_and_merges(vocab, merges).byte_fallback(true).fuse_unk(true);
+        let first_unknown = || (0..self.tokens.len()).find(|&id| self.kind(id) == UNKNOWN);
+        let unknown = self.unknown.map(|id| id as usize).or_else(first_unknown);
+        // The unknown token has to be one that the model may produce.
+        if let Some(id) = unknown.filter(|&id| matches!(self.kind(id), NORMAL | UNKNOWN)) {
+            model = model.unk_token(self.tokens[id].clone());
+        }
+        let model = model.build().map_err(|reason| Error::Build { reason: reason.to_string() })?;
+        let space = "\u{2581}";
+        let replace: NormalizerWrapper = Replace::new(" ", space)
+            .map_err(|reason| Error::Build { reason: reason.to_string() })?
+            .into();
+        let prefix = self.add_space_prefix.unwrap_or(true);
+        let mut normalizers: Vec<NormalizerWrapper> = vec![replace];
+        if prefix {
+            normalizers.insert(0, Prepend::new(space.to_owned()).into());
+        }
+        let parts = Parts {
+            model: model.into(),
+            normalizer: Some(Normalizers::new(normalizers).into()),
+            pre_tokenizer: None,
+            post_processor: None,
+            added: self.added(),
+        };
+        let adds_bos = self.add_bos.unwrap_or(true);
+        Ok(self.ready(parts, Scheme::SentencePiece, adds_bos, prefix))
+    }
+
+    /// Every way to cut a token into two tokens is a merge; the token with the larger score
+    /// comes first. Ways to make the same token: the longer left part first, as the conversion
+    /// in `transformers` (`SentencePieceExtractor`) orders them.
+    fn merges_from_scores(&self, vocab: &Vocab) -> Vec<(String, String)> {
+        let mut merges: Vec<(f32, &str, &str)> = Vec::new();
+        for (id, token) in self.tokens.iter().enumerate() {
+            if self.kind(id) != NORMAL || vocab.get(token) != Some(&(id as u32)) {
+                continue;
+            }
+            for (at, _) in token.char_indices().skip(1) {
+                let (left, right) = token.split_at(at);
+                if vocab.contains_key(left) && vocab.contains_key(right) {
+                    merges.push((self.scores[id], left, right));
+                }
+            }
+        }
+        let chars = |text: &str| text.chars().count();
+        merges.sort_by(|a, b| {
+            b.0.total_cmp(&a.0)
+                .then_with(|| chars(b.1).cmp(&chars(a.1)))
+                .then_with(|| chars(b.2).cmp(&chars(a.2)))
+        });
+        merges.iter().map(|&(_, left, right)| (left.to_owned(), right.to_owned())).collect()
+    }
+
+    fn ready(self, parts: Parts, scheme: Scheme, adds_bos: bool, strips_space: bool) -> Ready {
+        let added: HashMap<u32, ()> = parts.added.iter().map(|added| (added.id, ())).collect();
+        let written = |(id, token): (usize, &String)| {
+            let raw = added.contains_key(&(id as u32));
+            let bytes = if raw { token.as_bytes().to_vec() } else { scheme.bytes(token) };
+            (id as u32, bytes)
+        };
+        let bytes = self.tokens.iter().enumerate().map(written).collect();
+        let settings = Settings {
+            scheme,
+            strips_space,
+            bos: self.bos,
+            eos: self.eos,
+            adds_bos: adds_bos && self.bos.is_some(),
+        };
+        Ready { parts, bytes, aliases: Vec::new(), settings }
+    }
+}
+
+/// `"a b"` → `("a", "b")`; a token may itself begin with a space.
+fn split_merges(merges: &[String], vocab: &Vocab) -> Result<Vec<(String, String)>> {
+    let split = |(index, merge): (usize, &String)| {
+        let wrong = || Error::Merge { index, got: merge.clone() };
+        let after_first = merge.chars().next().map_or(0, char::len_utf8);
+        let space = merge[after_first..].find(' ').ok_or_else(wrong)? + after_first;
+        let (left, right) = (&merge[..space], &merge[space + 1..]);
+        let whole = format!("{left}{right}");
+        if [left, right, &whole].iter().any(|&token| !vocab.contains_key(token)) {
+            return Err(wrong());
+        }
+        Ok((left.to_owned(), right.to_owned()))
+    };
+    merges.iter().enumerate().map(split).collect()
+}

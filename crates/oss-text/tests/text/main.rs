@@ -1,0 +1,4 @@
+//! The crate against references: other implementations and recorded goldens.
+
+mod o200k;
+mod tokenizer;
