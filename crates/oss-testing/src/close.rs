@@ -35,12 +35,16 @@ pub fn assert_close<A: Number, B: Number>(got: &[A], want: &[B], abs: f64, rel: 
     for (index, (g, w)) in got.iter().zip(want).enumerate() {
         let error = difference(g.wide(), w.wide());
         let allowed = abs + rel * w.wide().abs();
-        let ratio = if error == 0.0 { 0.0 } else { error / allowed };
+        let ratio = match (error, error / allowed) {
+            (0.0, _) => 0.0,
+            (_, ratio) if ratio.is_nan() => f64::INFINITY,
+            (_, ratio) => ratio,
+        };
         if ratio <= 1.0 {
             continue;
         }
         wrong += 1;
-        if worst.is_none_or(|(_, most)| !(ratio <= most)) {
+        if worst.is_none_or(|(_, most)| ratio > most) {
             worst = Some((index, ratio));
         }
     }
