@@ -2,8 +2,10 @@
 
 #![forbid(unsafe_code)]
 
+pub mod chat;
 mod decoder;
 mod error;
+pub mod harmony;
 mod tokenizer;
 
 pub use decoder::Decoder;

@@ -1,4 +1,5 @@
 //! The crate against references: other implementations and recorded goldens.
 
+mod harmony;
 mod o200k;
 mod tokenizer;

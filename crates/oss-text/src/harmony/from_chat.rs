@@ -1,0 +1,153 @@
+//! From OpenAI's chat messages to a harmony conversation.
+
+use super::conversation::{
+    ChannelConfig, Content, Conversation, DeveloperContent, Effort, Message, Namespace,
+    RecipientPlace, SystemContent,
+};
+use crate::chat::{self, Role, Tool};
+use crate::error::{Error, Result};
+
+/// What the system message of a chat says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChatOptions {
+    /// Who the model is.
+    pub identity: String,
+    /// How far the model's knowledge goes; `None` leaves the line out.
+    pub knowledge_cutoff: Option<String>,
+    /// Today, as `2025-06-28`; `None` leaves the line out. (This crate reads no clock for it:
+    /// the same call gives the same prompt.)
+    pub date: Option<String>,
+    /// How long the model shall think.
+    pub effort: Effort,
+    /// Tools that the model was trained with, such as `browser` and `python`.
+    pub builtin_tools: Vec<Namespace>,
+}
+
+impl Default for ChatOptions {
+    /// What gpt-oss was trained with.
+    fn default() -> Self {
+        Self {
+            identity: "You are ChatGPT, a large language model trained by OpenAI.".to_owned(),
+            knowledge_cutoff: Some("2024-06".to_owned()),
+            date: None,
+            effort: Effort::default(),
+            builtin_tools: Vec::new(),
+        }
+    }
+}
+
+impl Conversation {
+    /// The conversation of a chat request.
+    ///
+    /// - The options make the system message. A first message of the role `system` or
+    ///   `developer` becomes the developer's instructions, with the tools; later ones become
+    ///   developer messages of their own.
+    /// - An assistant's `reasoning_content` goes to `analysis`. Its content goes to `final`, or,
+    ///   if the message calls tools, before the calls to `commentary`.
+    /// - A call is written as the models write it, with the recipient after the channel: what
+    ///   was generated and what is rendered are the same tokens, and a cached prefix stays good.
+    /// - A tool's result has its function's name from the message, from the call with its
+    ///   `tool_call_id`, or from the latest call.
+    ///
+    /// # Errors
+    /// A message without content where its role needs one; a tool's result without a call.
+    pub fn from_chat(
+        messages: &[chat::Message],
+        tools: &[Tool],
+        options: &ChatOptions,
+    ) -> Result<Self> {
+        let mut out = vec![system(options)];
+        let first = messages
+            .first()
+            .filter(|message| matches!(message.role, Role::System | Role::Developer));
+        let rest = usize::from(first.is_some());
+        let instructions = first.map(|message| need_content(0, message)).transpose()?;
+        let instructions = instructions.filter(|text| !text.is_empty());
+        if instructions.is_some() || !tools.is_empty() {
+            let functions: Vec<_> = tools.iter().map(|tool| tool.function.clone()).collect();
+            let tools = if functions.is_empty() {
+                Vec::new()
+            } else {
+                vec![Namespace::functions(functions)]
+            };
+            out.push(developer(instructions, tools));
+        }
+        for (index, message) in messages.iter().enumerate().skip(rest) {
+            match message.role {
+                Role::System | Role::Developer => {
+                    out.push(developer(Some(need_content(index, message)?), Vec::new()));
+                }
+                Role::User => {
+                    let text = need_content(index, message)?;
+                    let name = message.name.clone();
+                    out.push(Message { name, ..Message::new(Role::User, text) });
+                }
+                Role::Assistant => assistant(&mut out, index, message)?,
+                Role::Tool => out.push(result(&messages[..index], index, message)?),
+            }
+        }
+        Ok(Self { messages: out })
+    }
+}
+
+fn need_content(index: usize, message: &chat::Message) -> Result<String> {
+    let role = message.role.name();
+    message.content.clone().ok_or(Error::Message { index, role, expected: "content" })
+}
+
+fn system(options: &ChatOptions) -> Message {
+    let content = SystemContent {
+        model_identity: Some(options.identity.clone()),
+        knowledge_cutoff: options.knowledge_cutoff.clone(),
+        conversation_start_date: options.date.clone(),
+        reasoning_effort: Some(options.effort),
+        tools: options.builtin_tools.clone(),
+        channel_config: Some(ChannelConfig::default()),
+    };
+    Message::with_content(Role::System, Content::System(content))
+}
+
+fn developer(instructions: Option<String>, tools: Vec<Namespace>) -> Message {
+    let content = DeveloperContent { instructions, tools };
+    Message::with_content(Role::Developer, Content::Developer(content))
+}
+
+fn assistant(out: &mut Vec<Message>, index: usize, message: &chat::Message) -> Result<()> {
+    let some = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    if let Some(thought) = some(&message.reasoning_content) {
+        out.push(Message::new(Role::Assistant, thought).on("analysis"));
+    }
+    if message.tool_calls.is_empty() {
+        let text = need_content(index, message)?;
+        out.push(Message::new(Role::Assistant, text).on("final"));
+        return Ok(());
+    }
+    if let Some(preamble) = some(&message.content) {
+        out.push(Message::new(Role::Assistant, preamble).on("commentary"));
+    }
+    for call in &message.tool_calls {
+        let text = call.function.arguments.clone();
+        out.push(Message {
+            recipient: Some(format!("functions.{}", call.function.name)),
+            recipient_place: RecipientPlace::Channel,
+            content_type: Some("<|constrain|>json".to_owned()),
+            ..Message::new(Role::Assistant, text).on("commentary")
+        });
+    }
+    Ok(())
+}
+
+fn result(before: &[chat::Message], index: usize, message: &chat::Message) -> Result<Message> {
+    let calls = || before.iter().rev().flat_map(|message| message.tool_calls.iter().rev());
+    let id = message.tool_call_id.as_deref().filter(|id| !id.is_empty());
+    let named = message.name.as_deref().filter(|name| !name.is_empty());
+    let answered = || calls().find(|call| Some(call.id.as_str()) == id).or_else(|| calls().next());
+    let name = named
+        .or_else(|| answered().map(|call| call.function.name.as_str()))
+        .ok_or(Error::Message { index, role: "tool", expected: "call that it answers" })?;
+    Ok(Message {
+        name: Some(format!("functions.{}", name.strip_prefix("functions.").unwrap_or(name))),
+        recipient: Some("assistant".to_owned()),
+        ..Message::new(Role::Tool, need_content(index, message)?).on("commentary")
+    })
+}
