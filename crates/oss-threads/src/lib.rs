@@ -1,1 +1,48 @@
-//! oss-threads
+//! Persistent workers that run phases over disjoint data.
+//!
+//! A forward pass is a page of lines, and each line is a *phase*: the same function over many units
+//! (rows of a matrix, heads, experts), run by a few threads that stay awake between lines. The
+//! calling thread runs the page and is worker 0 of a [`Team`]; a phase costs one release and one
+//! arrival, the traffic of a barrier.
+//!
+//! ```
+//! use oss_threads::{Chunks, Team};
+//!
+//! let team = Team::new(2)?;
+//! let x = [1.0, 2.0, 3.0, 4.0, 5.0];
+//! let mut squares = [0.0; 5];
+//! // Three units of two elements; the last has one.
+//! team.phase(3, Chunks::new(&mut squares, 2), |unit, part| {
+//!     for (offset, square) in part.iter_mut().enumerate() {
+//!         let value: f64 = x[unit.index * 2 + offset];
+//!         *square = value * value;
+//!     }
+//! });
+//! assert_eq!(squares, [1.0, 4.0, 9.0, 16.0, 25.0]);
+//! # Ok::<(), oss_threads::Error>(())
+//! ```
+//!
+//! Invariants:
+//! - Each unit of a phase is run exactly once, by one worker; which one differs from run to run, so
+//!   a result must depend on the unit's index alone (or scratch that the unit overwrites first).
+//! - A safe caller cannot race: mutable data reach a body only as parts of a [`Partition`], whose
+//!   constructor checks that they are disjoint, and no part outlives its body call.
+//! - A phase neither allocates nor enters the system while the workers are hot, and workers sleep
+//!   1 ms after the last phase.
+//! - A panic in a body reaches the caller after all workers have stopped; the team stays usable.
+//!
+//! It knows nothing of the work it runs, has no futures and no work stealing, and phases do not
+//! nest.
+
+mod error;
+mod options;
+mod partition;
+mod patience;
+mod protocol;
+mod sync;
+mod team;
+
+pub use error::Error;
+pub use options::{Pin, TeamOptions};
+pub use partition::{Chunks, Columns, Each, Partition, Parts, PerWorker, Spans, Tile, Tiles};
+pub use team::{Lease, MAX_THREADS, Team, Unit};

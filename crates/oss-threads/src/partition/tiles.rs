@@ -1,0 +1,184 @@
+//! Rectangles of a row-major matrix.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::slice;
+
+use super::{Partition, Parts};
+
+/// A row-major matrix `[rows, row_len]` that is cut into blocks of columns.
+struct Matrix<'a, T> {
+    start: *mut T,
+    rows: usize,
+    row_len: usize,
+    block: usize,
+    data: PhantomData<&'a mut [T]>,
+}
+
+impl<'a, T> Matrix<'a, T> {
+    fn new(data: &'a mut [T], row_len: usize, block: usize) -> Self {
+        assert!(block > 0, "a block must have at least 1 column, got {block}");
+        let rows = if data.is_empty() { 0 } else { data.len() / row_len.max(1) };
+        assert!(
+            rows * row_len == data.len(),
+            "{} elements do not form rows of {row_len}",
+            data.len()
+        );
+        Self { start: data.as_mut_ptr(), rows, row_len, block, data: PhantomData }
+    }
+
+    fn column_blocks(&self) -> usize {
+        self.row_len.div_ceil(self.block)
+    }
+
+    /// The rectangle of `rows` and one block of columns; both lie inside the matrix.
+    fn tile<'p>(&'p self, rows: Range<usize>, column_block: usize) -> Tile<'p, T> {
+        let begin = column_block * self.block;
+        let columns = begin..self.row_len.min(begin + self.block);
+        Tile { start: self.start, row_len: self.row_len, rows, columns, data: PhantomData }
+    }
+}
+
+/// A rectangle of a matrix, the part of one unit of [`Columns`] or [`Tiles`].
+///
+/// Rows of a tile are not next to each other in memory, so it hands them out one by one.
+pub struct Tile<'p, T> {
+    start: *mut T,
+    row_len: usize,
+    rows: Range<usize>,
+    columns: Range<usize>,
+    data: PhantomData<&'p mut [T]>,
+}
+
+// SAFETY: a tile is the only access to its elements, as `&mut [T]` would be.
+#[expect(unsafe_code, reason = "holds the start of the matrix as a raw pointer")]
+unsafe impl<T: Send> Send for Tile<'_, T> {}
+
+impl<T> Tile<'_, T> {
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Where the tile's rows lie in the matrix.
+    pub fn row_range(&self) -> Range<usize> {
+        self.rows.clone()
+    }
+
+    /// Where the tile's columns lie in the matrix.
+    pub fn columns(&self) -> Range<usize> {
+        self.columns.clone()
+    }
+
+    /// The tile's elements of its row `row`, counted from the tile's first row.
+    ///
+    /// # Panics
+    /// When the tile has no such row.
+    pub fn row_mut(&mut self, row: usize) -> &mut [T] {
+        assert!(row < self.rows.len(), "row {row} of a tile that has {}", self.rows.len());
+        let begin = (self.rows.start + row) * self.row_len + self.columns.start;
+        // SAFETY: rows and columns were checked against the matrix by the partition that made this
+        // tile, no other tile has these elements, and `&mut self` lends one row at a time.
+        #[expect(unsafe_code, reason = "a row of a rectangle is not a slice of the tile")]
+        unsafe {
+            slice::from_raw_parts_mut(self.start.add(begin), self.columns.len())
+        }
+    }
+}
+
+/// Unit `u` owns the columns `u * block .. (u + 1) * block` of all rows of a matrix.
+pub struct Columns<'a, T> {
+    matrix: Matrix<'a, T>,
+}
+
+impl<'a, T> Columns<'a, T> {
+    /// Splits the row-major matrix `data` `[rows, row_len]` into blocks of `block` columns, the last
+    /// of which may be narrower.
+    ///
+    /// # Panics
+    /// When `block` is 0 or `data` is not a whole number of rows.
+    pub fn new(data: &'a mut [T], row_len: usize, block: usize) -> Self {
+        Self { matrix: Matrix::new(data, row_len, block) }
+    }
+}
+
+// SAFETY: sharing the partition only lets threads take tiles, which is sending `T`.
+#[expect(unsafe_code, reason = "holds the start of the matrix as a raw pointer")]
+unsafe impl<T: Send> Sync for Matrix<'_, T> {}
+// SAFETY: the matrix stands for the `&mut [T]` that it was made from.
+#[expect(unsafe_code, reason = "holds the start of the matrix as a raw pointer")]
+unsafe impl<T: Send> Send for Matrix<'_, T> {}
+
+impl<'p, T> Parts<'p> for Columns<'_, T> {
+    type Part = Tile<'p, T>;
+}
+
+// SAFETY: the column blocks of different units do not overlap.
+#[expect(unsafe_code, reason = "implements the unsafe trait")]
+unsafe impl<T: Send> Partition for Columns<'_, T> {
+    fn units(&self) -> usize {
+        self.matrix.column_blocks()
+    }
+
+    unsafe fn part<'p>(&'p self, unit: usize, _worker: usize) -> <Self as Parts<'p>>::Part {
+        self.matrix.tile(0..self.matrix.rows, unit)
+    }
+}
+
+/// Unit `r * column_blocks + c` owns row range `r` and column block `c` of a matrix.
+pub struct Tiles<'a, T> {
+    matrix: Matrix<'a, T>,
+    row_splits: &'a [usize],
+}
+
+impl<'a, T> Tiles<'a, T> {
+    /// Splits the row-major matrix `data` `[rows, row_len]` into rectangles.
+    ///
+    /// `row_splits` are the borders between row ranges, ascending: range `r` is
+    /// `row_splits[r]..row_splits[r + 1]` and may be empty. Columns are cut every `block`.
+    ///
+    /// # Panics
+    /// When `block` is 0, `data` is not a whole number of rows, or the borders do not ascend or pass
+    /// the last row.
+    pub fn new(data: &'a mut [T], row_len: usize, row_splits: &'a [usize], block: usize) -> Self {
+        let matrix = Matrix::new(data, row_len, block);
+        for pair in row_splits.windows(2) {
+            assert!(
+                pair[0] <= pair[1],
+                "row splits must ascend, got {} before {}",
+                pair[0],
+                pair[1]
+            );
+        }
+        let last = row_splits.last().copied().unwrap_or(0);
+        assert!(
+            last <= matrix.rows,
+            "row splits end at {last}, but there are {} rows",
+            matrix.rows
+        );
+        Self { matrix, row_splits }
+    }
+
+    /// Number of column blocks: unit `u` is row range `u / column_blocks`.
+    pub fn column_blocks(&self) -> usize {
+        self.matrix.column_blocks()
+    }
+}
+
+impl<'p, T> Parts<'p> for Tiles<'_, T> {
+    type Part = Tile<'p, T>;
+}
+
+// SAFETY: the constructor has asserted that row ranges do not overlap, nor do column blocks.
+#[expect(unsafe_code, reason = "implements the unsafe trait")]
+unsafe impl<T: Send> Partition for Tiles<'_, T> {
+    fn units(&self) -> usize {
+        self.row_splits.len().saturating_sub(1) * self.matrix.column_blocks()
+    }
+
+    unsafe fn part<'p>(&'p self, unit: usize, _worker: usize) -> <Self as Parts<'p>>::Part {
+        let range = unit / self.matrix.column_blocks();
+        let rows = self.row_splits[range]..self.row_splits[range + 1];
+        self.matrix.tile(rows, unit % self.matrix.column_blocks())
+    }
+}

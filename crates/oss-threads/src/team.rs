@@ -1,0 +1,184 @@
+//! The team: persistent workers and the phases that they run.
+
+mod lease;
+mod phase;
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::{fmt, thread};
+
+use crate::error::Error;
+use crate::options::TeamOptions;
+use crate::partition::{Partition, Parts};
+use crate::patience::{Manners, Patience};
+use crate::protocol::Gang;
+
+use lease::Holder;
+pub use lease::Lease;
+use phase::{Body, Job, Phase};
+
+/// The most threads that a team can have.
+pub const MAX_THREADS: usize = 1024;
+
+/// One unit of a phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// Which unit, from 0.
+    pub index: usize,
+    /// The worker that runs it, from 0; it differs from run to run.
+    pub worker: usize,
+}
+
+/// Persistent workers that run phases; the calling thread is worker 0.
+///
+/// A clone is another handle of the same workers; they end with the last handle.
+#[derive(Clone)]
+pub struct Team {
+    inner: Arc<Inner>,
+}
+
+/// What the workers and all handles share.
+struct Shared {
+    gang: Gang<Option<Job>>,
+    manners: Manners,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    threads: usize,
+    lease: Mutex<()>,
+    holder: Holder,
+    workers: Vec<JoinHandle<()>>,
+}
+
+impl fmt::Debug for Team {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Team").field("threads", &self.threads()).finish_non_exhaustive()
+    }
+}
+
+impl Team {
+    /// A team of `threads`, the caller's included, with all other options at their defaults.
+    ///
+    /// # Errors
+    /// When `threads` is 0 or above [`MAX_THREADS`], or the system refuses a thread.
+    pub fn new(threads: usize) -> Result<Self, Error> {
+        Self::with_options(&TeamOptions { threads, ..TeamOptions::default() })
+    }
+
+    /// A team as the options say.
+    ///
+    /// # Errors
+    /// When the number of threads is 0 or above [`MAX_THREADS`], or the system refuses a thread.
+    pub fn with_options(options: &TeamOptions) -> Result<Self, Error> {
+        let threads = options.threads;
+        if threads == 0 || threads > MAX_THREADS {
+            return Err(Error::Threads { got: threads, expected: MAX_THREADS });
+        }
+        let manners = Manners { spin: options.spin, crowded: AtomicBool::new(false) };
+        let shared = Arc::new(Shared { gang: Gang::new(threads - 1, None), manners });
+        // Made before the workers, so that dropping it ends those that did start.
+        let mut inner = Inner {
+            shared,
+            threads,
+            lease: Mutex::new(()),
+            holder: Holder::default(),
+            workers: Vec::with_capacity(threads - 1),
+        };
+        for worker in 1..threads {
+            let shared = Arc::clone(&inner.shared);
+            let thread = thread::Builder::new()
+                .name(format!("oss-worker-{worker}"))
+                .spawn(move || work(&shared, worker));
+            inner.workers.push(thread.map_err(|source| Error::Spawn { worker, source })?);
+        }
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Number of threads, the caller's included.
+    pub fn threads(&self) -> usize {
+        self.inner.threads
+    }
+
+    /// Runs `body` once for each unit of `0..units`, with the unit's part of `out`.
+    ///
+    /// The first four fifths of the units are shared out in contiguous runs, worker by worker; the
+    /// rest are claimed one after the other by whoever is free. The call returns when all units are
+    /// done. Writes of the body are visible to the caller and to later phases.
+    ///
+    /// One phase of a team runs at a time; other callers wait (see [`Team::lease`]).
+    ///
+    /// # Panics
+    /// When `out` has fewer units than `units` or serves fewer workers than the team has threads;
+    /// when called from inside the body of a phase; and, after all workers have stopped, with the
+    /// panic of a body. The team is usable afterwards.
+    pub fn phase<P, B>(&self, units: usize, out: P, body: B)
+    where
+        P: Partition,
+        B: for<'p> Fn(Unit, <P as Parts<'p>>::Part) + Sync,
+    {
+        let (available, workers) = (out.units(), out.workers());
+        assert!(units <= available, "{units} units of a partition that has {available}");
+        assert!(self.threads() <= workers, "{} threads share {workers} slots", self.threads());
+        let _body = Body::enter();
+        let _lease = self.inner.lease_for_phase();
+        let threads = self.threads().min(units.max(1));
+        let phase = Phase::new(units, threads, out, body);
+        if threads > 1 {
+            self.inner.run(&phase);
+        } else {
+            phase.run_alone();
+        }
+    }
+}
+
+impl Inner {
+    /// Runs a phase on all workers; the calling thread holds the lease.
+    fn run<P, B>(&self, phase: &Phase<P, B>)
+    where
+        P: Partition,
+        B: for<'p> Fn(Unit, <P as Parts<'p>>::Part) + Sync,
+    {
+        // SAFETY: the lease makes this thread the only caller, `finish` below returns before `phase`
+        // ends, and nothing between the two unwinds: `work` catches every panic.
+        #[expect(unsafe_code, reason = "lends the phase to the workers until they have arrived")]
+        unsafe {
+            self.shared.gang.release(Some(phase.job()));
+        }
+        phase.work(0);
+        self.shared.gang.finish(&mut Patience::new(&self.shared.manners));
+        phase.resume_panic();
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Threads that were refused never wait for a job nor arrive; nobody waits for them here.
+        // SAFETY: no handle is left, so no phase runs and no other thread is the caller.
+        #[expect(unsafe_code, reason = "releases the workers a last time")]
+        unsafe {
+            self.shared.gang.release(None);
+        }
+        for worker in self.workers.drain(..) {
+            // A worker catches the panics of bodies; a panic of its own has been printed already.
+            drop(worker.join());
+        }
+    }
+}
+
+/// The life of worker `worker`.
+fn work(shared: &Shared, worker: usize) {
+    let _body = Body::enter();
+    let mut seen = 0;
+    let next =
+        |seen: &mut usize| shared.gang.next(worker - 1, seen, &mut Patience::new(&shared.manners));
+    while let Some(job) = next(&mut seen) {
+        // SAFETY: the caller keeps the phase alive until this worker has arrived.
+        #[expect(unsafe_code, reason = "runs the phase that the caller has lent")]
+        unsafe {
+            job.run(worker);
+        }
+        shared.gang.arrive(worker - 1);
+    }
+}

@@ -1,0 +1,50 @@
+//! What a phase promises, for every kind of partition.
+
+use oss_threads::{Chunks, Columns, Each, PerWorker, Spans, Team, Tiles};
+
+#[test]
+fn every_unit_runs_exactly_once_for_any_count_and_team() {
+    for threads in 1..=5 {
+        let team = Team::new(threads).expect("threads");
+        for units in [0, 1, 2, 3, 4, 5, 7, 64, 101, 1000] {
+            let mut runs = vec![0u32; units];
+            team.phase(units, Each::new(&mut runs), |_, run| *run += 1);
+            assert!(runs.iter().all(|&run| run == 1), "{threads} threads, {units} units");
+        }
+    }
+}
+
+#[test]
+fn fewer_units_than_the_partition_has_leave_the_rest_alone() {
+    let team = Team::new(2).expect("threads");
+    let mut data = [0; 10];
+    team.phase(2, Chunks::new(&mut data, 3), |unit, part| part.fill(unit.index + 1));
+    assert_eq!(data, [1, 1, 1, 2, 2, 2, 0, 0, 0, 0]);
+}
+
+#[test]
+fn columns_tiles_spans_and_tuples_put_each_unit_in_its_place() {
+    let team = Team::new(2).expect("threads");
+    let mut columns = [0; 12];
+    team.phase(3, Columns::new(&mut columns, 6, 2), |unit, mut tile| {
+        assert_eq!((tile.rows(), tile.columns()), (2, unit.index * 2..unit.index * 2 + 2));
+        (0..2).for_each(|row| tile.row_mut(row).fill(unit.index * 10 + row));
+    });
+    assert_eq!(columns, [0, 0, 10, 10, 20, 20, 1, 1, 11, 11, 21, 21]);
+
+    let mut tiles = [9; 12];
+    let splits = [0, 1, 1, 3];
+    team.phase(6, Tiles::new(&mut tiles, 3, &splits, 2), |unit, mut tile| {
+        (0..tile.rows()).for_each(|row| tile.row_mut(row).fill(unit.index));
+    });
+    assert_eq!(tiles, [0, 0, 1, 4, 4, 5, 4, 4, 5, 9, 9, 9]);
+
+    let (mut data, mut scratch) = ([0; 6], [0, 0]);
+    let spans = [0..1, 1..1, 2..6];
+    let out = (Spans::new(&mut data, &spans), PerWorker::new(&mut scratch));
+    team.phase(3, out, |unit, (part, sum)| {
+        part.fill(unit.index + 1);
+        *sum += part.len();
+    });
+    assert_eq!((data, scratch.iter().sum::<usize>()), ([1, 0, 3, 3, 3, 3], 5));
+}
