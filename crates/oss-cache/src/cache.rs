@@ -4,10 +4,22 @@ use std::ops::Range;
 
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::policy::{Policy, PolicyKind};
 use crate::pool::{NO_PAGE, Pool};
 use crate::sequence::{SequenceId, Sequences};
 use crate::shape::{Layout, Shape};
+use crate::stats::Stats;
+use crate::tree::{ROOT, Tree};
 use crate::{Error, Result};
+
+/// What a cache may use, and how.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Bytes of resident pages, shared by all groups.
+    pub capacity_bytes: usize,
+    /// Which reusable page goes first.
+    pub policy: PolicyKind,
+}
 
 /// Keys and values of many sequences, in pages (see the crate's tour).
 #[derive(Debug)]
@@ -16,6 +28,14 @@ pub struct KvCache {
     pub(crate) layout: Layout,
     pub(crate) pool: Pool,
     pub(crate) sequences: Sequences,
+    pub(crate) tree: Tree,
+    /// Orders the blocks with resident pages.
+    pub(crate) policy: Box<dyn Policy>,
+    /// Orders the blocks whose window pages may be thinned.
+    pub(crate) windows: Box<dyn Policy>,
+    pub(crate) stats: Stats,
+    /// Scratch: pages wanted per group.
+    pub(crate) wanted: Vec<usize>,
 }
 
 /// The pages of one group of layers.
@@ -23,8 +43,10 @@ pub struct KvCache {
 pub struct PageCount {
     /// Pages with at least one owner.
     pub in_use: usize,
-    /// Pages this group could still get if no other group took any.
+    /// Pages this group could still get at once if no other group took any.
     pub available: usize,
+    /// Pages kept for reuse only: given up when pages run out.
+    pub idle: usize,
     /// Bytes of one page.
     pub page_bytes: usize,
 }
@@ -36,10 +58,27 @@ impl KvCache {
     /// # Errors
     /// [`Error::Shape`], or [`Error::Capacity`] when not a single page fits.
     pub fn new(shape: Shape, capacity_bytes: usize) -> Result<KvCache> {
+        KvCache::with_options(shape, Options { capacity_bytes, ..Options::default() })
+    }
+
+    /// A cache with more to choose.
+    ///
+    /// # Errors
+    /// As [`KvCache::new`].
+    pub fn with_options(shape: Shape, options: Options) -> Result<KvCache> {
         let layout = Layout::new(&shape)?;
-        let pool = Pool::new(&layout, capacity_bytes)?;
-        let sequences = Sequences::new(layout.groups.len());
-        Ok(KvCache { shape, layout, pool, sequences })
+        let groups = layout.groups.len();
+        Ok(KvCache {
+            pool: Pool::new(&layout, options.capacity_bytes)?,
+            sequences: Sequences::new(groups),
+            tree: Tree::new(layout.page_tokens, groups),
+            policy: options.policy.build(),
+            windows: PolicyKind::Lru.build(),
+            stats: Stats::default(),
+            wanted: vec![0; groups],
+            shape,
+            layout,
+        })
     }
 
     /// The shape the cache was made with.
@@ -49,6 +88,7 @@ impl KvCache {
 
     /// A new, empty sequence.
     pub fn create(&mut self) -> SequenceId {
+        self.tree.node_mut(ROOT).pins += 1;
         self.sequences.create()
     }
 
@@ -62,11 +102,13 @@ impl KvCache {
         self.sequences.live()
     }
 
-    /// Forgets a sequence and gives back its pages.
+    /// Forgets a sequence and gives back its pages. Those of a sequence whose tokens are known
+    /// ([`KvCache::commit_tokens`]) stay in the prefix tree until they are needed elsewhere.
     ///
     /// # Panics
     /// When the sequence has been removed before.
     pub fn remove(&mut self, id: SequenceId) {
+        self.retire(id);
         self.drop_pages(id, 0);
         self.sequences.remove(id);
     }
@@ -85,18 +127,22 @@ impl KvCache {
         let (from, to) = self.sequences.get_pair(parent, child);
         to.len = len;
         to.reserved = len;
-        for (source, target) in from.tables.iter().zip(&mut to.tables) {
+        to.tracked = from.tracked;
+        to.block = from.block;
+        to.pending.extend_from_slice(&from.pending);
+        self.tree.node_mut(from.block).pins += 1;
+        for (group, (source, target)) in from.tables.iter().zip(&mut to.tables).enumerate() {
             target.pages.extend_from_slice(&source.pages);
             target.first = source.first;
-            source.at_hand().for_each(|page| self.pool.share(page));
+            source.at_hand().for_each(|page| self.pool.share(group, page));
         }
         self.sequences.get_mut(parent).reserved = len;
         Ok(child)
     }
 
     /// Shortens a sequence to the nearest position at or before `len` from which it can go on,
-    /// and returns that position. It is `len` itself unless window pages that the position needs
-    /// have been let go; then it is 0.
+    /// and returns that position: `len` itself while the window pages that it needs are at hand
+    /// (always so without windows), else the nearest position whose window the prefix tree has.
     ///
     /// # Errors
     /// [`Error::UnknownSequence`]; [`Error::BeyondSequence`] when the sequence is shorter.
@@ -107,19 +153,15 @@ impl KvCache {
             return Err(Error::BeyondSequence { got: len, expected: sequence.len });
         }
         let page_tokens = self.layout.page_tokens;
-        let at_hand = sequence
-            .tables
-            .iter()
-            .zip(&self.layout.groups)
-            .all(|(table, group)| table.first <= group.first_page_needed(len, page_tokens));
-        let len = if at_hand { len } else { 0 };
+        let mut groups = sequence.tables.iter().zip(&self.layout.groups);
+        if !groups.all(|(table, group)| table.first <= group.first_page_needed(len, page_tokens)) {
+            return self.resume_within(id, len);
+        }
+        self.step_back(id, len);
         self.drop_pages(id, self.layout.pages_for(len));
         let sequence = self.sequences.get_mut(id);
         sequence.len = len;
         sequence.reserved = len;
-        for table in &mut sequence.tables {
-            table.first = table.first.min(table.pages.len());
-        }
         Ok(len)
     }
 
@@ -140,8 +182,9 @@ impl KvCache {
     }
 
     /// Sees to it that positions `len..len + n` lie in pages which this sequence alone owns and
-    /// may write. A new page is zero; a shared last page is copied. Without effect when the pages
-    /// are there already, and when it fails.
+    /// may write. A new page is zero; a shared last page is copied. Pages kept for reuse make room
+    /// when there are no others. Without effect when the pages are there already; a failure leaves
+    /// the sequence as it was.
     ///
     /// # Errors
     /// [`Error::UnknownSequence`], [`Error::OutOfPages`].
@@ -152,7 +195,11 @@ impl KvCache {
         if end <= sequence.reserved {
             return Ok(());
         }
-        self.can_reserve(id, n)?;
+        let mut wanted = std::mem::take(&mut self.wanted);
+        self.count_wanted(id, n, &mut wanted);
+        let room = self.make_room(&wanted);
+        self.wanted = wanted;
+        room?;
         let last = self.layout.pages_for(end);
         let sequence = self.sequences.get_mut(id);
         let current = sequence.len / self.layout.page_tokens;
@@ -161,12 +208,12 @@ impl KvCache {
                 && self.pool.refs(page) > 1
             {
                 let copy = self.pool.take_copy(&self.layout, group, page);
-                table.pages[current] = copy.expect("checked by can_reserve");
+                table.pages[current] = copy.expect("room was made");
                 self.pool.release(&self.layout, group, page);
             }
             while table.pages.len() < last {
                 let page = self.pool.take(&self.layout, group);
-                table.pages.push(page.expect("checked by can_reserve"));
+                table.pages.push(page.expect("room was made"));
             }
         }
         sequence.reserved = last * self.layout.page_tokens;
@@ -179,25 +226,41 @@ impl KvCache {
     /// The error it would give.
     pub fn can_reserve(&self, id: SequenceId, n: usize) -> Result<()> {
         self.sequences.check(id)?;
+        let mut wanted = vec![0; self.layout.groups.len()];
+        self.count_wanted(id, n, &mut wanted);
+        self.pool.check(&self.layout, &wanted, true)
+    }
+
+    /// Pages per group that [`KvCache::reserve`] would take.
+    fn count_wanted(&self, id: SequenceId, n: usize, wanted: &mut [usize]) {
         let sequence = self.sequences.get(id);
-        if sequence.len + n <= sequence.reserved {
-            return Ok(());
-        }
         let last = self.layout.pages_for(sequence.len + n);
         let current = sequence.len / self.layout.page_tokens;
-        self.pool.check(&self.layout, |group| {
-            let table = &sequence.tables[group];
+        let covered = sequence.len + n <= sequence.reserved;
+        for (table, wanted) in sequence.tables.iter().zip(wanted) {
             let shared = table.get(current).is_some_and(|page| self.pool.refs(page) > 1);
-            last.saturating_sub(table.pages.len()) + usize::from(shared)
-        })
+            let more = last.saturating_sub(table.pages.len()) + usize::from(shared);
+            *wanted = if covered { 0 } else { more };
+        }
     }
 
     /// Counts `n` reserved positions as written. Window pages that no later query needs are let
     /// go; they stayed until now because the earliest query of the `n` rows needed them.
     ///
+    /// As the tokens are not told, the sequence will not be found by later ones with the same
+    /// prefix; [`KvCache::commit_tokens`] is for those that shall be.
+    ///
     /// # Panics
     /// When fewer than `n` positions are reserved, or the sequence has been removed.
     pub fn commit(&mut self, id: SequenceId, n: usize) {
+        if n > 0 {
+            self.untrack(id);
+        }
+        self.advance(id, n);
+    }
+
+    /// Counts reserved positions as written and lets window pages go.
+    pub(crate) fn advance(&mut self, id: SequenceId, n: usize) {
         let sequence = self.sequences.get_mut(id);
         let reserved = sequence.reserved - sequence.len;
         assert!(n <= reserved, "commit: got {n} positions, expected at most {reserved} (reserved)");
@@ -267,6 +330,7 @@ impl KvCache {
         PageCount {
             in_use: self.pool.in_use(group),
             available: self.pool.available(&self.layout, group),
+            idle: self.pool.idle(group),
             page_bytes: self.layout.groups[group].page_bytes,
         }
     }
@@ -324,17 +388,19 @@ impl KvCache {
                 }
             }
         }
+        self.validate_tree(&mut counted)?;
         self.pool.validate(&self.layout, &counted)
     }
 
     /// Gives back the pages from page `keep` on.
-    fn drop_pages(&mut self, id: SequenceId, keep: usize) {
+    pub(crate) fn drop_pages(&mut self, id: SequenceId, keep: usize) {
         for (group, table) in self.sequences.get_mut(id).tables.iter_mut().enumerate() {
             for page in table.pages.drain(keep.min(table.pages.len())..) {
                 if page != NO_PAGE {
                     self.pool.release(&self.layout, group, page);
                 }
             }
+            table.first = table.first.min(table.pages.len());
         }
     }
 }

@@ -48,11 +48,18 @@
 
 mod cache;
 mod error;
+pub mod policy;
 mod pool;
+mod reuse;
 mod sequence;
 mod shape;
+mod stats;
+mod tree;
 
-pub use cache::{KvCache, PageCount};
+pub use cache::{KvCache, Options, PageCount};
 pub use error::{Error, Result};
+pub use policy::PolicyKind;
+pub use reuse::Match;
 pub use sequence::SequenceId;
 pub use shape::{Group, Shape};
+pub use stats::Stats;

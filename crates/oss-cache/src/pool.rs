@@ -33,6 +33,8 @@ struct GroupPages {
     /// Free pages in them.
     free: usize,
     in_use: usize,
+    /// Pages whose only owner is the prefix tree.
+    idle: usize,
 }
 
 /// The pages of all groups.
@@ -40,6 +42,8 @@ struct GroupPages {
 pub(crate) struct Pool {
     arena: Vec<u8>,
     refs: Vec<u32>,
+    /// Whether the prefix tree is one of a page's owners.
+    in_tree: Vec<bool>,
     extents: Vec<Extent>,
     /// Extents given back; the last one given is the first one taken, while it is warm.
     returned: Vec<u32>,
@@ -59,6 +63,7 @@ impl Pool {
         Ok(Pool {
             arena: vec![0; n_extents * layout.extent_bytes],
             refs: vec![0; n_extents << layout.extent_shift],
+            in_tree: vec![false; n_extents << layout.extent_shift],
             extents: vec![Extent { group: 0, listed_at: u32::MAX, free: 0 }; n_extents],
             returned: Vec::with_capacity(n_extents),
             untouched: 0,
@@ -67,8 +72,7 @@ impl Pool {
                 .iter()
                 .map(|_| GroupPages {
                     partly_free: Vec::with_capacity(n_extents),
-                    free: 0,
-                    in_use: 0,
+                    ..Default::default()
                 })
                 .collect(),
         })
@@ -119,17 +123,23 @@ impl Pool {
         self.untouched * layout.extent_bytes
     }
 
-    /// Whether `wanted(group)` pages of every group can be had together; else the group that
-    /// runs short.
-    pub(crate) fn check(&self, layout: &Layout, wanted: impl Fn(usize) -> usize) -> Result<()> {
+    /// Whether `wanted[group]` pages of every group can be had together; else the group that
+    /// runs short. With `evicting`, idle pages count as free.
+    pub(crate) fn check(&self, layout: &Layout, wanted: &[usize], evicting: bool) -> Result<()> {
         let mut extents = self.free_extents();
-        for (group, pages) in self.groups.iter().enumerate() {
+        let alone = |group: usize| layout.groups[group].pages_per_extent == 1;
+        let idle = |group: usize| if evicting { self.groups[group].idle } else { 0 };
+        extents += (0..wanted.len()).filter(|&group| alone(group)).map(idle).sum::<usize>();
+        for (group, &expected) in wanted.iter().enumerate() {
             let per_extent = layout.groups[group].pages_per_extent;
-            let expected = wanted(group);
-            let needed = expected.saturating_sub(pages.free).div_ceil(per_extent);
+            let free = self.groups[group].free + if alone(group) { 0 } else { idle(group) };
+            let needed = expected.saturating_sub(free).div_ceil(per_extent);
             if needed > extents {
-                let got = pages.free + extents * per_extent;
-                return Err(Error::OutOfPages { group, got, expected });
+                return Err(Error::OutOfPages {
+                    group,
+                    got: free + extents * per_extent,
+                    expected,
+                });
             }
             extents -= needed;
         }
@@ -199,9 +209,39 @@ impl Pool {
         self.refs[page as usize]
     }
 
-    pub(crate) fn share(&mut self, page: PageId) {
-        assert!(self.refs[page as usize] > 0, "share of page {page}: got 0 references, expected 1");
-        self.refs[page as usize] += 1;
+    pub(crate) fn share(&mut self, group: usize, page: PageId) {
+        let refs = &mut self.refs[page as usize];
+        assert!(*refs > 0, "share of page {page}: got 0 references, expected 1");
+        *refs += 1;
+        if *refs == 2 && self.in_tree[page as usize] {
+            self.groups[group].idle -= 1;
+        }
+    }
+
+    pub(crate) fn is_in_tree(&self, page: PageId) -> bool {
+        self.in_tree[page as usize]
+    }
+
+    /// The tree becomes an owner of a page that already has one.
+    pub(crate) fn enter_tree(&mut self, group: usize, page: PageId) {
+        assert!(!self.in_tree[page as usize], "page {page} is in the tree twice");
+        self.share(group, page);
+        self.in_tree[page as usize] = true;
+    }
+
+    /// The tree stops being an owner.
+    pub(crate) fn leave_tree(&mut self, layout: &Layout, group: usize, page: PageId) {
+        assert!(self.in_tree[page as usize], "page {page} is not in the tree");
+        self.in_tree[page as usize] = false;
+        if self.refs[page as usize] == 1 {
+            self.groups[group].idle -= 1;
+        }
+        self.release(layout, group, page);
+    }
+
+    /// Pages of a group whose only owner is the tree.
+    pub(crate) fn idle(&self, group: usize) -> usize {
+        self.groups[group].idle
     }
 
     /// Gives one reference back; the last one frees the page.
@@ -210,6 +250,7 @@ impl Pool {
         assert!(*refs > 0, "release of page {page}: got 0 references, expected at least 1");
         *refs -= 1;
         if *refs > 0 {
+            self.groups[group].idle += usize::from(*refs == 1 && self.in_tree[page as usize]);
             return;
         }
         let extent_id = page >> layout.extent_shift;
@@ -248,6 +289,7 @@ impl Pool {
             same("references of a page", got as usize, expected as usize)?;
         }
         let mut in_use = vec![0; self.groups.len()];
+        let mut idle = vec![0; self.groups.len()];
         let mut partly_free = vec![0; self.groups.len()];
         let mut is_free = vec![false; self.extents.len()];
         for &extent in &self.returned {
@@ -262,6 +304,8 @@ impl Pool {
                 let expected = within < count && extent.free >> within & 1 == 0;
                 same("page in use", usize::from(self.refs[first + within] > 0), expected.into())?;
                 in_use[group] += usize::from(expected);
+                let in_tree = self.in_tree[first + within];
+                idle[group] += usize::from(in_tree && self.refs[first + within] == 1);
             }
             partly_free[group] += extent.free.count_ones() as usize;
             if extent.free != 0 {
@@ -271,6 +315,7 @@ impl Pool {
         }
         for (group, pages) in self.groups.iter().enumerate() {
             same("pages in use", pages.in_use, in_use[group])?;
+            same("idle pages", pages.idle, idle[group])?;
             same("pages free in partly used extents", pages.free, partly_free[group])?;
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! The page tables of the sequences.
 
 use crate::pool::{NO_PAGE, PageId};
+use crate::tree::{NodeId, ROOT};
 use crate::{Error, Result};
 
 /// Entries a page table starts with, so that short sequences never grow it.
@@ -21,6 +22,12 @@ pub(crate) struct Sequence {
     /// Positions `len..reserved` have exclusive pages.
     pub(crate) reserved: usize,
     pub(crate) tables: Vec<Table>,
+    /// Whether all tokens so far are known, so that blocks can enter the prefix tree.
+    pub(crate) tracked: bool,
+    /// The last complete block in the tree, while tracked.
+    pub(crate) block: NodeId,
+    /// The tokens after it, fewer than a page.
+    pub(crate) pending: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -34,7 +41,14 @@ pub(crate) struct Table {
 impl Sequence {
     fn new(groups: usize) -> Sequence {
         let table = || Table { pages: Vec::with_capacity(FIRST_TABLE_PAGES), first: 0 };
-        Sequence { len: 0, reserved: 0, tables: (0..groups).map(|_| table()).collect() }
+        Sequence {
+            len: 0,
+            reserved: 0,
+            tables: (0..groups).map(|_| table()).collect(),
+            tracked: true,
+            block: ROOT,
+            pending: Vec::new(),
+        }
     }
 }
 
@@ -74,6 +88,9 @@ impl Sequences {
         let sequence = self.get_mut(id);
         sequence.len = 0;
         sequence.reserved = 0;
+        sequence.tracked = true;
+        sequence.block = ROOT;
+        sequence.pending.clear();
         for table in &mut sequence.tables {
             assert!(table.pages.is_empty(), "removed with {} pages, expected 0", table.pages.len());
             table.first = 0;

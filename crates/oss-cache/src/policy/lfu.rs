@@ -1,0 +1,61 @@
+//! The least frequently used goes first, the least recently used among equals.
+
+use super::Policy;
+use super::list::{Links, List, NONE, Table};
+
+/// Uses are counted up to this.
+const MOST_USES: usize = 255;
+
+#[derive(Debug)]
+pub(super) struct Lfu {
+    links: Links,
+    /// One list per number of uses.
+    lists: Vec<List>,
+    uses: Table<u8>,
+}
+
+impl Default for Lfu {
+    fn default() -> Lfu {
+        let lists = vec![List::default(); MOST_USES + 1];
+        Lfu { links: Links::default(), lists, uses: Table::default() }
+    }
+}
+
+impl Policy for Lfu {
+    fn insert(&mut self, key: u32, _content: u64) {
+        self.uses.insert(key, 0);
+        self.links.push_back(&mut self.lists[0], key);
+    }
+
+    fn touch(&mut self, key: u32) {
+        if let Some(uses) = self.uses.get_mut(key) {
+            self.links.unlink(&mut self.lists[usize::from(*uses)], key);
+            *uses = uses.saturating_add(1);
+            self.links.push_back(&mut self.lists[usize::from(*uses)], key);
+        }
+    }
+
+    fn remove(&mut self, key: u32) {
+        if let Some(uses) = self.uses.take(key) {
+            self.links.unlink(&mut self.lists[usize::from(uses)], key);
+        }
+    }
+
+    fn victim(&mut self, evictable: &mut dyn FnMut(u32) -> bool) -> Option<u32> {
+        for uses in 0..self.lists.len() {
+            let mut key = self.lists[uses].front;
+            while key != NONE {
+                if evictable(key) {
+                    self.remove(key);
+                    return Some(key);
+                }
+                key = self.links.next(key);
+            }
+        }
+        None
+    }
+
+    fn len(&self) -> usize {
+        self.uses.len
+    }
+}

@@ -1,0 +1,48 @@
+//! The least recently used goes first.
+
+use super::Policy;
+use super::list::{Links, List, Table};
+
+#[derive(Debug, Default)]
+pub(super) struct Lru {
+    links: Links,
+    list: List,
+    present: Table<()>,
+}
+
+impl Policy for Lru {
+    fn insert(&mut self, key: u32, _content: u64) {
+        self.present.insert(key, ());
+        self.links.push_back(&mut self.list, key);
+    }
+
+    fn touch(&mut self, key: u32) {
+        if self.present.get_mut(key).is_some() {
+            self.links.unlink(&mut self.list, key);
+            self.links.push_back(&mut self.list, key);
+        }
+    }
+
+    fn remove(&mut self, key: u32) {
+        if self.present.take(key).is_some() {
+            self.links.unlink(&mut self.list, key);
+        }
+    }
+
+    /// What may not go is in use, or carries what is younger: it becomes the youngest.
+    fn victim(&mut self, evictable: &mut dyn FnMut(u32) -> bool) -> Option<u32> {
+        for _ in 0..self.list.len {
+            let key = self.list.front;
+            if evictable(key) {
+                self.remove(key);
+                return Some(key);
+            }
+            self.touch(key);
+        }
+        None
+    }
+
+    fn len(&self) -> usize {
+        self.present.len
+    }
+}

@@ -1,0 +1,562 @@
+//! Prefix reuse: sequences take over the pages that others have computed.
+
+use crate::cache::KvCache;
+use crate::pool::NO_PAGE;
+use crate::sequence::SequenceId;
+use crate::stats::Stats;
+use crate::tree::{NO_NODE, NodeId, Places, ROOT};
+use crate::{Error, Result};
+
+/// Window pages are kept for every so many blocks (and at message boundaries) when they are
+/// thinned: enough of them to resume there.
+const STRIDE_BLOCKS: usize = 64;
+
+/// The longest known prefix of some tokens, as [`KvCache::lookup`] found it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Match {
+    block: NodeId,
+    generation: u32,
+    len: usize,
+}
+
+impl Match {
+    /// Positions that need not be computed.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing is known.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl KvCache {
+    /// The longest prefix of `tokens` whose full-attention pages, and the window's pages before
+    /// its end, are at hand in some tier. It may end within a block.
+    pub fn lookup(&self, tokens: &[u32]) -> Match {
+        let mut path = Vec::with_capacity(tokens.len() / self.layout.page_tokens + 1);
+        let known = self.follow(tokens, &mut path);
+        let len = self.resume(&path, known);
+        let blocks = self.layout.pages_for(len);
+        let block = if blocks == 0 { ROOT } else { path[blocks - 1] };
+        Match { block, generation: self.tree.node(block).generation, len }
+    }
+
+    /// Lets an empty sequence begin with a known prefix, at most `at_most` positions of it, and
+    /// returns how many it has now. That is fewer than the match promised only if pages have gone
+    /// since, or could not be brought back from a lower tier.
+    ///
+    /// # Errors
+    /// [`Error::UnknownSequence`].
+    ///
+    /// # Panics
+    /// When the sequence is not empty.
+    pub fn adopt(&mut self, id: SequenceId, found: &Match, at_most: usize) -> Result<usize> {
+        self.sequences.check(id)?;
+        let len = self.sequences.get(id).len;
+        assert!(len == 0, "adopt: got a sequence of {len} positions, expected none");
+        self.step_back(id, 0);
+        self.drop_pages(id, 0);
+        self.sequences.get_mut(id).reserved = 0;
+        let node = self.tree.node(found.block);
+        if node.generation != found.generation || !node.live {
+            return Ok(0);
+        }
+        let mut path = Vec::new();
+        self.tree.path(found.block, &mut path);
+        self.tree.node_mut(found.block).pins += 1;
+        let len = self.take_over(id, &path, found.len.min(at_most));
+        self.stand(id, &path, len);
+        self.tree.node_mut(found.block).pins -= 1;
+        self.prune(found.block);
+        self.stats.reused_tokens += len as u64;
+        Ok(len)
+    }
+
+    /// [`KvCache::commit`] for positions whose tokens are known: complete blocks enter the prefix
+    /// tree, window pages included, so that those which fall behind the window pass to the tree.
+    /// Where another sequence has computed the same block, its pages are kept and these given up.
+    ///
+    /// # Panics
+    /// As [`KvCache::commit`].
+    pub fn commit_tokens(&mut self, id: SequenceId, tokens: &[u32]) {
+        let sequence = self.sequences.get(id);
+        let reserved = sequence.reserved - sequence.len;
+        let n = tokens.len();
+        assert!(n <= reserved, "commit: got {n} positions, expected at most {reserved} (reserved)");
+        for &token in tokens {
+            let sequence = self.sequences.get_mut(id);
+            if !sequence.tracked {
+                break;
+            }
+            sequence.pending.push(token);
+            if sequence.pending.len() == self.layout.page_tokens {
+                self.insert_block(id);
+            }
+        }
+        self.advance(id, n);
+    }
+
+    /// Marks the end of a message: the sequence's present length becomes a point from which later
+    /// sequences can go on exactly, and its window pages are thinned last. An incomplete last
+    /// block is shared too; the sequence copies it when it goes on, and what it had reserved is
+    /// given back.
+    ///
+    /// # Panics
+    /// When the sequence has been removed.
+    pub fn mark(&mut self, id: SequenceId) {
+        let sequence = self.sequences.get(id);
+        if !sequence.tracked || sequence.len == 0 {
+            return;
+        }
+        let (len, block) = (sequence.len, sequence.block);
+        let windows = self.layout.groups.iter().filter(|group| group.window.is_some());
+        let needed = windows.map(|group| group.first_page_needed(len, self.layout.page_tokens));
+        if let Some(first) = needed.min() {
+            let mut at = block;
+            while self.tree.depth(at) > first {
+                self.tree.node_mut(at).boundary = true;
+                self.leave_windows(at);
+                at = self.tree.node(at).parent;
+            }
+        }
+        if !self.sequences.get(id).pending.is_empty() {
+            self.insert_tail(id);
+        }
+    }
+
+    /// What the cache has done so far.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// Blocks in the prefix tree.
+    pub fn blocks(&self) -> usize {
+        self.tree.len()
+    }
+
+    /// Walks down the tree along `tokens`; returns the positions that `path` covers.
+    fn follow(&self, tokens: &[u32], path: &mut Vec<NodeId>) -> usize {
+        let page_tokens = self.layout.page_tokens;
+        let mut at = ROOT;
+        for block in tokens.chunks_exact(page_tokens) {
+            match self.tree.child(at, block) {
+                Some(child) if self.is_held(child) => at = child,
+                _ => break,
+            }
+            path.push(at);
+        }
+        let known = path.len() * page_tokens;
+        let rest = &tokens[known..tokens.len().min(known + page_tokens)];
+        match self.tree.closest(at, rest, |child| self.is_held(child)) {
+            Some((child, common)) => {
+                path.push(child);
+                known + common
+            }
+            None => known,
+        }
+    }
+
+    /// The last position at or before `len` from which the pages of `path` let a sequence go on:
+    /// `len` itself, or a multiple of the page.
+    fn resume(&self, path: &[NodeId], mut len: usize) -> usize {
+        let page_tokens = self.layout.page_tokens;
+        if let Some(lost) = path.iter().position(|&block| !self.is_held(block)) {
+            len = len.min(lost * page_tokens);
+        }
+        'shorter: while len > 0 {
+            for (group, layout) in self.layout.groups.iter().enumerate() {
+                let needed = layout.first_page_needed(len, page_tokens)..len.div_ceil(page_tokens);
+                let missing = |&block: &usize| !self.tree.places(path[block], group).anywhere();
+                if let Some(block) = needed.rev().find(missing) {
+                    len = block * page_tokens;
+                    continue 'shorter;
+                }
+            }
+            break;
+        }
+        len
+    }
+
+    /// Whether what every later position needs of a block is in some tier.
+    pub(crate) fn is_held(&self, block: NodeId) -> bool {
+        let groups = self.layout.groups.iter().zip(self.tree.all_places(block));
+        let mut full = groups.filter(|(group, _)| group.window.is_none()).peekable();
+        match full.peek() {
+            Some(_) => full.all(|(_, places)| places.anywhere()),
+            None => self.tree.all_places(block).iter().any(Places::anywhere),
+        }
+    }
+
+    /// Fills the tables of an empty sequence from `path`; returns how far that went.
+    fn take_over(&mut self, id: SequenceId, path: &[NodeId], at_most: usize) -> usize {
+        let len = self.resume(path, at_most);
+        let page_tokens = self.layout.page_tokens;
+        let blocks = self.layout.pages_for(len);
+        let sequence = self.sequences.get_mut(id);
+        for (group, table) in sequence.tables.iter_mut().enumerate() {
+            let first = self.layout.groups[group].first_page_needed(len, page_tokens).min(blocks);
+            table.first = first;
+            table.pages.resize(first, NO_PAGE);
+            for &block in &path[first..blocks] {
+                let page = self.tree.places(block, group).hot;
+                self.pool.share(group, page);
+                table.pages.push(page);
+                self.stats.hot_hits += 1;
+            }
+        }
+        for &block in path[..blocks].iter().rev() {
+            self.policy.touch(block);
+            self.windows.touch(block);
+        }
+        sequence.len = len;
+        sequence.reserved = len;
+        len
+    }
+
+    /// Puts a sequence that has just taken over `len` positions of `path` into its place.
+    fn stand(&mut self, id: SequenceId, path: &[NodeId], len: usize) {
+        let page_tokens = self.layout.page_tokens;
+        let complete = len / page_tokens;
+        let block = if complete == 0 { ROOT } else { path[complete - 1] };
+        self.move_to(id, block);
+        let sequence = self.sequences.get_mut(id);
+        sequence.tracked = true;
+        sequence.pending.clear();
+        if !len.is_multiple_of(page_tokens) {
+            let tokens = &self.tree.tokens(path[complete])[..len % page_tokens];
+            sequence.pending.extend_from_slice(tokens);
+        }
+    }
+
+    fn move_to(&mut self, id: SequenceId, block: NodeId) {
+        self.tree.node_mut(block).pins += 1;
+        let before = std::mem::replace(&mut self.sequences.get_mut(id).block, block);
+        self.tree.node_mut(before).pins -= 1;
+        self.prune(before);
+    }
+
+    /// The pending tokens have become a complete block: enters it and its pages.
+    fn insert_block(&mut self, id: SequenceId) {
+        let sequence = self.sequences.get(id);
+        let (parent, index) = (sequence.block, self.tree.depth(sequence.block));
+        let known = self.tree.child(parent, &sequence.pending);
+        let Some(block) = known.or_else(|| self.tree.insert(parent, &sequence.pending)) else {
+            self.stats.hash_collisions += 1;
+            self.untrack(id);
+            return;
+        };
+        match known {
+            Some(_) => self.stats.duplicate_blocks += 1,
+            None => self.stats.inserted_blocks += 1,
+        }
+        let sequence = self.sequences.get_mut(id);
+        for (group, table) in sequence.tables.iter_mut().enumerate() {
+            let Some(own) = table.get(index) else { continue };
+            match self.tree.places(block, group).hot {
+                NO_PAGE => {
+                    self.pool.enter_tree(group, own);
+                    self.tree.set_hot(block, group, own);
+                }
+                known if known != own => {
+                    self.pool.share(group, known);
+                    table.pages[index] = known;
+                    self.pool.release(&self.layout, group, own);
+                }
+                _ => {}
+            }
+        }
+        self.settle(block);
+        self.drop_covered_tails(parent, block);
+        self.move_to(id, block);
+        self.sequences.get_mut(id).pending.clear();
+    }
+
+    /// Enters the incomplete last block, unless a block that covers it is there with all pages.
+    fn insert_tail(&mut self, id: SequenceId) {
+        let sequence = self.sequences.get(id);
+        let (parent, index) = (sequence.block, self.tree.depth(sequence.block));
+        let complete = |child| self.tree.all_places(child).iter().all(Places::anywhere);
+        let tokens = &sequence.pending;
+        if self.tree.closest(parent, tokens, complete).is_some_and(|(_, n)| n == tokens.len()) {
+            return;
+        }
+        let Some(block) = self.tree.insert(parent, tokens) else { return };
+        self.stats.inserted_blocks += 1;
+        self.tree.node_mut(block).boundary = true;
+        for (group, table) in sequence.tables.iter().enumerate() {
+            if let Some(page) = table.get(index)
+                && !self.pool.is_in_tree(page)
+            {
+                self.pool.enter_tree(group, page);
+                self.tree.set_hot(block, group, page);
+            }
+        }
+        let sequence = self.sequences.get_mut(id);
+        sequence.reserved = sequence.len;
+        self.settle(block);
+        self.prune(block);
+        let keep = self.layout.pages_for(self.sequences.get(id).len);
+        self.drop_pages(id, keep);
+    }
+
+    /// Tails that a new complete block begins with are found through it from now on.
+    fn drop_covered_tails(&mut self, parent: NodeId, block: NodeId) {
+        let covers = |&tail: &NodeId| {
+            let tokens = self.tree.tokens(tail);
+            tokens.len() < self.layout.page_tokens && self.tree.tokens(block).starts_with(tokens)
+        };
+        let covered: Vec<NodeId> = self.tree.children(parent).take(16).filter(covers).collect();
+        for tail in covered {
+            self.tree.node_mut(block).boundary |= self.tree.node(tail).boundary;
+            self.forget_pages(tail);
+            self.prune(tail);
+        }
+        if self.tree.node(block).boundary {
+            self.leave_windows(block);
+        }
+    }
+
+    /// Makes the known tokens of a sequence end at `len`, before its pages do.
+    pub(crate) fn step_back(&mut self, id: SequenceId, len: usize) {
+        let page_tokens = self.layout.page_tokens;
+        let sequence = self.sequences.get_mut(id);
+        if !sequence.tracked {
+            sequence.tracked = len == 0;
+            return;
+        }
+        let complete = len / page_tokens;
+        let block = sequence.block;
+        if complete < self.tree.depth(block) {
+            let partly = self.tree.ancestor(block, complete + 1);
+            sequence.pending.clear();
+            sequence.pending.extend_from_slice(&self.tree.tokens(partly)[..len % page_tokens]);
+            self.move_to(id, self.tree.node(partly).parent);
+        } else {
+            sequence.pending.truncate(len % page_tokens);
+        }
+    }
+
+    /// Shortens a sequence to the nearest position whose window the tree has.
+    pub(crate) fn resume_within(&mut self, id: SequenceId, len: usize) -> Result<usize> {
+        let page_tokens = self.layout.page_tokens;
+        let mut path = Vec::new();
+        let sequence = self.sequences.get(id);
+        let (last, tracked) = (sequence.block, sequence.tracked);
+        self.tree.path(last, &mut path);
+        path.truncate(len.div_ceil(page_tokens));
+        self.tree.node_mut(last).pins += 1;
+        self.drop_pages(id, 0);
+        let known = if tracked { len.min(path.len() * page_tokens) } else { 0 };
+        let len = self.take_over(id, &path, known);
+        self.stand(id, &path, len);
+        self.tree.node_mut(last).pins -= 1;
+        self.prune(last);
+        Ok(len)
+    }
+
+    /// The tokens of a sequence are no longer known.
+    pub(crate) fn untrack(&mut self, id: SequenceId) {
+        let sequence = self.sequences.get_mut(id);
+        if sequence.tracked {
+            sequence.tracked = false;
+            sequence.pending.clear();
+            self.move_to(id, ROOT);
+        }
+    }
+
+    /// A sequence is about to go: what it has computed stays findable.
+    pub(crate) fn retire(&mut self, id: SequenceId) {
+        self.mark(id);
+        let block = self.sequences.get(id).block;
+        let mut at = block;
+        while at != ROOT {
+            self.policy.touch(at);
+            at = self.tree.node(at).parent;
+        }
+        self.tree.node_mut(block).pins -= 1;
+        self.prune(block);
+    }
+
+    /// Frees pages until `wanted[group]` can be had of every group.
+    pub(crate) fn make_room(&mut self, wanted: &[usize]) -> Result<()> {
+        self.pool.check(&self.layout, wanted, true)?;
+        while self.pool.check(&self.layout, wanted, false).is_err() {
+            if !(self.thin() || self.evict() || self.thin_all()) {
+                return self.pool.check(&self.layout, wanted, false);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up the window pages of one block that no sequence uses and no rule keeps.
+    fn thin(&mut self) -> bool {
+        let (tree, pool, groups) = (&self.tree, &self.pool, &self.layout.groups);
+        let victim = self.windows.victim(&mut |block| {
+            let mut places = groups.iter().zip(tree.all_places(block));
+            places.all(|(group, at)| {
+                group.window.is_none() || at.hot == NO_PAGE || pool.refs(at.hot) == 1
+            })
+        });
+        let Some(block) = victim else { return false };
+        self.tree.node_mut(block).in_windows = false;
+        self.stats.thinned_pages += self.forget_windows(block);
+        self.settle(block);
+        self.prune(block);
+        true
+    }
+
+    /// The last resort: all window pages that no sequence uses.
+    fn thin_all(&mut self) -> bool {
+        let blocks: Vec<NodeId> = self.tree.ids().collect();
+        let mut thinned = 0;
+        for block in blocks {
+            if self.tree.node(block).live {
+                thinned += self.forget_windows(block);
+                self.settle(block);
+                self.prune(block);
+            }
+        }
+        self.stats.thinned_pages += thinned;
+        thinned > 0
+    }
+
+    fn forget_windows(&mut self, block: NodeId) -> u64 {
+        let mut thinned = 0;
+        for group in 0..self.layout.groups.len() {
+            let page = self.tree.places(block, group).hot;
+            let windowed = self.layout.groups[group].window.is_some();
+            if windowed && page != NO_PAGE && self.pool.refs(page) == 1 {
+                self.tree.set_hot(block, group, NO_PAGE);
+                self.pool.leave_tree(&self.layout, group, page);
+                thinned += 1;
+            }
+        }
+        thinned
+    }
+
+    /// Gives up the pages of one block, by policy.
+    fn evict(&mut self) -> bool {
+        let (tree, pool) = (&self.tree, &self.pool);
+        let victim = self.policy.victim(&mut |block| {
+            let node = tree.node(block);
+            let idle = |at: &Places| at.hot == NO_PAGE || pool.refs(at.hot) == 1;
+            node.resident_children == 0 && node.pins == 0 && tree.all_places(block).iter().all(idle)
+        });
+        let Some(block) = victim else { return false };
+        self.tree.node_mut(block).in_policy = false;
+        self.stats.evicted_pages += u64::from(self.tree.node(block).resident);
+        self.forget_pages(block);
+        self.prune(block);
+        true
+    }
+
+    /// Gives up the resident pages of a block.
+    fn forget_pages(&mut self, block: NodeId) {
+        for group in 0..self.layout.groups.len() {
+            let page = self.tree.set_hot(block, group, NO_PAGE);
+            if page != NO_PAGE {
+                self.pool.leave_tree(&self.layout, group, page);
+            }
+        }
+        self.settle(block);
+    }
+
+    /// Removes a block that is of no use any more, and then its parents.
+    pub(crate) fn prune(&mut self, mut block: NodeId) {
+        while block != ROOT
+            && self.tree.is_leaf(block)
+            && self.tree.node(block).pins == 0
+            && !self.is_held(block)
+        {
+            let parent = self.tree.node(block).parent;
+            self.forget_pages(block);
+            self.tree.remove(block);
+            block = parent;
+        }
+    }
+
+    /// Tells the policies whether a block has pages that could go.
+    pub(crate) fn settle(&mut self, block: NodeId) {
+        let node = self.tree.node(block);
+        let (hash, resident, in_policy) = (node.hash, node.resident > 0, node.in_policy);
+        match (resident, in_policy) {
+            (true, false) => self.policy.insert(block, hash),
+            (false, true) => self.policy.remove(block),
+            _ => {}
+        }
+        self.tree.node_mut(block).in_policy = resident;
+        let thinnable = self.is_thinnable(block);
+        match (thinnable, self.tree.node(block).in_windows) {
+            (true, false) => self.windows.insert(block, hash),
+            (false, true) => self.windows.remove(block),
+            _ => {}
+        }
+        self.tree.node_mut(block).in_windows = thinnable;
+    }
+
+    fn leave_windows(&mut self, block: NodeId) {
+        if std::mem::take(&mut self.tree.node_mut(block).in_windows) {
+            self.windows.remove(block);
+        }
+    }
+
+    /// Whether a block has resident window pages that neither a message boundary nor the stride
+    /// keeps.
+    fn is_thinnable(&self, block: NodeId) -> bool {
+        let node = self.tree.node(block);
+        let mut groups = self.layout.groups.iter().zip(self.tree.all_places(block));
+        !node.boundary
+            && groups.any(|(group, at)| {
+                let before_stride = STRIDE_BLOCKS - node.block as usize % STRIDE_BLOCKS;
+                at.hot != NO_PAGE
+                    && group.window.is_some_and(|window| {
+                        before_stride > window.div_ceil(self.layout.page_tokens)
+                    })
+            })
+    }
+
+    /// Counts the tree's references and checks its books.
+    pub(crate) fn validate_tree(&self, counted: &mut [u32]) -> Result<()> {
+        let same = |what, got: usize, expected: usize| match got == expected {
+            true => Ok(()),
+            false => Err(Error::Inconsistent { what, got, expected }),
+        };
+        let mut pins = vec![0; self.tree.ids().max().unwrap_or(ROOT) as usize + 1];
+        pins[ROOT as usize] = 1;
+        for sequence in self.sequences.iter() {
+            pins[sequence.block as usize] += 1;
+            let known = self.tree.end(sequence.block) + sequence.pending.len();
+            let expected = if sequence.tracked { sequence.len } else { 0 };
+            same("known tokens of a sequence", known, expected)?;
+        }
+        same("pins of the root", self.tree.node(ROOT).pins as usize, pins[ROOT as usize])?;
+        let (mut in_policy, mut in_windows) = (0, 0);
+        for block in self.tree.ids() {
+            let node = self.tree.node(block);
+            same("pins of a block", node.pins as usize, pins[block as usize])?;
+            same("a block's parent lives", usize::from(self.tree.node(node.parent).live), 1)?;
+            let resident = |&child: &NodeId| self.tree.node(child).resident > 0;
+            let children = self.tree.children(block).filter(resident).count();
+            same("resident children", node.resident_children as usize, children)?;
+            for at in self.tree.all_places(block).iter().filter(|at| at.hot != NO_PAGE) {
+                counted[at.hot as usize] += 1;
+                same("page known to be in the tree", usize::from(self.pool.is_in_tree(at.hot)), 1)?;
+            }
+            in_policy += usize::from(node.in_policy);
+            in_windows += usize::from(node.in_windows);
+            same(
+                "policy knows a resident block",
+                node.in_policy.into(),
+                (node.resident > 0).into(),
+            )?;
+            let useless = self.tree.is_leaf(block) && node.pins == 0 && !self.is_held(block);
+            same("useless blocks", useless.into(), 0)?;
+        }
+        same("blocks in the policy", self.policy.len(), in_policy)?;
+        same("blocks in the window list", self.windows.len(), in_windows)?;
+        assert!(self.tree.node(ROOT).parent == NO_NODE, "the root has no parent");
+        Ok(())
+    }
+}

@@ -1,0 +1,336 @@
+//! The prefix tree: which blocks of tokens follow which, and where their pages are.
+//!
+//! A node is one block of `page_tokens` tokens after its parent's; the tree holds one reference
+//! to each page that it names. Blocks are found by a chain of hashes and verified by their tokens
+//! and their parent. A *tail* is a shorter block: the end of a prompt, found only by comparing
+//! with the children of the block before it.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::pool::{NO_PAGE, PageId};
+
+/// A node's number.
+pub(crate) type NodeId = u32;
+/// The empty prefix.
+pub(crate) const ROOT: NodeId = 0;
+pub(crate) const NO_NODE: NodeId = NodeId::MAX;
+/// No place in the cold file.
+pub(crate) const NO_SLOT: u32 = u32::MAX;
+
+/// The hash of the empty prefix: any fixed number; it is part of the cold file's format.
+pub(crate) const ROOT_HASH: u64 = 0x0055_e119_1e5a_11ed;
+/// Hashes keep 63 bits, so that they fit signed integers elsewhere.
+const HASH_MASK: u64 = u64::MAX >> 1;
+/// Children compared when looking for a tail; the newest come first.
+const MOST_COMPARED: usize = 256;
+
+/// The hash of a block after its parent's: the same on every machine and in every process.
+pub(crate) fn chain(parent: u64, tokens: &[u32]) -> u64 {
+    let mut hash = Xxh3::with_seed(0);
+    hash.update(&parent.to_le_bytes());
+    let mut bytes = [0; 64];
+    for part in tokens.chunks(bytes.len() / 4) {
+        for (four, token) in bytes.chunks_exact_mut(4).zip(part) {
+            four.copy_from_slice(&token.to_le_bytes());
+        }
+        hash.update(&bytes[..part.len() * 4]);
+    }
+    hash.digest() & HASH_MASK
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Node {
+    pub(crate) hash: u64,
+    pub(crate) parent: NodeId,
+    first_child: NodeId,
+    /// Siblings, the newest first.
+    next: NodeId,
+    previous: NodeId,
+    /// Blocks before this one.
+    pub(crate) block: u32,
+    /// Tokens: `page_tokens`, or fewer for a tail.
+    pub(crate) tokens: u32,
+    /// Children with a resident page; the node's own pages stay while there are any.
+    pub(crate) resident_children: u32,
+    /// Sequences that stand here, and other reasons to keep the node.
+    pub(crate) pins: u32,
+    pub(crate) generation: u32,
+    /// Resident pages.
+    pub(crate) resident: u32,
+    /// Near a message boundary: its window pages are not thinned.
+    pub(crate) boundary: bool,
+    /// Known to the eviction policy.
+    pub(crate) in_policy: bool,
+    /// Known to the list of window pages that may be thinned.
+    pub(crate) in_windows: bool,
+    pub(crate) live: bool,
+}
+
+/// Where one group's page of a block may be; several may hold at once.
+#[derive(Debug, Clone)]
+pub(crate) struct Places {
+    /// The resident page, or [`NO_PAGE`].
+    pub(crate) hot: PageId,
+    /// The slot in the cold file, or [`NO_SLOT`].
+    pub(crate) cold: u32,
+    /// The compressed page.
+    pub(crate) warm: Option<Box<[u8]>>,
+}
+
+impl Places {
+    const NOWHERE: Places = Places { hot: NO_PAGE, cold: NO_SLOT, warm: None };
+
+    pub(crate) fn anywhere(&self) -> bool {
+        self.hot != NO_PAGE || self.cold != NO_SLOT || self.warm.is_some()
+    }
+}
+
+/// The hashes are good as they are.
+#[derive(Debug, Default)]
+struct AsIs(u64);
+
+impl Hasher for AsIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _bytes: &[u8]) {
+        unreachable!("only u64 keys are hashed");
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Tree {
+    page_tokens: usize,
+    groups: usize,
+    nodes: Vec<Node>,
+    /// `page_tokens` per node.
+    tokens: Vec<u32>,
+    /// `groups` per node.
+    places: Vec<Places>,
+    free: Vec<NodeId>,
+    by_hash: HashMap<u64, NodeId, BuildHasherDefault<AsIs>>,
+}
+
+impl Tree {
+    pub(crate) fn new(page_tokens: usize, groups: usize) -> Tree {
+        let mut tree = Tree {
+            page_tokens,
+            groups,
+            nodes: Vec::new(),
+            tokens: Vec::new(),
+            places: Vec::new(),
+            free: Vec::new(),
+            by_hash: HashMap::default(),
+        };
+        let root = tree.allocate();
+        let node = tree.node_mut(root);
+        node.hash = ROOT_HASH;
+        node.pins = 1;
+        tree
+    }
+
+    fn allocate(&mut self) -> NodeId {
+        if let Some(id) = self.free.pop() {
+            self.node_mut(id).live = true;
+            return id;
+        }
+        let id = self.nodes.len() as NodeId;
+        self.nodes.push(Node {
+            hash: 0,
+            parent: NO_NODE,
+            first_child: NO_NODE,
+            next: NO_NODE,
+            previous: NO_NODE,
+            block: 0,
+            tokens: 0,
+            resident_children: 0,
+            pins: 0,
+            generation: 0,
+            resident: 0,
+            boundary: false,
+            in_policy: false,
+            in_windows: false,
+            live: true,
+        });
+        self.tokens.resize(self.tokens.len() + self.page_tokens, 0);
+        self.places.resize(self.places.len() + self.groups, Places::NOWHERE);
+        id
+    }
+
+    pub(crate) fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id as usize]
+    }
+
+    pub(crate) fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        &mut self.nodes[id as usize]
+    }
+
+    /// Blocks (tails included) in the tree.
+    pub(crate) fn len(&self) -> usize {
+        self.nodes.len() - self.free.len() - 1
+    }
+
+    /// All blocks in the tree, in no particular order.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = NodeId> {
+        (1..self.nodes.len() as NodeId).filter(|&id| self.node(id).live)
+    }
+
+    /// Positions that a block and all before it hold.
+    pub(crate) fn end(&self, id: NodeId) -> usize {
+        match id {
+            ROOT => 0,
+            _ => self.node(id).block as usize * self.page_tokens + self.node(id).tokens as usize,
+        }
+    }
+
+    /// Blocks up to and including this one.
+    pub(crate) fn depth(&self, id: NodeId) -> usize {
+        if id == ROOT { 0 } else { self.node(id).block as usize + 1 }
+    }
+
+    pub(crate) fn tokens(&self, id: NodeId) -> &[u32] {
+        let start = id as usize * self.page_tokens;
+        &self.tokens[start..start + self.node(id).tokens as usize]
+    }
+
+    pub(crate) fn places(&self, id: NodeId, group: usize) -> &Places {
+        &self.places[id as usize * self.groups + group]
+    }
+
+    pub(crate) fn places_mut(&mut self, id: NodeId, group: usize) -> &mut Places {
+        &mut self.places[id as usize * self.groups + group]
+    }
+
+    pub(crate) fn all_places(&self, id: NodeId) -> &[Places] {
+        &self.places[id as usize * self.groups..][..self.groups]
+    }
+
+    /// Notes a resident page, or its loss ([`NO_PAGE`]), and returns the one before.
+    pub(crate) fn set_hot(&mut self, id: NodeId, group: usize, page: PageId) -> PageId {
+        let before = std::mem::replace(&mut self.places_mut(id, group).hot, page);
+        let gained = u32::from(page != NO_PAGE);
+        let lost = u32::from(before != NO_PAGE);
+        let node = self.node_mut(id);
+        let (parent, resident_before) = (node.parent, node.resident);
+        node.resident = resident_before + gained - lost;
+        let now = u32::from(node.resident > 0);
+        let was = u32::from(resident_before > 0);
+        if parent != NO_NODE {
+            let parent = self.node_mut(parent);
+            parent.resident_children = parent.resident_children + now - was;
+        }
+        before
+    }
+
+    /// The complete block `tokens` after `parent`.
+    pub(crate) fn child(&self, parent: NodeId, tokens: &[u32]) -> Option<NodeId> {
+        let id = *self.by_hash.get(&chain(self.node(parent).hash, tokens))?;
+        (self.node(id).parent == parent && self.tokens(id) == tokens).then_some(id)
+    }
+
+    /// The children of a block, the newest first.
+    pub(crate) fn children(&self, parent: NodeId) -> impl Iterator<Item = NodeId> {
+        let next = |id: NodeId| (id != NO_NODE).then_some(id);
+        std::iter::successors(next(self.node(parent).first_child), move |&id| {
+            next(self.node(id).next)
+        })
+    }
+
+    /// The child among those `suitable` that shares the most leading tokens, and how many.
+    pub(crate) fn closest(
+        &self,
+        parent: NodeId,
+        tokens: &[u32],
+        suitable: impl Fn(NodeId) -> bool,
+    ) -> Option<(NodeId, usize)> {
+        let mut best = None;
+        for id in self.children(parent).take(MOST_COMPARED) {
+            let pairs = self.tokens(id).iter().zip(tokens);
+            let common = pairs.take_while(|(a, b)| a == b).count();
+            if common > best.map_or(0, |(_, most)| most) && suitable(id) {
+                best = Some((id, common));
+            }
+        }
+        best
+    }
+
+    /// Adds the block `tokens` after `parent`; none when a different block has the same hash.
+    /// The block must not be there yet.
+    pub(crate) fn insert(&mut self, parent: NodeId, tokens: &[u32]) -> Option<NodeId> {
+        let hash = chain(self.node(parent).hash, tokens);
+        let complete = tokens.len() == self.page_tokens;
+        assert!(!tokens.is_empty() && tokens.len() <= self.page_tokens, "{} tokens", tokens.len());
+        if complete && self.by_hash.contains_key(&hash) {
+            return None;
+        }
+        let id = self.allocate();
+        let block = self.depth(parent) as u32;
+        let next = std::mem::replace(&mut self.node_mut(parent).first_child, id);
+        if next != NO_NODE {
+            self.node_mut(next).previous = id;
+        }
+        let node = self.node_mut(id);
+        node.hash = hash;
+        node.parent = parent;
+        node.next = next;
+        node.block = block;
+        node.tokens = tokens.len() as u32;
+        let start = id as usize * self.page_tokens;
+        self.tokens[start..start + tokens.len()].copy_from_slice(tokens);
+        if complete {
+            self.by_hash.insert(hash, id);
+        }
+        Some(id)
+    }
+
+    /// Takes a block out. It must have no children, no pins and no pages anywhere.
+    pub(crate) fn remove(&mut self, id: NodeId) {
+        assert!(self.is_leaf(id) && self.node(id).pins == 0, "block {id} is still needed");
+        assert!(!self.all_places(id).iter().any(Places::anywhere), "block {id} still has pages");
+        let Node { hash, parent, next, previous, tokens, .. } = *self.node(id);
+        match previous {
+            NO_NODE => self.node_mut(parent).first_child = next,
+            _ => self.node_mut(previous).next = next,
+        }
+        if next != NO_NODE {
+            self.node_mut(next).previous = previous;
+        }
+        if tokens as usize == self.page_tokens {
+            self.by_hash.remove(&hash);
+        }
+        let node = self.node_mut(id);
+        node.live = false;
+        node.boundary = false;
+        node.generation = node.generation.wrapping_add(1);
+        (node.parent, node.next, node.previous) = (NO_NODE, NO_NODE, NO_NODE);
+        self.free.push(id);
+    }
+
+    pub(crate) fn is_leaf(&self, id: NodeId) -> bool {
+        self.node(id).first_child == NO_NODE
+    }
+
+    /// The ancestor of `id` with `depth` blocks, `id` itself included.
+    pub(crate) fn ancestor(&self, mut id: NodeId, depth: usize) -> NodeId {
+        while self.depth(id) > depth {
+            id = self.node(id).parent;
+        }
+        id
+    }
+
+    /// Fills `path` with the blocks from the first to `id`.
+    pub(crate) fn path(&self, id: NodeId, path: &mut Vec<NodeId>) {
+        path.clear();
+        let up = std::iter::successors(Some(id), |&id| Some(self.node(id).parent));
+        path.extend(up.take_while(|&id| id != ROOT));
+        path.reverse();
+    }
+}
