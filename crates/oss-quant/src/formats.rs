@@ -1,0 +1,140 @@
+//! The formats: one file each, with the block as files store it, its arithmetic, its quantiser and
+//! its packed form.
+
+use crate::dtype::Codec;
+use crate::planes::{Codes, Plane};
+use crate::record::{Place, Record};
+use crate::unpack::CodeFormat;
+
+pub(crate) mod bf16;
+pub(crate) mod f16;
+pub(crate) mod f32;
+pub(crate) mod fit;
+pub(crate) mod half_scale;
+pub(crate) mod iq4_nl;
+pub(crate) mod k_scale;
+pub(crate) mod mxfp4;
+pub(crate) mod q2_k;
+pub(crate) mod q3_k;
+pub(crate) mod q4_0;
+pub(crate) mod q4_1;
+pub(crate) mod q4_k;
+pub(crate) mod q5_0;
+pub(crate) mod q5_1;
+pub(crate) mod q5_k;
+pub(crate) mod q6_k;
+pub(crate) mod q8_0;
+
+/// A number of the formats' arithmetic (the module `f32` hides the name here).
+type Number = std::primitive::f32;
+
+/// What turns sixteen codes into numbers: `value = scale * meaning(code) - min`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Step {
+    pub(crate) scale: Number,
+    pub(crate) min: Number,
+}
+
+/// A format of integer codes, as files hold it and as it is packed.
+///
+/// A file block has `LEN / 32` *parts* of 32 columns; a part becomes one packed block.
+pub(crate) trait Blocks: 'static {
+    /// Columns of a file block.
+    const LEN: usize;
+    /// Bytes of a file block.
+    const BYTES: usize;
+    /// How codes are stored when packed.
+    type Codes: Plane;
+    /// How packed blocks are gathered with their scales.
+    const RECORD: Record;
+    /// What kernels unpack it with.
+    type Unpacked: CodeFormat;
+
+    /// The codes of one part of a file block.
+    fn codes(block: &[u8], part: usize) -> Codes;
+    /// What a code stands for before scaling.
+    fn meaning(code: u8) -> i32;
+    /// The steps of columns 0..16 and 16..32 of one part.
+    fn steps(block: &[u8], part: usize) -> [Step; 2];
+    /// Encodes `LEN` finite values.
+    fn encode(values: &[Number], block: &mut [u8]);
+
+    /// Refuses a damaged block: the byte that is wrong.
+    fn check(_block: &[u8]) -> Result<(), u8> {
+        Ok(())
+    }
+    /// Stores the codes of one part where the plane wants them.
+    fn put_codes(block: &[u8], part: usize, plane: &mut [u8], lane: usize) {
+        Self::Codes::put(&Self::codes(block, part), plane, lane);
+    }
+    /// Stores what a file block's scales are made of in the tail of the record; `place` is the
+    /// place of its first part.
+    fn put_tail(block: &[u8], tail: &mut [u8], place: Place);
+    /// The steps of a packed block, by the arithmetic of [`Blocks::steps`].
+    fn packed_steps(tail: &[u8], place: Place) -> [Step; 2];
+}
+
+/// A format of floating-point numbers, as files hold it and as it is packed.
+pub(crate) trait Floats: 'static {
+    /// Bytes of a number.
+    const BYTES: usize;
+    /// Bytes from the start of a packed group to the number of this row and column.
+    fn offset(lane: usize, column: usize) -> usize;
+    /// The number that the bytes stand for.
+    fn decode(bytes: &[u8]) -> Number;
+    /// The bytes of the nearest number.
+    fn encode(value: Number, bytes: &mut [u8]);
+}
+
+/// The values of 32 columns.
+pub(crate) fn values<B: Blocks>(codes: &Codes, steps: [Step; 2], out: &mut [Number]) {
+    for (half, step) in steps.into_iter().enumerate() {
+        for column in 16 * half..16 * half + 16 {
+            out[column] = step.scale * B::meaning(codes[column]) as Number - step.min;
+        }
+    }
+}
+
+impl Codec {
+    /// Reads and writes rows of a format of codes.
+    pub(crate) const fn of_blocks<B: Blocks>() -> Codec {
+        fn dequantise<B: Blocks>(bytes: &[u8], out: &mut [Number]) {
+            for (block, out) in bytes.chunks_exact(B::BYTES).zip(out.chunks_exact_mut(B::LEN)) {
+                for (part, out) in out.chunks_exact_mut(32).enumerate() {
+                    values::<B>(&B::codes(block, part), B::steps(block, part), out);
+                }
+            }
+        }
+        fn quantise<B: Blocks>(values: &[Number], out: &mut [u8]) {
+            for (values, block) in values.chunks_exact(B::LEN).zip(out.chunks_exact_mut(B::BYTES)) {
+                B::encode(values, block);
+            }
+        }
+        Codec { dequantise: dequantise::<B>, quantise: quantise::<B> }
+    }
+
+    /// Reads and writes rows of a format of floats.
+    pub(crate) const fn of_floats<F: Floats>() -> Codec {
+        fn dequantise<F: Floats>(bytes: &[u8], out: &mut [Number]) {
+            for (bytes, x) in bytes.chunks_exact(F::BYTES).zip(out) {
+                *x = F::decode(bytes);
+            }
+        }
+        fn quantise<F: Floats>(values: &[Number], out: &mut [u8]) {
+            for (x, bytes) in values.iter().zip(out.chunks_exact_mut(F::BYTES)) {
+                F::encode(*x, bytes);
+            }
+        }
+        Codec { dequantise: dequantise::<F>, quantise: quantise::<F> }
+    }
+}
+
+/// The codes of 32 columns out of bytes that hold columns `i` and `16 + i`.
+pub(crate) fn paired_nibbles(bytes: &[u8; 16]) -> Codes {
+    std::array::from_fn(|c| if c < 16 { bytes[c] & 0xf } else { bytes[c - 16] >> 4 })
+}
+
+/// Bytes that hold the low nibbles of the codes of columns `i` and `16 + i`.
+pub(crate) fn pair_nibbles(codes: &Codes) -> [u8; 16] {
+    std::array::from_fn(|i| (codes[i] & 0xf) | codes[16 + i] << 4)
+}

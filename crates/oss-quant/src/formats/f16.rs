@@ -1,0 +1,39 @@
+//! F16: IEEE half precision.
+//!
+//! Packed: `[column][16 rows]`.
+
+use super::Floats;
+use crate::bytes::array;
+use crate::dtype::Codec;
+use crate::formats::half_scale::load_half;
+use crate::unpack::FloatFormat;
+use oss_simd::Simd;
+
+pub(crate) enum F16 {}
+
+pub(crate) const CODEC: Codec = Codec::of_floats::<F16>();
+
+impl Floats for F16 {
+    const BYTES: usize = 2;
+
+    fn offset(lane: usize, column: usize) -> usize {
+        2 * (16 * column + lane)
+    }
+
+    fn decode(bytes: &[u8]) -> f32 {
+        half::f16::from_le_bytes(*array(bytes, 0)).to_f32()
+    }
+
+    fn encode(value: f32, bytes: &mut [u8]) {
+        bytes.copy_from_slice(&half::f16::from_f32(value).to_le_bytes());
+    }
+}
+
+impl FloatFormat for F16 {
+    #[inline(always)]
+    fn columns<S: Simd>(s: S, group: &[u8], k: usize) -> [S::F32; 4] {
+        let quad = array::<128>(group, 32 * k);
+        let column = |i: usize| load_half(s, quad, 32 * i);
+        [column(0), column(1), column(2), column(3)]
+    }
+}

@@ -1,0 +1,38 @@
+//! F32: IEEE single precision.
+//!
+//! Packed: `[column][16 rows]`.
+
+use super::Floats;
+use crate::bytes::array;
+use crate::dtype::Codec;
+use crate::unpack::FloatFormat;
+use oss_simd::Simd;
+
+pub(crate) enum F32 {}
+
+pub(crate) const CODEC: Codec = Codec::of_floats::<F32>();
+
+impl Floats for F32 {
+    const BYTES: usize = 4;
+
+    fn offset(lane: usize, column: usize) -> usize {
+        4 * (16 * column + lane)
+    }
+
+    fn decode(bytes: &[u8]) -> f32 {
+        f32::from_le_bytes(*array(bytes, 0))
+    }
+
+    fn encode(value: f32, bytes: &mut [u8]) {
+        bytes.copy_from_slice(&value.to_le_bytes());
+    }
+}
+
+impl FloatFormat for F32 {
+    #[inline(always)]
+    fn columns<S: Simd>(s: S, group: &[u8], k: usize) -> [S::F32; 4] {
+        let quad = array::<256>(group, 64 * k);
+        let column = |i: usize| s.load(&bytemuck::cast(*array::<64>(quad, 64 * i)));
+        [column(0), column(1), column(2), column(3)]
+    }
+}

@@ -1,0 +1,86 @@
+//! Q4_0: 32 columns, `value = d * (code - 8)`, in 18 bytes.
+//!
+//! ```text
+//! 0  f16   d
+//! 2  [16]  low nibbles: codes of columns 0..16, high nibbles: of columns 16..32
+//! ```
+//!
+//! Packed: records of two blocks, 2 x 256 bytes of codes and a 64-byte tail of f16 scales
+//! (576 bytes, as many as in the file).
+
+use super::half_scale::{both, get, half_at, load, put, record, to_half};
+use super::{Blocks, Step, fit, pair_nibbles, paired_nibbles};
+use crate::bytes::array;
+use crate::dtype::Codec;
+use crate::planes::{Codes, Nibbles, Plane};
+use crate::record::{Place, Record};
+use crate::unpack::CodeFormat;
+use oss_simd::Simd;
+
+pub(crate) enum Q4_0 {}
+
+pub(crate) const CODEC: Codec = Codec::of_blocks::<Q4_0>();
+
+impl Blocks for Q4_0 {
+    const LEN: usize = 32;
+    const BYTES: usize = 18;
+    type Codes = Nibbles;
+    type Unpacked = Q4_0;
+    const RECORD: Record = record(Nibbles::BYTES);
+
+    fn codes(block: &[u8], _part: usize) -> Codes {
+        paired_nibbles(array(block, 2))
+    }
+
+    fn meaning(code: u8) -> i32 {
+        i32::from(code) - 8
+    }
+
+    fn steps(block: &[u8], _part: usize) -> [Step; 2] {
+        both(half_at(block, 0), 0.0)
+    }
+
+    fn encode(values: &[f32], block: &mut [u8]) {
+        let scale = to_half(fit::symmetric(values, 8));
+        let codes: Codes = fit::codes(values, (scale.to_f32(), 0.0), 8, 15);
+        block[..2].copy_from_slice(&scale.to_le_bytes());
+        block[2..].copy_from_slice(&pair_nibbles(&codes));
+    }
+
+    fn put_codes(block: &[u8], _part: usize, plane: &mut [u8], lane: usize) {
+        Nibbles::put_bytes(array(block, 2), plane, lane);
+    }
+
+    fn put_tail(block: &[u8], tail: &mut [u8], place: Place) {
+        put(&block[..2], tail, 0, place);
+    }
+
+    fn packed_steps(tail: &[u8], place: Place) -> [Step; 2] {
+        both(get(tail, 0, place), 0.0)
+    }
+}
+
+impl CodeFormat for Q4_0 {
+    const MAX_CODE: i32 = 15;
+    const ZERO: i32 = 8;
+    const HALVES: bool = false;
+    const HAS_MIN: bool = false;
+
+    #[inline(always)]
+    fn pair<S: Simd>(
+        s: S,
+        group: &[u8],
+        _n_blocks: usize,
+        block: usize,
+        j: usize,
+    ) -> (S::U8, S::U8) {
+        <Self as Blocks>::Codes::pair(s, group, Self::RECORD.codes_at(block), j)
+    }
+
+    #[inline(always)]
+    fn scales<S: Simd>(s: S, group: &[u8], n_blocks: usize, block: usize) -> (S::F32, S::F32) {
+        let tail = Self::RECORD.tail_at(n_blocks, block);
+        let scale = load(s, group, tail, 0, block % 2);
+        (scale, scale)
+    }
+}

@@ -1,0 +1,101 @@
+//! Q5_1: 32 columns, `value = d * code + m`, in 24 bytes.
+//!
+//! ```text
+//! 0  f16   d
+//! 2  f16   m
+//! 4  u32   bit c: bit 4 of the code of column c
+//! 8  [16]  low nibbles: codes of columns 0..16, high nibbles: of columns 16..32
+//! ```
+//!
+//! Packed: records of two blocks, 2 x 320 bytes of codes and a 128-byte tail of f16 scales and minima
+//! (768 bytes, as many as in the file).
+
+use super::half_scale::{both, get, half_at, load, put, record_with_min, to_half};
+use super::{Blocks, Step, fit, pair_nibbles, paired_nibbles};
+use crate::bytes::array;
+use crate::dtype::Codec;
+use crate::planes::{Codes, NibblesAndBits, Plane};
+use crate::record::{Place, Record};
+use crate::unpack::CodeFormat;
+use oss_simd::Simd;
+
+pub(crate) enum Q5_1 {}
+
+pub(crate) const CODEC: Codec = Codec::of_blocks::<Q5_1>();
+
+impl Blocks for Q5_1 {
+    const LEN: usize = 32;
+    const BYTES: usize = 24;
+    type Codes = NibblesAndBits;
+    type Unpacked = Q5_1;
+    const RECORD: Record = record_with_min(NibblesAndBits::BYTES);
+
+    fn codes(block: &[u8], _part: usize) -> Codes {
+        let above = u32::from_le_bytes(*array(block, 4));
+        let mut codes = paired_nibbles(array(block, 8));
+        for (column, code) in codes.iter_mut().enumerate() {
+            *code |= ((above >> column & 1) << 4) as u8;
+        }
+        codes
+    }
+
+    fn meaning(code: u8) -> i32 {
+        i32::from(code)
+    }
+
+    fn steps(block: &[u8], _part: usize) -> [Step; 2] {
+        both(half_at(block, 0), -half_at(block, 2))
+    }
+
+    fn encode(values: &[f32], block: &mut [u8]) {
+        let (scale, min) = fit::affine(values, 31, false);
+        let (scale, low) = (to_half(scale), to_half(-min));
+        let codes: Codes = fit::codes(values, (scale.to_f32(), -low.to_f32()), 0, 31);
+        block[..2].copy_from_slice(&scale.to_le_bytes());
+        block[2..4].copy_from_slice(&low.to_le_bytes());
+        let above = (0..32).fold(0, |above, c| above | u32::from(codes[c] >> 4) << c);
+        block[4..8].copy_from_slice(&above.to_le_bytes());
+        block[8..].copy_from_slice(&pair_nibbles(&codes));
+    }
+
+    fn put_tail(block: &[u8], tail: &mut [u8], place: Place) {
+        put(&block[..2], tail, 0, place);
+        put(&block[2..4], tail, 1, place);
+    }
+
+    fn packed_steps(tail: &[u8], place: Place) -> [Step; 2] {
+        both(get(tail, 0, place), -get(tail, 1, place))
+    }
+}
+
+impl CodeFormat for Q5_1 {
+    const MAX_CODE: i32 = 31;
+    const ZERO: i32 = 0;
+    const HALVES: bool = false;
+    const HAS_MIN: bool = true;
+
+    #[inline(always)]
+    fn pair<S: Simd>(
+        s: S,
+        group: &[u8],
+        _n_blocks: usize,
+        block: usize,
+        j: usize,
+    ) -> (S::U8, S::U8) {
+        <Self as Blocks>::Codes::pair(s, group, Self::RECORD.codes_at(block), j)
+    }
+
+    #[inline(always)]
+    fn scales<S: Simd>(s: S, group: &[u8], n_blocks: usize, block: usize) -> (S::F32, S::F32) {
+        let tail = Self::RECORD.tail_at(n_blocks, block);
+        let scale = load(s, group, tail, 0, block % 2);
+        (scale, scale)
+    }
+
+    #[inline(always)]
+    fn mins<S: Simd>(s: S, group: &[u8], n_blocks: usize, block: usize) -> (S::F32, S::F32) {
+        let tail = Self::RECORD.tail_at(n_blocks, block);
+        let min = s.sub(s.zero(), load(s, group, tail, 1, block % 2));
+        (min, min)
+    }
+}

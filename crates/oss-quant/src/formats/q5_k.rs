@@ -1,0 +1,122 @@
+//! Q5_K: 256 columns in parts of 32, `value = d * scale * code - dmin * min`, in 176 bytes.
+//!
+//! ```text
+//! 0    f16     d
+//! 2    f16     dmin
+//! 4    [12]    6-bit scales and minima of the eight parts
+//! 16   [32]    bit p of byte l: bit 4 of the code of column 32 p + l
+//! 48   [4][32]  low nibbles: codes of part 2 i, high nibbles: of part 2 i + 1
+//! ```
+//!
+//! Packed: records of eight blocks, 8 x 320 bytes of codes and a 320-byte tail: [8 parts][16
+//! rows] u8 scales, as many minima, then d and dmin (2880 bytes to the file's 2816).
+
+use super::k_scale::{pack_six_bits, put_unit, record, scaled, six_bits, unit, unit_for};
+use super::{Blocks, Step, fit, half_scale};
+use crate::bytes::array;
+use crate::dtype::Codec;
+use crate::planes::{Codes, NibblesAndBits, Plane};
+use crate::record::{Place, Record};
+use crate::unpack::CodeFormat;
+use oss_simd::Simd;
+
+pub(crate) enum Q5K {}
+
+pub(crate) const CODEC: Codec = Codec::of_blocks::<Q5K>();
+
+impl Blocks for Q5K {
+    const LEN: usize = 256;
+    const BYTES: usize = 176;
+    type Codes = NibblesAndBits;
+    type Unpacked = Q5K;
+    const RECORD: Record = record(NibblesAndBits::BYTES);
+
+    fn codes(block: &[u8], part: usize) -> Codes {
+        let bytes = array::<32>(block, 48 + part / 2 * 32);
+        let above = array::<32>(block, 16);
+        std::array::from_fn(|l| bytes[l] >> (4 * (part % 2)) & 0xf | (above[l] >> part & 1) << 4)
+    }
+
+    fn meaning(code: u8) -> i32 {
+        i32::from(code)
+    }
+
+    fn steps(block: &[u8], part: usize) -> [Step; 2] {
+        let (scales, mins) = six_bits(array(block, 4));
+        let scale = half_scale::half_at(block, 0) * f32::from(scales[part]);
+        let min = half_scale::half_at(block, 2) * f32::from(mins[part]);
+        half_scale::both(scale, min)
+    }
+
+    fn encode(values: &[f32], block: &mut [u8]) {
+        let part = |part: usize| &values[32 * part..32 * part + 32];
+        let fits: [(f32, f32); 8] = std::array::from_fn(|p| fit::affine(part(p), 31, true));
+        let d = unit_for(fits.iter().map(|fit| fit.0), 63.0);
+        let dmin = unit_for(fits.iter().map(|fit| fit.1), 63.0);
+        let integer =
+            |step: f32, unit: half::f16| fit::code(step, fit::inverse(unit.to_f32()), 0, 63) as u8;
+        let scales = fits.map(|fit| integer(fit.0, d));
+        let mins = fits.map(|fit| integer(fit.1, dmin));
+        block.fill(0);
+        block[..2].copy_from_slice(&d.to_le_bytes());
+        block[2..4].copy_from_slice(&dmin.to_le_bytes());
+        block[4..16].copy_from_slice(&pack_six_bits(&scales, &mins));
+        for part in 0..8 {
+            let Step { scale, min } = Self::steps(block, part)[0];
+            let codes: Codes = fit::codes(&values[32 * part..], (scale, min), 0, 31);
+            for (l, code) in codes.into_iter().enumerate() {
+                block[48 + part / 2 * 32 + l] |= (code & 0xf) << (4 * (part % 2));
+                block[16 + l] |= code >> 4 << part;
+            }
+        }
+    }
+
+    fn put_tail(block: &[u8], tail: &mut [u8], place: Place) {
+        let (scales, mins) = six_bits(array(block, 4));
+        for part in 0..8 {
+            tail[16 * part + place.lane] = scales[part];
+            tail[128 + 16 * part + place.lane] = mins[part];
+        }
+        put_unit(&block[..2], tail, 0, place.lane);
+        put_unit(&block[2..4], tail, 1, place.lane);
+    }
+
+    fn packed_steps(tail: &[u8], place: Place) -> [Step; 2] {
+        let at = 16 * place.block + place.lane;
+        let scale = unit(tail, 0, place.lane) * f32::from(tail[at]);
+        let min = unit(tail, 1, place.lane) * f32::from(tail[128 + at]);
+        half_scale::both(scale, min)
+    }
+}
+
+impl CodeFormat for Q5K {
+    const MAX_CODE: i32 = 31;
+    const ZERO: i32 = 0;
+    const HALVES: bool = false;
+    const HAS_MIN: bool = true;
+
+    #[inline(always)]
+    fn pair<S: Simd>(
+        s: S,
+        group: &[u8],
+        _n_blocks: usize,
+        block: usize,
+        j: usize,
+    ) -> (S::U8, S::U8) {
+        <Self as Blocks>::Codes::pair(s, group, Self::RECORD.codes_at(block), j)
+    }
+
+    #[inline(always)]
+    fn scales<S: Simd>(s: S, group: &[u8], n_blocks: usize, block: usize) -> (S::F32, S::F32) {
+        let tail = Self::RECORD.tail_at(n_blocks, block);
+        let scale = scaled(s, group, tail, 0, 16 * (block % 8));
+        (scale, scale)
+    }
+
+    #[inline(always)]
+    fn mins<S: Simd>(s: S, group: &[u8], n_blocks: usize, block: usize) -> (S::F32, S::F32) {
+        let tail = Self::RECORD.tail_at(n_blocks, block);
+        let min = scaled(s, group, tail, 1, 128 + 16 * (block % 8));
+        (min, min)
+    }
+}

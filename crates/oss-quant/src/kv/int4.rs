@@ -1,0 +1,137 @@
+//! Keys and values as 4-bit codes.
+//!
+//! The dimensions are taken in blocks of 32 (the last one padded with zeros). A block of one
+//! position has an f16 scale and codes 0..16 that stand for −8..8; code byte `i` holds dimension
+//! `i` in its low nibble and dimension `16 + i` in its high one.
+//!
+//! ```text
+//! keys    [blocks][16 i][16 positions] bytes, then [blocks][16 positions] f16
+//! values  [16 positions][blocks][16 i] bytes, then [16 positions][blocks] f16
+//! ```
+
+use super::{KvCodec, KvFormat, PAGE_TOKENS};
+use crate::bytes::array;
+use oss_simd::Simd;
+
+/// [`KvFormat::Int4`].
+#[derive(Debug)]
+pub enum Int4 {}
+
+/// Bytes of the codes of a block, for all positions.
+const CODES: usize = 16 * PAGE_TOKENS;
+/// Bytes of the scales of a block, for all positions.
+const SCALES: usize = 2 * PAGE_TOKENS;
+
+#[inline(always)]
+fn blocks(head_dim: usize) -> usize {
+    head_dim.div_ceil(32)
+}
+
+/// One block's scale bits and its sixteen code bytes.
+fn encode(values: &[f32]) -> (u16, [u8; 16]) {
+    if values.iter().any(|x| !x.is_finite()) {
+        return (half::f16::NAN.to_bits(), [0x88; 16]);
+    }
+    // The value of largest magnitude becomes code 0, which stands for -8.
+    let extreme = values.iter().fold(0.0_f32, |m, &x| if x.abs() > m.abs() { x } else { m });
+    let scale = half::f16::from_f32(extreme / -8.0);
+    let inverse = if scale.to_f32() == 0.0 { 0.0 } else { 1.0 / scale.to_f32() };
+    let mut codes = [0x88; 16];
+    for (d, &x) in values.iter().enumerate() {
+        let code = ((x * inverse).round_ties_even().clamp(-8.0, 7.0) as i8 + 8) as u8;
+        let shift = 4 * (d / 16);
+        let byte = &mut codes[d % 16];
+        *byte = (*byte & !(0xf << shift)) | (code << shift);
+    }
+    (scale.to_bits(), codes)
+}
+
+fn decode(scale: u16, byte: u8, d: usize) -> f32 {
+    let code = (byte >> (4 * (d / 16))) & 0xf;
+    f32::from(code as i8 - 8) * half::f16::from_bits(scale).to_f32()
+}
+
+/// Sixteen code bytes' low (`high == 0`) or high nibbles, less 8.
+#[inline(always)]
+fn centred<S: Simd>(s: S, codes: &[u8; 16], high: usize) -> S::F32 {
+    let bytes = s.load_u8_i32(codes);
+    let nibbles = if high == 0 { s.and_i32(bytes, s.splat_i32(15)) } else { s.shr_i32::<4>(bytes) };
+    s.i32_to_f32(s.sub_i32(nibbles, s.splat_i32(8)))
+}
+
+impl KvCodec for Int4 {
+    const FORMAT: KvFormat = KvFormat::Int4;
+
+    #[inline(always)]
+    fn key_bytes(head_dim: usize) -> usize {
+        blocks(head_dim) * (CODES + SCALES)
+    }
+
+    #[inline(always)]
+    fn value_bytes(head_dim: usize) -> usize {
+        blocks(head_dim) * (CODES + SCALES)
+    }
+
+    fn write_key(slot: &mut [u8], position: usize, key: &[f32]) {
+        let (codes, rest) = slot.split_at_mut(blocks(key.len()) * CODES);
+        for (block, values) in key.chunks(32).enumerate() {
+            let (scale, bytes) = encode(values);
+            for (i, byte) in bytes.into_iter().enumerate() {
+                codes[block * CODES + i * PAGE_TOKENS + position] = byte;
+            }
+            let at = block * SCALES + 2 * position;
+            rest[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+        }
+    }
+
+    fn write_value(slot: &mut [u8], position: usize, value: &[f32]) {
+        let n = blocks(value.len());
+        let tile = &mut slot[Self::key_bytes(value.len())..];
+        let (codes, scales) = tile.split_at_mut(n * CODES);
+        for (block, values) in value.chunks(32).enumerate() {
+            let (scale, bytes) = encode(values);
+            let unit = position * n + block;
+            codes[16 * unit..16 * unit + 16].copy_from_slice(&bytes);
+            scales[2 * unit..2 * unit + 2].copy_from_slice(&scale.to_le_bytes());
+        }
+    }
+
+    fn read_key(slot: &[u8], position: usize, key: &mut [f32]) {
+        let scales = blocks(key.len()) * CODES;
+        for (d, x) in key.iter_mut().enumerate() {
+            let block = d / 32;
+            let scale = *array(slot, scales + block * SCALES + 2 * position);
+            let byte = slot[block * CODES + (d % 16) * PAGE_TOKENS + position];
+            *x = decode(u16::from_le_bytes(scale), byte, d % 32);
+        }
+    }
+
+    fn read_value(slot: &[u8], position: usize, value: &mut [f32]) {
+        let n = blocks(value.len());
+        let tile = &slot[Self::key_bytes(value.len())..];
+        for (d, x) in value.iter_mut().enumerate() {
+            let unit = position * n + d / 32;
+            let scale = *array(tile, n * CODES + 2 * unit);
+            *x = decode(u16::from_le_bytes(scale), tile[16 * unit + d % 16], d % 32);
+        }
+    }
+
+    #[inline(always)]
+    fn key_column<S: Simd>(s: S, slot: &[u8], head_dim: usize, d: usize) -> S::F32 {
+        let block = d / 32;
+        let codes = array::<16>(slot, block * CODES + (d % 16) * PAGE_TOKENS);
+        let scales = *array::<SCALES>(slot, blocks(head_dim) * CODES + block * SCALES);
+        s.mul(centred(s, codes, (d / 16) % 2), s.load_f16(&bytemuck::cast(scales)))
+    }
+
+    #[inline(always)]
+    fn value<S: Simd>(s: S, slot: &[u8], head_dim: usize, position: usize, d16: usize) -> S::F32 {
+        let n = blocks(head_dim);
+        let tile = Self::key_bytes(head_dim);
+        let unit = position * n + d16 / 2;
+        let codes = array::<16>(slot, tile + 16 * unit);
+        let scale = u16::from_le_bytes(*array(slot, tile + n * CODES + 2 * unit));
+        let scale = s.load_f16(&[scale; 16]);
+        s.mul(centred(s, codes, d16 % 2), scale)
+    }
+}

@@ -1,0 +1,114 @@
+//! Keys and values as signed bytes.
+//!
+//! ```text
+//! keys    [head_dim][16] i8, then [16] f32: the scale of each position
+//! values  [16][lanes] i8, then [16] f32
+//! ```
+//!
+//! The scale is the largest magnitude of the position's vector over 127; a vector with a value that
+//! is not finite gets the scale NaN, so that the damage shows.
+
+use super::{KvCodec, KvFormat, PAGE_TOKENS, lanes};
+use crate::bytes::array;
+use oss_simd::Simd;
+
+/// [`KvFormat::Int8`].
+#[derive(Debug)]
+pub enum Int8 {}
+
+const SCALES: usize = PAGE_TOKENS * size_of::<f32>();
+
+/// The scale of a vector, and what to multiply by to get codes.
+fn scale_of(values: &[f32]) -> (f32, f32) {
+    if values.iter().any(|x| !x.is_finite()) {
+        return (f32::NAN, 0.0);
+    }
+    let scale = values.iter().fold(0.0_f32, |m, x| m.max(x.abs())) / 127.0;
+    // Below this the inverse overflows; such a vector is zero for every purpose.
+    if scale < f32::MIN_POSITIVE { (0.0, 0.0) } else { (scale, 1.0 / scale) }
+}
+
+fn code(x: f32, inverse: f32) -> u8 {
+    // Saturates at 127: the inverse may be rounded up.
+    ((x * inverse).round_ties_even().clamp(-127.0, 127.0) as i8).to_le_bytes()[0]
+}
+
+fn decode(code: u8, scale: f32) -> f32 {
+    f32::from(i8::from_le_bytes([code])) * scale
+}
+
+fn put_scale(tile: &mut [u8], position: usize, scale: f32) {
+    let at = tile.len() - SCALES + position * size_of::<f32>();
+    tile[at..at + size_of::<f32>()].copy_from_slice(&scale.to_le_bytes());
+}
+
+fn get_scale(tile: &[u8], position: usize) -> f32 {
+    f32::from_le_bytes(*array(tile, tile.len() - SCALES + position * size_of::<f32>()))
+}
+
+impl KvCodec for Int8 {
+    const FORMAT: KvFormat = KvFormat::Int8;
+
+    #[inline(always)]
+    fn key_bytes(head_dim: usize) -> usize {
+        head_dim * PAGE_TOKENS + SCALES
+    }
+
+    #[inline(always)]
+    fn value_bytes(head_dim: usize) -> usize {
+        lanes(head_dim) * PAGE_TOKENS + SCALES
+    }
+
+    fn write_key(slot: &mut [u8], position: usize, key: &[f32]) {
+        let tile = &mut slot[..Self::key_bytes(key.len())];
+        let (scale, inverse) = scale_of(key);
+        for (column, &x) in tile.chunks_exact_mut(PAGE_TOKENS).zip(key) {
+            column[position] = code(x, inverse);
+        }
+        put_scale(tile, position, scale);
+    }
+
+    fn write_value(slot: &mut [u8], position: usize, value: &[f32]) {
+        let tile = &mut slot[Self::key_bytes(value.len())..];
+        let (scale, inverse) = scale_of(value);
+        let row = &mut tile[position * lanes(value.len())..][..lanes(value.len())];
+        row[value.len()..].fill(0);
+        for (out, &x) in row.iter_mut().zip(value) {
+            *out = code(x, inverse);
+        }
+        put_scale(tile, position, scale);
+    }
+
+    fn read_key(slot: &[u8], position: usize, key: &mut [f32]) {
+        let tile = &slot[..Self::key_bytes(key.len())];
+        let scale = get_scale(tile, position);
+        for (column, x) in tile.chunks_exact(PAGE_TOKENS).zip(key) {
+            *x = decode(column[position], scale);
+        }
+    }
+
+    fn read_value(slot: &[u8], position: usize, value: &mut [f32]) {
+        let tile = &slot[Self::key_bytes(value.len())..];
+        let scale = get_scale(tile, position);
+        let row = &tile[position * lanes(value.len())..];
+        for (&code, x) in row.iter().zip(value) {
+            *x = decode(code, scale);
+        }
+    }
+
+    #[inline(always)]
+    fn key_column<S: Simd>(s: S, slot: &[u8], head_dim: usize, d: usize) -> S::F32 {
+        let codes: [i8; 16] = bytemuck::cast(*array::<16>(slot, d * PAGE_TOKENS));
+        let scales: [f32; 16] = bytemuck::cast(*array::<64>(slot, head_dim * PAGE_TOKENS));
+        s.mul(s.i32_to_f32(s.load_i8_i32(&codes)), s.load(&scales))
+    }
+
+    #[inline(always)]
+    fn value<S: Simd>(s: S, slot: &[u8], head_dim: usize, position: usize, d16: usize) -> S::F32 {
+        let at = Self::key_bytes(head_dim) + position * lanes(head_dim) + 16 * d16;
+        let codes: [i8; 16] = bytemuck::cast(*array::<16>(slot, at));
+        let scales = Self::slot_bytes(head_dim) - SCALES;
+        let scale = f32::from_le_bytes(*array(slot, scales + position * size_of::<f32>()));
+        s.mul(s.i32_to_f32(s.load_i8_i32(&codes)), s.splat(scale))
+    }
+}

@@ -1,0 +1,145 @@
+use super::*;
+use oss_simd::{Isa, Kernel};
+
+fn numbers(seed: u64, n: usize) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(2).wrapping_add(1);
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
+        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    };
+    (0..n).map(|_| next() * 3.0).collect()
+}
+
+fn filled(format: KvFormat, head_dim: usize) -> (Vec<u8>, Vec<Vec<f32>>, Vec<Vec<f32>>) {
+    let mut slot = vec![0xaa; format.slot_bytes(PAGE_TOKENS, head_dim)];
+    let keys: Vec<_> = (0..16).map(|p| numbers(p, head_dim)).collect();
+    let values: Vec<_> = (0..16).map(|p| numbers(100 + p, head_dim)).collect();
+    // An order that is not ascending: positions must not touch each other.
+    for p in (0..16).map(|p| (p * 5 + 3) % 16) {
+        format.write_key(&mut slot, p, &keys[p]);
+        format.write_value(&mut slot, p, &values[p]);
+    }
+    (slot, keys, values)
+}
+
+/// Largest error allowed, relative to the largest magnitude (3) of a vector.
+fn tolerance(format: KvFormat) -> f32 {
+    match format {
+        KvFormat::F32 => 0.0,
+        KvFormat::F16 => 1.0 / 2048.0,
+        KvFormat::Bf16 => 1.0 / 256.0,
+        KvFormat::Int8 => 1.0 / 253.0,
+        // A step is an eighth of the largest; the far end of the range clips by a whole step.
+        KvFormat::Int4 => 1.001 / 8.0,
+    }
+}
+
+#[test]
+fn what_is_written_is_read_back_within_the_formats_error() {
+    for format in KvFormat::ALL {
+        for head_dim in [1, 8, 16, 33, 64, 80, 128] {
+            let (slot, keys, values) = filled(format, head_dim);
+            let mut back = vec![0.0; head_dim];
+            for p in 0..16 {
+                format.read_key(&slot, p, &mut back);
+                for (got, want) in back.iter().zip(&keys[p]) {
+                    let error = (got - want).abs();
+                    assert!(error <= 3.0 * tolerance(format), "{format}: {got} for {want}");
+                }
+                format.read_value(&slot, p, &mut back);
+                for (got, want) in back.iter().zip(&values[p]) {
+                    let error = (got - want).abs();
+                    assert!(error <= 3.0 * tolerance(format), "{format}: {got} for {want}");
+                }
+            }
+        }
+    }
+}
+
+/// Compares the SIMD readers with the scalar ones over a whole slot.
+struct ReadAll<'a> {
+    format: KvFormat,
+    slot: &'a [u8],
+    head_dim: usize,
+}
+
+impl Kernel for ReadAll<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        struct Inner<'a, S>(S, ReadAll<'a>);
+        impl<S: Simd> KvVisitor for Inner<'_, S> {
+            type Output = ();
+            #[inline(always)]
+            fn visit<C: KvCodec>(self) {
+                let Inner(s, ReadAll { format, slot, head_dim }) = self;
+                assert_eq!(C::FORMAT, format);
+                let mut lanes = [0.0; 16];
+                let mut expected = vec![0.0; head_dim];
+                for d in 0..head_dim {
+                    s.store(C::key_column(s, slot, head_dim, d), &mut lanes);
+                    for (position, lane) in lanes.iter().enumerate() {
+                        C::read_key(slot, position, &mut expected);
+                        assert_eq!(lane.to_bits(), expected[d].to_bits(), "{format} {}", S::NAME);
+                    }
+                }
+                for position in 0..PAGE_TOKENS {
+                    C::read_value(slot, position, &mut expected);
+                    for d16 in 0..head_dim.div_ceil(16) {
+                        s.store(C::value(s, slot, head_dim, position, d16), &mut lanes);
+                        for (i, lane) in lanes.iter().enumerate() {
+                            let want = expected.get(16 * d16 + i).copied().unwrap_or(0.0);
+                            assert!(*lane == want, "{format} {}: {lane}, not {want}", S::NAME);
+                        }
+                    }
+                }
+            }
+        }
+        self.format.visit(Inner(s, self));
+    }
+}
+
+#[test]
+fn every_instruction_set_reads_what_the_scalar_reader_reads() {
+    for isa in Isa::available() {
+        for format in KvFormat::ALL {
+            for head_dim in [1, 16, 33, 64, 80] {
+                let (slot, ..) = filled(format, head_dim);
+                isa.run(ReadAll { format, slot: &slot, head_dim });
+            }
+        }
+    }
+}
+
+#[test]
+fn slots_have_the_documented_sizes() {
+    let bytes = |format: KvFormat| format.slot_bytes(16, 64);
+    assert_eq!(bytes(KvFormat::F32), 8192);
+    assert_eq!(bytes(KvFormat::F16), 4096);
+    assert_eq!(bytes(KvFormat::Bf16), 4096);
+    assert_eq!(bytes(KvFormat::Int8), 2048 + 128);
+    assert_eq!(bytes(KvFormat::Int4), 1024 + 128);
+}
+
+#[test]
+fn integer_formats_show_values_that_are_not_finite() {
+    for format in [KvFormat::Int8, KvFormat::Int4] {
+        let mut slot = vec![0; format.slot_bytes(16, 32)];
+        let mut key = vec![1.0; 32];
+        key[9] = f32::INFINITY;
+        format.write_key(&mut slot, 4, &key);
+        format.write_value(&mut slot, 4, &key);
+        let mut back = vec![0.0; 32];
+        format.read_key(&slot, 4, &mut back);
+        assert!(back.iter().all(|x| x.is_nan()), "{format}");
+        format.read_value(&slot, 4, &mut back);
+        assert!(back.iter().all(|x| x.is_nan()), "{format}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "position 16 in a page of 16")]
+fn a_position_outside_the_page_is_refused() {
+    let mut slot = vec![0; KvFormat::F16.slot_bytes(16, 8)];
+    KvFormat::F16.write_key(&mut slot, 16, &[0.0; 8]);
+}

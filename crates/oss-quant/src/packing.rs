@@ -1,0 +1,427 @@
+//! P16: sixteen output rows side by side, so that a vector's lanes are rows.
+
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::formats::{self, Blocks, Floats};
+use crate::planes::{Codes, Plane};
+use crate::record::Place;
+use crate::unpack::Visitor;
+
+/// Rows of a group.
+pub const GROUP_ROWS: usize = 16;
+
+/// Columns of a block; packed rows are padded with zeros to whole blocks.
+pub const BLOCK_COLS: usize = 32;
+
+/// One row of a source tensor.
+#[derive(Clone, Copy, Debug)]
+pub enum Row<'a> {
+    /// The bytes of the row, block after block, as GGUF and safetensors store them.
+    Plain(&'a [u8]),
+    /// MXFP4 with its scales apart: 16 bytes of codes and one scale byte per 32 columns.
+    Split {
+        /// Byte `i` of each 16: column `2 i` in the low nibble, `2 i + 1` in the high one.
+        codes: &'a [u8],
+        /// One e8m0 byte per block.
+        scales: &'a [u8],
+    },
+}
+
+/// The format of a packed matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Packed {
+    /// From [`Dtype::F32`].
+    F32,
+    /// From [`Dtype::F16`].
+    F16,
+    /// From [`Dtype::Bf16`].
+    Bf16,
+    /// From [`Dtype::Mxfp4`].
+    Mxfp4,
+    /// From [`Dtype::Q4_0`].
+    Q4_0,
+    /// From [`Dtype::Q4_1`].
+    Q4_1,
+    /// From [`Dtype::Q5_0`].
+    Q5_0,
+    /// From [`Dtype::Q5_1`].
+    Q5_1,
+    /// From [`Dtype::Q8_0`].
+    Q8_0,
+    /// From [`Dtype::Q2K`].
+    Q2K,
+    /// From [`Dtype::Q3K`]; the bytes are those of `Q6K`.
+    Q3K,
+    /// From [`Dtype::Q4K`].
+    Q4K,
+    /// From [`Dtype::Q5K`].
+    Q5K,
+    /// From [`Dtype::Q6K`].
+    Q6K,
+    /// From [`Dtype::Iq4Nl`].
+    Iq4Nl,
+}
+
+/// Picks the type of a format; the single list of all of them.
+macro_rules! with_format {
+    ($packed:expr, $B:ident => $codes:expr, $F:ident => $floats:expr) => {
+        with_format!(@arms $packed, $B => $codes, $F => $floats,
+            [Mxfp4 mxfp4, Q4_0 q4_0, Q4_1 q4_1, Q5_0 q5_0, Q5_1 q5_1, Q8_0 q8_0, Q2K q2_k,
+             Q3K q3_k, Q4K q4_k, Q5K q5_k, Q6K q6_k, Iq4Nl iq4_nl],
+            [F32 f32, F16 f16, Bf16 bf16])
+    };
+    (@arms $packed:expr, $B:ident => $codes:expr, $F:ident => $floats:expr,
+     [$($block:ident $block_file:ident),*], [$($float:ident $float_file:ident),*]) => {
+        match $packed {
+            $(Packed::$block => {
+                type $B = formats::$block_file::$block;
+                $codes
+            })*
+            $(Packed::$float => {
+                type $F = formats::$float_file::$float;
+                $floats
+            })*
+        }
+    };
+}
+
+impl Packed {
+    /// The packed format of an element type.
+    ///
+    /// # Errors
+    /// [`Error::NotAWeight`].
+    pub fn for_dtype(dtype: Dtype) -> Result<Packed> {
+        Packed::all().find(|packed| packed.dtype() == dtype).ok_or(Error::NotAWeight { got: dtype })
+    }
+
+    /// Every packed format.
+    pub fn all() -> impl Iterator<Item = Packed> {
+        use Packed as P;
+        [
+            P::F32,
+            P::F16,
+            P::Bf16,
+            P::Mxfp4,
+            P::Q4_0,
+            P::Q4_1,
+            P::Q5_0,
+            P::Q5_1,
+            P::Q8_0,
+            P::Q2K,
+            P::Q3K,
+            P::Q4K,
+            P::Q5K,
+            P::Q6K,
+            P::Iq4Nl,
+        ]
+        .into_iter()
+    }
+
+    /// The element type that it is packed from.
+    pub fn dtype(self) -> Dtype {
+        match self {
+            Packed::F32 => Dtype::F32,
+            Packed::F16 => Dtype::F16,
+            Packed::Bf16 => Dtype::Bf16,
+            Packed::Mxfp4 => Dtype::Mxfp4,
+            Packed::Q4_0 => Dtype::Q4_0,
+            Packed::Q4_1 => Dtype::Q4_1,
+            Packed::Q5_0 => Dtype::Q5_0,
+            Packed::Q5_1 => Dtype::Q5_1,
+            Packed::Q8_0 => Dtype::Q8_0,
+            Packed::Q2K => Dtype::Q2K,
+            Packed::Q3K => Dtype::Q3K,
+            Packed::Q4K => Dtype::Q4K,
+            Packed::Q5K => Dtype::Q5K,
+            Packed::Q6K => Dtype::Q6K,
+            Packed::Iq4Nl => Dtype::Iq4Nl,
+        }
+    }
+
+    /// Calls the visitor with the type that unpacks this format.
+    #[inline(always)]
+    pub fn visit<V: Visitor>(self, visitor: V) -> V::Output {
+        with_format!(self,
+            B => visitor.codes::<<B as Blocks>::Unpacked>(),
+            F => visitor.floats::<F>())
+    }
+}
+
+/// The shape and format of a packed matrix.
+///
+/// Sixteen rows make a group, and a group is contiguous: groups can be packed, mapped and read on
+/// their own. Its bytes are drawn in `docs/formats/p16.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Packing {
+    /// The format.
+    pub format: Packed,
+    /// Output rows.
+    pub rows: usize,
+    /// Columns, which are the inputs.
+    pub cols: usize,
+}
+
+/// A packed matrix.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix<'a> {
+    /// Its shape and format.
+    pub packing: Packing,
+    /// Its groups, one after the other: `packing.bytes()` bytes.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Matrix<'a> {
+    /// A matrix over packed bytes.
+    ///
+    /// # Errors
+    /// [`Error::Bytes`] when they are not `packing.bytes()` long.
+    pub fn new(packing: Packing, bytes: &'a [u8]) -> Result<Matrix<'a>> {
+        let expected = packing.bytes();
+        if bytes.len() != expected {
+            return Err(Error::Bytes { what: "the packed matrix", got: bytes.len(), expected });
+        }
+        Ok(Matrix { packing, bytes })
+    }
+
+    /// The bytes of group `g`.
+    pub fn group(&self, g: usize) -> &'a [u8] {
+        let bytes = self.packing.group_bytes();
+        &self.bytes[g * bytes..(g + 1) * bytes]
+    }
+}
+
+impl Packing {
+    /// How a `rows` x `cols` matrix of `dtype` is packed.
+    ///
+    /// # Errors
+    /// [`Error::NotAWeight`]; [`Error::Columns`] when `cols` is not whole file blocks;
+    /// [`Error::TooLarge`].
+    pub fn for_dtype(dtype: Dtype, rows: usize, cols: usize) -> Result<Packing> {
+        let packing = Packing { format: Packed::for_dtype(dtype)?, rows, cols };
+        let expected = dtype.block_len();
+        if !cols.is_multiple_of(expected) {
+            return Err(Error::Columns { dtype, got: cols, expected });
+        }
+        let bytes = packing.checked_group_bytes().and_then(|b| b.checked_mul(packing.groups()));
+        match bytes {
+            Some(bytes) if isize::try_from(bytes).is_ok() => Ok(packing),
+            _ => Err(Error::TooLarge { dtype, got_rows: rows, got_cols: cols }),
+        }
+    }
+
+    /// Groups of sixteen rows, the last one padded.
+    pub fn groups(&self) -> usize {
+        self.rows.div_ceil(GROUP_ROWS)
+    }
+
+    /// Blocks of 32 columns in a row, the last one padded.
+    pub fn n_blocks(&self) -> usize {
+        self.cols.div_ceil(BLOCK_COLS)
+    }
+
+    /// Columns of a packed row, padding included: a multiple of 32.
+    pub fn padded_cols(&self) -> usize {
+        self.n_blocks() * BLOCK_COLS
+    }
+
+    /// Bytes of a group: a multiple of 64.
+    pub fn group_bytes(&self) -> usize {
+        self.checked_group_bytes().expect("for_dtype has checked the size")
+    }
+
+    /// Bytes of the matrix.
+    pub fn bytes(&self) -> usize {
+        self.groups() * self.group_bytes()
+    }
+
+    fn checked_group_bytes(&self) -> Option<usize> {
+        let n_blocks = self.n_blocks();
+        with_format!(self.format,
+            B => B::RECORD.group_bytes(n_blocks),
+            F => n_blocks.checked_mul(BLOCK_COLS * GROUP_ROWS * F::BYTES))
+    }
+
+    /// Packs group `g` out of source rows given by their index in the matrix.
+    ///
+    /// Rows beyond the matrix are not asked for; they become zeros.
+    ///
+    /// # Errors
+    /// [`Error::Bytes`] when `out` or a source row has the wrong length; [`Error::NotSplit`] for
+    /// separate planes of a type other than MXFP4; [`Error::ScaleIsNan`].
+    pub fn pack_group<'a>(
+        &self,
+        g: usize,
+        row: impl Fn(usize) -> Row<'a>,
+        out: &mut [u8],
+    ) -> Result<()> {
+        assert!(g < self.groups(), "group {g} of {}", self.groups());
+        let expected = self.group_bytes();
+        if out.len() != expected {
+            return Err(Error::Bytes { what: "the packed group", got: out.len(), expected });
+        }
+        out.fill(0);
+        let first = g * GROUP_ROWS;
+        with_format!(self.format,
+        B => {
+            for index in self.rows.min(first + GROUP_ROWS)..first + GROUP_ROWS {
+                pad_codes::<B>(self.n_blocks(), index - first, out);
+            }
+            for index in first..self.rows.min(first + GROUP_ROWS) {
+                let at = (self, index);
+                match row(index) {
+                    Row::Plain(bytes) => pack_plain::<B>(at, bytes, out)?,
+                    Row::Split { codes, scales } => pack_split::<B>(at, codes, scales, out)?,
+                }
+            }
+        },
+        F => for index in first..self.rows.min(first + GROUP_ROWS) {
+            match row(index) {
+                Row::Plain(bytes) => pack_floats::<F>(self, index - first, bytes, out)?,
+                Row::Split { .. } => return Err(not_split(self)),
+            }
+        });
+        Ok(())
+    }
+
+    /// Decodes one row of the packed matrix: what `dequantise_row` gives for the source row.
+    ///
+    /// # Panics
+    /// When `bytes` is not the matrix, `row` is outside of it, or `out` is not `cols` long.
+    pub fn unpack_row(&self, bytes: &[u8], row: usize, out: &mut [f32]) {
+        assert_eq!(bytes.len(), self.bytes(), "bytes of the matrix (left), expected (right)");
+        assert!(row < self.rows, "row {row} of {}", self.rows);
+        assert_eq!(out.len(), self.cols, "length of the output (left), columns (right)");
+        let group = &bytes[row / GROUP_ROWS * self.group_bytes()..][..self.group_bytes()];
+        let lane = row % GROUP_ROWS;
+        with_format!(self.format,
+        B => for (block, out) in out.chunks_exact_mut(BLOCK_COLS).enumerate() {
+            let codes = &group[B::RECORD.codes_at(block)..];
+            let tail = &group[B::RECORD.tail_at(self.n_blocks(), block)..];
+            let place = Place { block: block % B::RECORD.blocks, lane };
+            let codes: Codes = <B as Blocks>::Codes::get(codes, lane);
+            formats::values::<B>(&codes, B::packed_steps(tail, place), out);
+        },
+        F => for (column, x) in out.iter_mut().enumerate() {
+            *x = F::decode(&group[F::offset(lane, column)..][..F::BYTES]);
+        });
+    }
+}
+
+fn not_split(packing: &Packing) -> Error {
+    Error::NotSplit { got: packing.format.dtype(), expected: Dtype::Mxfp4 }
+}
+
+/// Fills a row beyond the matrix with the code of zero.
+fn pad_codes<B: Blocks>(n_blocks: usize, lane: usize, out: &mut [u8]) {
+    let zero = (0..=u8::MAX).find(|&code| B::meaning(code) == 0).expect("every format has zero");
+    for block in 0..n_blocks {
+        let plane = &mut out[B::RECORD.codes_at(block)..][..B::RECORD.code_bytes];
+        <B as Blocks>::Codes::put(&[zero; 32], plane, lane);
+    }
+}
+
+/// Packs file block `index` of one row.
+fn pack_block<B: Blocks>(
+    (packing, row): (&Packing, usize),
+    index: usize,
+    block: &[u8],
+    out: &mut [u8],
+) -> Result<()> {
+    B::check(block).map_err(|got| Error::ScaleIsNan { row, block: index, got })?;
+    let lane = row % GROUP_ROWS;
+    let parts = B::LEN / BLOCK_COLS;
+    let first = index * parts;
+    for part in 0..parts {
+        let plane = &mut out[B::RECORD.codes_at(first + part)..][..B::RECORD.code_bytes];
+        B::put_codes(block, part, plane, lane);
+    }
+    let tail = &mut out[B::RECORD.tail_at(packing.n_blocks(), first)..][..B::RECORD.tail_bytes];
+    B::put_tail(block, tail, Place { block: first % B::RECORD.blocks, lane });
+    Ok(())
+}
+
+fn pack_plain<B: Blocks>(at: (&Packing, usize), bytes: &[u8], out: &mut [u8]) -> Result<()> {
+    let expected = at.0.cols / B::LEN * B::BYTES;
+    if bytes.len() != expected {
+        return Err(Error::Bytes { what: "the source row", got: bytes.len(), expected });
+    }
+    bytes
+        .chunks_exact(B::BYTES)
+        .enumerate()
+        .try_for_each(|(index, block)| pack_block::<B>(at, index, block, out))
+}
+
+fn pack_split<B: Blocks>(
+    at: (&Packing, usize),
+    codes: &[u8],
+    scales: &[u8],
+    out: &mut [u8],
+) -> Result<()> {
+    use formats::mxfp4::{SPLIT_CODES, plain_block};
+    if at.0.format != Packed::Mxfp4 {
+        return Err(not_split(at.0));
+    }
+    let n_blocks = at.0.n_blocks();
+    if codes.len() != n_blocks * SPLIT_CODES {
+        let expected = n_blocks * SPLIT_CODES;
+        return Err(Error::Bytes { what: "the source row's codes", got: codes.len(), expected });
+    }
+    if scales.len() != n_blocks {
+        let (what, got) = ("the source row's scales", scales.len());
+        return Err(Error::Bytes { what, got, expected: n_blocks });
+    }
+    let (codes, _) = codes.as_chunks::<SPLIT_CODES>();
+    for (index, (codes, &scale)) in codes.iter().zip(scales).enumerate() {
+        pack_block::<B>(at, index, &plain_block(codes, scale), out)?;
+    }
+    Ok(())
+}
+
+fn pack_floats<F: Floats>(
+    packing: &Packing,
+    lane: usize,
+    bytes: &[u8],
+    out: &mut [u8],
+) -> Result<()> {
+    let expected = packing.cols * F::BYTES;
+    if bytes.len() != expected {
+        return Err(Error::Bytes { what: "the source row", got: bytes.len(), expected });
+    }
+    for (column, number) in bytes.chunks_exact(F::BYTES).enumerate() {
+        out[F::offset(lane, column)..][..F::BYTES].copy_from_slice(number);
+    }
+    Ok(())
+}
+
+impl Row<'_> {
+    /// Decodes a source row of `dtype`, as [`Dtype::dequantise_row`] does.
+    ///
+    /// # Errors
+    /// As [`Dtype::dequantise_row`]; [`Error::NotSplit`] for separate planes of a type other than
+    /// MXFP4.
+    pub fn dequantise(self, dtype: Dtype, out: &mut [f32]) -> Result<()> {
+        use formats::mxfp4::{SPLIT_CODES, plain_block};
+        let (codes, scales) = match self {
+            Row::Plain(bytes) => return dtype.dequantise_row(bytes, out),
+            Row::Split { codes, scales } => (codes, scales),
+        };
+        if dtype != Dtype::Mxfp4 {
+            return Err(Error::NotSplit { got: dtype, expected: Dtype::Mxfp4 });
+        }
+        let (blocks, rest) = codes.as_chunks::<SPLIT_CODES>();
+        let n_blocks = out.len() / BLOCK_COLS;
+        if blocks.len() != n_blocks || !rest.is_empty() {
+            let expected = n_blocks * SPLIT_CODES;
+            return Err(Error::Bytes { what: "the row's codes", got: codes.len(), expected });
+        }
+        if scales.len() != n_blocks {
+            let (what, got) = ("the row's scales", scales.len());
+            return Err(Error::Bytes { what, got, expected: n_blocks });
+        }
+        for ((codes, &scale), out) in blocks.iter().zip(scales).zip(out.chunks_mut(BLOCK_COLS)) {
+            dtype.dequantise_row(&plain_block(codes, scale), out)?;
+        }
+        Ok(())
+    }
+}

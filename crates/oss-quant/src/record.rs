@@ -1,0 +1,46 @@
+//! How packed blocks are gathered: runs of codes, each followed by the scales of the run.
+
+/// The shape of a format's records.
+///
+/// A record is `blocks` blocks of codes and then one tail of scales. The last record of a group may
+/// have fewer blocks; its tail has the full size.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record {
+    /// Blocks of 32 columns in a whole record.
+    pub(crate) blocks: usize,
+    /// Bytes of the codes of a block, a multiple of 64.
+    pub(crate) code_bytes: usize,
+    /// Bytes of the tail, a multiple of 64.
+    pub(crate) tail_bytes: usize,
+}
+
+/// One row of one block, within its record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// The block's index in the record.
+    pub(crate) block: usize,
+    /// The row's index in the group.
+    pub(crate) lane: usize,
+}
+
+impl Record {
+    /// Bytes of a group with `n_blocks` blocks in a row; `None` when they do not fit.
+    pub(crate) fn group_bytes(self, n_blocks: usize) -> Option<usize> {
+        let codes = n_blocks.checked_mul(self.code_bytes)?;
+        codes.checked_add(n_blocks.div_ceil(self.blocks).checked_mul(self.tail_bytes)?)
+    }
+
+    /// Where the codes of a block begin.
+    #[inline(always)]
+    pub(crate) const fn codes_at(self, block: usize) -> usize {
+        block / self.blocks * self.tail_bytes + block * self.code_bytes
+    }
+
+    /// Where the tail of a block's record begins.
+    #[inline(always)]
+    pub(crate) const fn tail_at(self, n_blocks: usize, block: usize) -> usize {
+        let first = block / self.blocks * self.blocks;
+        let end = if n_blocks - first < self.blocks { n_blocks } else { first + self.blocks };
+        block / self.blocks * self.tail_bytes + end * self.code_bytes
+    }
+}
