@@ -3,13 +3,17 @@
 //! The types read and write that API's JSON. Text parts of a content array are joined; parts
 //! other than text are an error of reading, since the models here know text alone.
 
+mod clock;
+mod guard;
 mod json;
+mod template;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 pub use self::json::to_json;
+pub use self::template::{Prompt, Request, Template};
 
 /// Who speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

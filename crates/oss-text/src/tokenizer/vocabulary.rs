@@ -168,28 +168,23 @@ impl Vocabulary {
     }
 
     /// Every way to cut a token into two tokens is a merge; the token with the larger score
-    /// comes first. Ways to make the same token: the longer left part first, as the conversion
-    /// in `transformers` (`SentencePieceExtractor`) orders them.
+    /// comes first, of equal scores the smaller id, of one token the cut with the smaller ids.
+    /// This is the order in the published `tokenizer.json` of Llama 2 and TinyLlama.
     fn merges_from_scores(&self, vocab: &Vocab) -> Vec<(String, String)> {
-        let mut merges: Vec<(f32, &str, &str)> = Vec::new();
+        let mut merges = Vec::new();
         for (id, token) in self.tokens.iter().enumerate() {
             if self.kind(id) != NORMAL || vocab.get(token) != Some(&(id as u32)) {
                 continue;
             }
-            for (at, _) in token.char_indices().skip(1) {
+            let cuts = token.char_indices().skip(1).filter_map(|(at, _)| {
                 let (left, right) = token.split_at(at);
-                if vocab.contains_key(left) && vocab.contains_key(right) {
-                    merges.push((self.scores[id], left, right));
-                }
-            }
+                Some((*vocab.get(left)?, *vocab.get(right)?))
+            });
+            merges.extend(cuts.map(|cut| (self.scores[id], id, cut)));
         }
-        let chars = |text: &str| text.chars().count();
-        merges.sort_by(|a, b| {
-            b.0.total_cmp(&a.0)
-                .then_with(|| chars(b.1).cmp(&chars(a.1)))
-                .then_with(|| chars(b.2).cmp(&chars(a.2)))
-        });
-        merges.iter().map(|&(_, left, right)| (left.to_owned(), right.to_owned())).collect()
+        merges.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
+        let text = |id: u32| self.tokens[id as usize].clone();
+        merges.into_iter().map(|(_, _, (left, right))| (text(left), text(right))).collect()
     }
 
     fn ready(self, parts: Parts, scheme: Scheme, adds_bos: bool, strips_space: bool) -> Ready {

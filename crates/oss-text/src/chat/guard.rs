@@ -1,0 +1,147 @@
+//! Keeping content from becoming control tokens on its way through a template.
+
+use serde_json::{Map, Value};
+
+/// Stand-ins for characters that could be part of a control token.
+pub(super) struct Guard {
+    names: Vec<String>,
+    /// (character, its stand-in).
+    pairs: Vec<(char, char)>,
+}
+
+/// How much of the content is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Level {
+    /// Every character with which a control token begins or ends.
+    Characters,
+    /// The first character of every control token's name.
+    Names,
+}
+
+impl Guard {
+    /// Chooses stand-ins, from the private use area, that neither the template nor the request
+    /// holds.
+    pub(super) fn new<'a>(
+        names: impl Iterator<Item = &'a str>,
+        source: &str,
+        context: &Map<String, Value>,
+    ) -> Self {
+        let names: Vec<String> = names.map(str::to_owned).collect();
+        let ends = |name: &String| {
+            let (first, last) = (name.chars().next(), name.chars().next_back());
+            first.into_iter().chain(last)
+        };
+        let mut characters: Vec<char> = names.iter().flat_map(ends).collect();
+        characters.sort_unstable();
+        characters.dedup();
+        let mut used = std::collections::HashSet::new();
+        let mut note = |text: &str| used.extend(text.chars().filter(|&c| is_private(c)));
+        note(source);
+        each_string(context, &mut note);
+        let free = ('\u{F0000}'..='\u{FFFFD}').filter(|c| !used.contains(c));
+        let pairs = characters.into_iter().zip(free).collect();
+        Self { names, pairs }
+    }
+
+    /// Puts stand-ins into everything that the request supplies. Tells whether there was
+    /// anything to replace.
+    pub(super) fn hide(&self, context: &mut Map<String, Value>, level: Level) -> bool {
+        let mut changed = false;
+        for (name, value) in context.iter_mut() {
+            if !TRUSTED.contains(&name.as_str()) {
+                self.hide_value(value, level, &mut changed);
+            }
+        }
+        changed
+    }
+
+    fn hide_value(&self, value: &mut Value, level: Level, changed: &mut bool) {
+        match value {
+            Value::String(text) => {
+                if let Some(hidden) = self.hide_text(text, level) {
+                    *text = hidden;
+                    *changed = true;
+                }
+            }
+            Value::Array(values) => {
+                for value in values {
+                    self.hide_value(value, level, changed);
+                }
+            }
+            Value::Object(fields) => {
+                let hidden = std::mem::take(fields).into_iter().map(|(name, mut value)| {
+                    self.hide_value(&mut value, level, changed);
+                    match self.hide_text(&name, level) {
+                        Some(hidden) => {
+                            *changed = true;
+                            (hidden, value)
+                        }
+                        None => (name, value),
+                    }
+                });
+                *fields = hidden.collect();
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+
+    fn stand_in(&self, character: char) -> Option<char> {
+        self.pairs.iter().find(|pair| pair.0 == character).map(|pair| pair.1)
+    }
+
+    /// `None`: nothing to replace.
+    fn hide_text(&self, text: &str, level: Level) -> Option<String> {
+        let begins_name = |at: usize| self.names.iter().any(|name| text[at..].starts_with(name));
+        let mut changed = false;
+        let hide = |(at, character): (usize, char)| match self.stand_in(character) {
+            Some(stand_in) if level == Level::Characters || begins_name(at) => {
+                changed = true;
+                stand_in
+            }
+            _ => character,
+        };
+        let hidden = text.char_indices().map(hide).collect();
+        changed.then_some(hidden)
+    }
+
+    /// Puts the characters back: the text, and the offsets of what was put back.
+    pub(super) fn restore(&self, written: &str) -> (String, Vec<usize>) {
+        let mut text = String::with_capacity(written.len());
+        let mut protected = Vec::new();
+        for character in written.chars() {
+            let pair = self.pairs.iter().find(|pair| pair.1 == character);
+            if pair.is_some() {
+                protected.push(text.len());
+            }
+            text.push(pair.map_or(character, |pair| pair.0));
+        }
+        (text, protected)
+    }
+}
+
+/// The variables that the program sets, not the request.
+const TRUSTED: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
+
+fn is_private(character: char) -> bool {
+    ('\u{F0000}'..='\u{FFFFD}').contains(&character)
+}
+
+fn each_string(fields: &Map<String, Value>, see: &mut impl FnMut(&str)) {
+    for (name, value) in fields {
+        see(name);
+        each_string_of(value, see);
+    }
+}
+
+fn each_string_of(value: &Value, see: &mut impl FnMut(&str)) {
+    match value {
+        Value::String(text) => see(text),
+        Value::Array(values) => {
+            for value in values {
+                each_string_of(value, see);
+            }
+        }
+        Value::Object(fields) => each_string(fields, see),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
