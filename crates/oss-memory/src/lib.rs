@@ -1,1 +1,42 @@
-//! oss-memory
+//! Memory and files: the one door between the engine and the operating system.
+//!
+//! Weights are read through maps ([`file::Map`]), results are written so that a crash cannot leave
+//! half a file ([`file::Writer`]), and large working memory comes straight from the system
+//! ([`Buffer`]).
+//!
+//! ```
+//! use oss_memory::{Buffer, Pages, file};
+//!
+//! let directory = std::env::temp_dir().join(format!("oss-memory-{}", std::process::id()));
+//! std::fs::create_dir_all(&directory)?;
+//! let path = directory.join("weights");
+//!
+//! let mut writer = file::Writer::create(&path)?;
+//! writer.append(&[1, 2, 3])?;
+//! writer.commit()?;
+//!
+//! let map = file::Map::open(&path)?;
+//! assert_eq!(map.bytes(), [1, 2, 3]);
+//!
+//! let mut scratch = Buffer::new(1 << 20, Pages::Huge)?;
+//! scratch.view_mut::<f32>()[7] = 0.5;
+//! # drop(map);
+//! # std::fs::remove_dir_all(&directory)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Invariants:
+//! - System calls occur only in the `os` module, each with a plain fallback.
+//! - Errors name the path, what was got and what was expected.
+//! - A path that [`file::Writer`] writes holds the old file or the new one, never a part.
+//!
+//! It knows no arithmetic and no file format.
+
+mod buffer;
+mod error;
+pub mod file;
+mod os;
+
+pub use buffer::{Buffer, Pages};
+pub use error::{Error, Result};
+pub use os::{HUGE_PAGE, page_size};

@@ -1,0 +1,137 @@
+//! Large zeroed memory straight from the system.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut, Range};
+
+use bytemuck::Pod;
+use memmap2::MmapMut;
+
+use crate::os::{self, Advice, HUGE_PAGE};
+use crate::{Error, Result};
+
+/// The pages that a buffer should lie on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pages {
+    /// The system's ordinary pages.
+    #[default]
+    Default,
+    /// Huge pages wherever the system has them to give while the buffer is touched (Linux's
+    /// transparent ones), ordinary pages elsewhere.
+    Huge,
+    /// Huge pages that the administrator has set aside (`vm.nr_hugepages`), otherwise as `Huge`.
+    Reserved,
+}
+
+/// Zeroed memory that begins on a page (a huge page, if it was asked for) and takes no room before
+/// it is touched.
+pub struct Buffer {
+    map: Option<MmapMut>,
+    /// Where the buffer lies in the map.
+    range: Range<usize>,
+    pages: Pages,
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (len, pages) = (self.range.len(), self.pages);
+        f.debug_struct("Buffer").field("len", &len).field("pages", &pages).finish_non_exhaustive()
+    }
+}
+
+impl Buffer {
+    /// A buffer of `bytes` zeros.
+    ///
+    /// # Errors
+    /// When the system has not that much address space.
+    pub fn new(bytes: usize, pages: Pages) -> Result<Self> {
+        if bytes == 0 {
+            return Ok(Self { map: None, range: 0..0, pages: Pages::Default });
+        }
+        match pages {
+            Pages::Default => Self::ordinary(bytes),
+            Pages::Huge => Self::transparent(bytes),
+            Pages::Reserved => Self::reserved(bytes).map_or_else(|| Self::transparent(bytes), Ok),
+        }
+    }
+
+    fn ordinary(bytes: usize) -> Result<Self> {
+        let map = os::map_memory(bytes).map_err(Error::memory("map", bytes))?;
+        Ok(Self { map: Some(map), range: 0..bytes, pages: Pages::Default })
+    }
+
+    fn transparent(bytes: usize) -> Result<Self> {
+        let room = bytes.checked_next_multiple_of(HUGE_PAGE).and_then(|b| b.checked_add(HUGE_PAGE));
+        let room = room.unwrap_or(usize::MAX);
+        let map = os::map_memory(room).map_err(Error::memory("map", bytes))?;
+        let begin = map.as_ptr().addr().next_multiple_of(HUGE_PAGE) - map.as_ptr().addr();
+        let whole = begin..begin + bytes.next_multiple_of(HUGE_PAGE);
+        // Kernels without huge pages refuse; the buffer says so by `pages`.
+        let granted = os::advise(&map[whole], Advice::HugePage).is_ok();
+        let pages = if granted { Pages::Huge } else { Pages::Default };
+        Ok(Self { map: Some(map), range: begin..begin + bytes, pages })
+    }
+
+    fn reserved(bytes: usize) -> Option<Self> {
+        let map = os::map_huge(bytes.checked_next_multiple_of(HUGE_PAGE)?).ok()?;
+        Some(Self { map: Some(map), range: 0..bytes, pages: Pages::Reserved })
+    }
+
+    /// The kind of pages that the system granted.
+    pub fn pages(&self) -> Pages {
+        self.pages
+    }
+
+    /// Gives the memory of the whole pages within `range` back to the system; they read as zero
+    /// afterwards, and bytes on pages that are partly outside stay.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    ///
+    /// # Panics
+    /// When the range passes the end.
+    pub fn release(&mut self, range: Range<usize>) -> Result<()> {
+        let len = self.len();
+        assert!(range.end <= len, "bytes {range:?} of a buffer of {len}");
+        let page = match self.pages {
+            Pages::Default | Pages::Huge => os::page_size(),
+            Pages::Reserved => HUGE_PAGE,
+        };
+        // The buffer begins on a page; its last page is whole too, since nobody else has the rest.
+        let end = if range.end == len { len } else { range.end - range.end % page };
+        let begin = range.start.next_multiple_of(page).min(end);
+        if begin == end {
+            return Ok(());
+        }
+        os::clear(&mut self[begin..end]).map_err(Error::memory("release", end - begin))
+    }
+
+    /// The buffer as numbers.
+    ///
+    /// # Panics
+    /// When its length is not a multiple of `T`'s size.
+    pub fn view<T: Pod>(&self) -> &[T] {
+        bytemuck::cast_slice(self)
+    }
+
+    /// The buffer as numbers that can be written.
+    ///
+    /// # Panics
+    /// When its length is not a multiple of `T`'s size.
+    pub fn view_mut<T: Pod>(&mut self) -> &mut [T] {
+        bytemuck::cast_slice_mut(self)
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.map.as_ref().map_or(&[], |map| &map[self.range.clone()])
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.map.as_mut().map_or(&mut [], |map| &mut map[self.range.clone()])
+    }
+}

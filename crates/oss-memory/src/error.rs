@@ -1,0 +1,76 @@
+//! What can go wrong between this crate and the operating system.
+
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// An operating error of this crate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The system refused something about a file.
+    #[error("{}: could not {action}: {source}", path.display())]
+    File {
+        /// What was tried, as in "could not open".
+        action: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A file is larger than the reader allows.
+    #[error("{}: the file has {got} bytes, expected at most {expected}", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its length in bytes.
+        got: u64,
+        /// The reader's limit.
+        expected: u64,
+    },
+    /// A file has changed its length since it was mapped.
+    #[error("{}: the file has {got} bytes, expected the {expected} that were mapped", path.display())]
+    LengthChanged {
+        /// The file.
+        path: PathBuf,
+        /// Its length in bytes now.
+        got: u64,
+        /// Its length in bytes when it was mapped.
+        expected: u64,
+    },
+    /// A range of bytes passes the end.
+    #[error("{}: bytes {got:?} were asked for, expected a range within {expected}", path.display())]
+    Range {
+        /// The file.
+        path: PathBuf,
+        /// The range asked for.
+        got: Range<usize>,
+        /// The length in bytes.
+        expected: usize,
+    },
+    /// The system has no memory, or refused something about it.
+    #[error("could not {action} {bytes} bytes of memory: {source}")]
+    Memory {
+        /// What was tried, as in "could not map".
+        action: &'static str,
+        /// How many bytes.
+        bytes: usize,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+/// The result of this crate's operations.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// Makes the error for `action` on `path`, for `map_err`.
+    pub(crate) fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::File { action, path: path.to_path_buf(), source }
+    }
+
+    /// Makes the error for `action` on `bytes` of memory, for `map_err`.
+    pub(crate) fn memory(action: &'static str, bytes: usize) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Memory { action, bytes, source }
+    }
+}

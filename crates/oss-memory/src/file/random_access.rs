@@ -1,0 +1,104 @@
+//! A file of records, read and written by position.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::path::{Path, PathBuf};
+
+use crate::{Error, Result, os};
+
+/// A file that is read and written by position, from any thread.
+///
+/// Writes that overlap in time and place leave either's bytes; nothing is durable before
+/// [`RandomAccess::sync`].
+#[derive(Debug)]
+pub struct RandomAccess {
+    path: PathBuf,
+    file: File,
+}
+
+impl RandomAccess {
+    /// Opens the file at `path` for reading and writing, and makes an empty one if there is none.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn open(path: &Path) -> Result<Self> {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(false).open(path);
+        Ok(Self { path: path.to_path_buf(), file: file.map_err(Error::file("open", path))? })
+    }
+
+    /// Opens the file at `path` for reading; writing to it fails.
+    ///
+    /// # Errors
+    /// When the system refuses, or there is no file.
+    pub fn open_read_only(path: &Path) -> Result<Self> {
+        let file = File::open(path).map_err(Error::file("open", path))?;
+        Ok(Self { path: path.to_path_buf(), file })
+    }
+
+    /// The path that it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Keeps other processes that ask the same out until this file is closed; false when one of
+    /// them has it.
+    ///
+    /// # Errors
+    /// When the file system has no locks.
+    pub fn try_lock(&self) -> Result<bool> {
+        match self.file.try_lock() {
+            Ok(()) => Ok(true),
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(source)) => Err(Error::file("lock", &self.path)(source)),
+        }
+    }
+
+    /// Length in bytes.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn len(&self) -> Result<u64> {
+        let metadata = self.file.metadata().map_err(Error::file("examine", &self.path))?;
+        Ok(metadata.len())
+    }
+
+    /// Whether the file has no bytes.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Cuts the file or lengthens it with zeros.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn set_len(&self, len: u64) -> Result<()> {
+        self.file.set_len(len).map_err(Error::file("resize", &self.path))
+    }
+
+    /// Fills `bytes` from `offset`.
+    ///
+    /// # Errors
+    /// When the system refuses or the file ends before.
+    pub fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
+        os::read_at(&self.file, bytes, offset).map_err(Error::file("read", &self.path))
+    }
+
+    /// Writes all `bytes` at `offset`; the file grows as needed.
+    ///
+    /// # Errors
+    /// When the system refuses, as on a full disk; some of the bytes may have been written.
+    pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        os::write_at(&self.file, bytes, offset).map_err(Error::file("write", &self.path))
+    }
+
+    /// Makes everything written so far durable.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn sync(&self) -> Result<()> {
+        self.file.sync_data().map_err(Error::file("synchronise", &self.path))
+    }
+}

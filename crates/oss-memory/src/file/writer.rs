@@ -1,0 +1,139 @@
+//! Replaces a file as a whole or not at all.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::{fmt, process};
+
+use crate::{Error, Result, os};
+
+/// Bytes gathered before the system is called.
+const GATHER: usize = 1 << 20;
+
+/// Tells writers of one process apart.
+static SERIAL: AtomicU64 = AtomicU64::new(0);
+
+/// Writes a temporary file beside its goal and renames it on [`Writer::commit`].
+///
+/// Who reads the path sees the old file or the new one, never a part; dropping the writer removes
+/// the temporary file and changes nothing. A process that is killed leaves the temporary file,
+/// named `.<name>.<process>-<serial>.part`, behind.
+pub struct Writer {
+    path: PathBuf,
+    temporary: PathBuf,
+    /// None once committed.
+    file: Option<BufWriter<File>>,
+}
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writer").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl Writer {
+    /// Begins a file that will be called `path`. Its directory must exist.
+    ///
+    /// # Errors
+    /// When the temporary file cannot be made.
+    pub fn create(path: &Path) -> Result<Self> {
+        let Some(name) = path.file_name() else {
+            let source = io::Error::new(io::ErrorKind::InvalidInput, "the path names no file");
+            return Err(Error::File { action: "create", path: path.to_path_buf(), source });
+        };
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let mut temporary_name = std::ffi::OsString::from(".");
+        temporary_name.push(name);
+        temporary_name.push(format!(".{}-{serial}.part", process::id()));
+        let temporary = path.with_file_name(temporary_name);
+        // A file of that name is of a dead process that had our number.
+        let file = File::create(&temporary).map_err(Error::file("create", &temporary))?;
+        let file = Some(BufWriter::with_capacity(GATHER, file));
+        Ok(Self { path: path.to_path_buf(), temporary, file })
+    }
+
+    /// Writes `bytes` at the present position.
+    ///
+    /// # Errors
+    /// When the system refuses, as on a full disk.
+    pub fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        let path = self.path.clone();
+        self.write_all(bytes).map_err(Error::file("write", &path))
+    }
+
+    /// Writes zeros until the position is a multiple of `alignment`, and returns the position.
+    ///
+    /// # Errors
+    /// When the system refuses, as on a full disk.
+    ///
+    /// # Panics
+    /// When `alignment` is 0.
+    pub fn align(&mut self, alignment: u64) -> Result<u64> {
+        assert!(alignment > 0, "an alignment must be at least 1, got {alignment}");
+        let path = self.path.clone();
+        let position = self.stream_position().map_err(Error::file("write", &path))?;
+        let aligned = position.next_multiple_of(alignment);
+        let zeros = io::copy(&mut io::Read::take(io::repeat(0), aligned - position), self);
+        zeros.map_err(Error::file("write", &path))?;
+        Ok(aligned)
+    }
+
+    /// Makes the file durable and gives it its name.
+    ///
+    /// # Errors
+    /// When the system refuses; the old file is then as it was.
+    pub fn commit(mut self) -> Result<()> {
+        let file = self.file.take().map(BufWriter::into_inner);
+        let finish = |file: io::Result<File>| {
+            file?.sync_all()?;
+            fs::rename(&self.temporary, &self.path)
+        };
+        if let Some(file) = file
+            && let Err(source) = finish(file.map_err(io::IntoInnerError::into_error))
+        {
+            drop(fs::remove_file(&self.temporary));
+            return Err(Error::File { action: "write", path: self.path.clone(), source });
+        }
+        let directory = match self.path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        os::sync_directory(directory).map_err(Error::file("synchronise", directory))
+    }
+
+    fn file(&mut self) -> &mut BufWriter<File> {
+        self.file.as_mut().expect("commit takes the writer, so nothing is written after it")
+    }
+}
+
+impl Write for Writer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file().flush()
+    }
+}
+
+impl Seek for Writer {
+    fn seek(&mut self, position: SeekFrom) -> io::Result<u64> {
+        self.file().seek(position)
+    }
+
+    fn stream_position(&mut self) -> io::Result<u64> {
+        self.file().stream_position()
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if let Some(file) = self.file.take() {
+            // What is still gathered is not worth writing.
+            drop(file.into_parts());
+            // Nobody is left to tell; a part that stays behind is harmless.
+            drop(fs::remove_file(&self.temporary));
+        }
+    }
+}

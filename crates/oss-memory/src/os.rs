@@ -1,0 +1,68 @@
+//! The operating system: the only place with system calls.
+//!
+//! Each has a plain fallback for systems that lack it; what a fallback loses is said beside it.
+
+use std::fs::File;
+use std::io;
+
+use memmap2::{Mmap, MmapMut, MmapOptions};
+
+#[cfg(not(unix))]
+mod plain;
+#[cfg(unix)]
+mod unix;
+
+#[cfg(not(unix))]
+pub use plain::page_size;
+#[cfg(not(unix))]
+pub(crate) use plain::{advise, clear, read_at, sync_directory, write_at};
+#[cfg(unix)]
+pub use unix::page_size;
+#[cfg(unix)]
+pub(crate) use unix::{advise, clear, read_at, sync_directory, write_at};
+
+/// Bytes of a huge page on the machines that have transparent ones.
+pub const HUGE_PAGE: usize = 2 << 20;
+
+/// What the system is told about the use of a range of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// It will be read from front to back.
+    Sequential,
+    /// It will be read here and there.
+    Random,
+    /// It will be needed soon: read it in the background.
+    WillNeed,
+    /// It is not needed: give its memory back. Maps of files are read again when touched, private
+    /// memory is zero.
+    DontNeed,
+    /// Back it with huge pages where possible.
+    HugePage,
+    /// Read it now; returns when it is resident (Linux 5.14).
+    PopulateRead,
+}
+
+/// Maps a whole file for reading.
+pub(crate) fn map_file(file: &File) -> io::Result<Mmap> {
+    // SAFETY: the bytes are only read, as plain bytes; that the file keeps its length while it is
+    // mapped is asked of the user in the documentation of `file::Map`.
+    #[expect(unsafe_code, reason = "a map is as good as the file behind it")]
+    unsafe {
+        MmapOptions::new().map(file)
+    }
+}
+
+/// Maps zeroed private memory that takes no room before it is touched.
+pub(crate) fn map_memory(bytes: usize) -> io::Result<MmapMut> {
+    MmapOptions::new().len(bytes).no_reserve_swap().map_anon()
+}
+
+/// Maps zeroed private memory on pages of `HUGE_PAGE` that the administrator has set aside; fails
+/// where there are none.
+pub(crate) fn map_huge(bytes: usize) -> io::Result<MmapMut> {
+    if cfg!(target_os = "linux") {
+        MmapOptions::new().len(bytes).huge(Some(21)).map_anon()
+    } else {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}

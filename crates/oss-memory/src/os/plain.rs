@@ -1,0 +1,46 @@
+//! Fallbacks for systems that are neither Linux nor macOS.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use super::Advice;
+
+/// Positioned access moves the file's one position, so it happens under this lock.
+static POSITION: Mutex<()> = Mutex::new(());
+
+/// A page of the common machines; only alignment and rounding depend on it.
+pub fn page_size() -> usize {
+    4096
+}
+
+/// Advice is not given: pages are read when touched and stay as the system decides.
+pub(crate) fn advise(_memory: &[u8], _advice: Advice) -> io::Result<()> {
+    Ok(())
+}
+
+/// Zeroes private memory; its room is not given back.
+pub(crate) fn clear(memory: &mut [u8]) -> io::Result<()> {
+    memory.fill(0);
+    Ok(())
+}
+
+/// Fills `bytes` from `offset`; one thread at a time.
+pub(crate) fn read_at(mut file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+    let _position = POSITION.lock().unwrap_or_else(PoisonError::into_inner);
+    file.seek(SeekFrom::Start(offset))?;
+    file.read_exact(bytes)
+}
+
+/// Writes all `bytes` at `offset`; one thread at a time.
+pub(crate) fn write_at(mut file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    let _position = POSITION.lock().unwrap_or_else(PoisonError::into_inner);
+    file.seek(SeekFrom::Start(offset))?;
+    file.write_all(bytes)
+}
+
+/// Directories cannot be synchronised; the file system orders a rename by itself.
+pub(crate) fn sync_directory(_directory: &Path) -> io::Result<()> {
+    Ok(())
+}

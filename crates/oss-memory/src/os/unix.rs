@@ -1,0 +1,85 @@
+//! System calls of Linux and macOS.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use super::Advice;
+
+/// Bytes of an ordinary page.
+pub fn page_size() -> usize {
+    // SAFETY: reads a constant of the system.
+    #[expect(unsafe_code, reason = "asks the system")]
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).unwrap_or(4096)
+}
+
+/// Gives advice about a file's map, as whole pages. `DontNeed` shrinks to the pages that lie
+/// inside, everything else grows.
+pub(crate) fn advise(map: &[u8], advice: Advice) -> io::Result<()> {
+    let page = page_size();
+    let (mut begin, mut end) = (map.as_ptr().addr(), map.as_ptr().addr() + map.len());
+    if advice == Advice::DontNeed {
+        (begin, end) = (begin.next_multiple_of(page), end - end % page);
+    } else {
+        begin -= begin % page;
+    }
+    let Some(advice) = number(advice) else { return Ok(()) };
+    if begin >= end {
+        return Ok(());
+    }
+    let start = map.as_ptr().with_addr(begin).cast_mut().cast();
+    // SAFETY: the pages are of the caller's map, since maps are whole pages, and no advice changes
+    // the bytes of a map of a file.
+    #[expect(unsafe_code, reason = "advises the system")]
+    let status = unsafe { libc::madvise(start, end - begin, advice) };
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Zeroes private memory that is whole pages by giving it back to the system.
+pub(crate) fn clear(memory: &mut [u8]) -> io::Result<()> {
+    // Elsewhere, memory that was given back need not read as zero.
+    if !cfg!(target_os = "linux") {
+        memory.fill(0);
+        return Ok(());
+    }
+    let (start, len) = (memory.as_mut_ptr().cast(), memory.len());
+    // SAFETY: the caller holds the memory exclusively, and zeros are a value of it.
+    #[expect(unsafe_code, reason = "gives memory back")]
+    let status = unsafe { libc::madvise(start, len, libc::MADV_DONTNEED) };
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The system's number, or none where the system has no such advice and nothing is lost.
+fn number(advice: Advice) -> Option<libc::c_int> {
+    match advice {
+        Advice::Sequential => Some(libc::MADV_SEQUENTIAL),
+        Advice::Random => Some(libc::MADV_RANDOM),
+        Advice::WillNeed => Some(libc::MADV_WILLNEED),
+        Advice::DontNeed => Some(libc::MADV_DONTNEED),
+        #[cfg(target_os = "linux")]
+        Advice::HugePage => Some(libc::MADV_HUGEPAGE),
+        #[cfg(target_os = "linux")]
+        Advice::PopulateRead => Some(libc::MADV_POPULATE_READ),
+        #[cfg(not(target_os = "linux"))]
+        Advice::HugePage => None,
+        #[cfg(not(target_os = "linux"))]
+        Advice::PopulateRead => Some(libc::MADV_WILLNEED),
+    }
+}
+
+/// Fills `bytes` from `offset`.
+pub(crate) fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+    file.read_exact_at(bytes, offset)
+}
+
+/// Writes all `bytes` at `offset`.
+pub(crate) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    file.write_all_at(bytes, offset)
+}
+
+/// Makes a rename in `directory` survive a power cut.
+pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}

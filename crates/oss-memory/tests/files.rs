@@ -1,0 +1,134 @@
+//! Files as the engine uses them.
+
+use std::fs;
+use std::path::Path;
+
+use oss_memory::file::{self, Advice, Map, RandomAccess, Writer};
+use oss_memory::{Buffer, Error, HUGE_PAGE, Pages};
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).expect("directory").map(|entry| entry.expect("entry"));
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+#[test]
+fn a_map_shows_the_file_and_takes_every_advice() {
+    let directory = tempfile::tempdir().expect("directory");
+    let path = directory.path().join("weights");
+    let bytes: Vec<u8> = (0..100_000u32).map(|index| (index % 251) as u8).collect();
+    fs::write(&path, &bytes).expect("write");
+    let map = Map::open(&path).expect("map");
+    for advice in [Advice::Sequential, Advice::Random, Advice::WillNeed, Advice::DontNeed] {
+        map.advise(5000..90_000, advice).expect("advice");
+        assert_eq!(map.clone().bytes(), bytes, "after {advice:?}");
+    }
+    let error = map.advise(0..100_001, Advice::WillNeed).expect_err("past the end");
+    assert!(error.to_string().contains("0..100001") && error.to_string().contains("weights"));
+}
+
+#[test]
+fn an_empty_file_maps_to_no_bytes_and_a_directory_is_refused() {
+    let directory = tempfile::tempdir().expect("directory");
+    let path = directory.path().join("empty");
+    fs::write(&path, []).expect("write");
+    assert_eq!(Map::open(&path).expect("map").bytes(), []);
+    assert!(matches!(Map::open(directory.path()), Err(Error::File { .. })));
+    let error = Map::open(&directory.path().join("absent")).expect_err("absent");
+    assert!(error.to_string().contains("absent: could not open"), "{error}");
+}
+
+#[test]
+fn a_truncated_file_is_found_by_its_length() {
+    let directory = tempfile::tempdir().expect("directory");
+    let path = directory.path().join("weights");
+    fs::write(&path, [7; 9000]).expect("write");
+    let map = Map::open(&path).expect("map");
+    map.verify_len().expect("unchanged");
+    fs::File::options().write(true).open(&path).expect("open").set_len(10).expect("truncate");
+    let error = map.verify_len().expect_err("truncated");
+    assert!(matches!(error, Error::LengthChanged { got: 10, expected: 9000, .. }), "{error}");
+}
+
+#[test]
+fn a_reader_refuses_more_than_its_limit() {
+    let directory = tempfile::tempdir().expect("directory");
+    let path = directory.path().join("config.json");
+    fs::write(&path, [7; 100]).expect("write");
+    assert_eq!(file::read(&path, 100).expect("read").len(), 100);
+    let error = file::read(&path, 99).expect_err("too large");
+    assert!(matches!(error, Error::TooLarge { got: 100, expected: 99, .. }), "{error}");
+}
+
+#[test]
+fn a_writer_replaces_the_file_on_commit_and_leaves_it_when_dropped() {
+    let directory = tempfile::tempdir().expect("directory");
+    let path = directory.path().join("packed");
+    fs::write(&path, "old").expect("write");
+    let map = Map::open(&path).expect("map");
+
+    let mut dropped = Writer::create(&path).expect("create");
+    dropped.append(b"half").expect("append");
+    drop(dropped);
+    assert_eq!(
+        (fs::read(&path).expect("read"), names(directory.path()).len()),
+        (b"old".to_vec(), 1)
+    );
+
+    let mut writer = Writer::create(&path).expect("create");
+    writer.append(b"new").expect("append");
+    assert_eq!(writer.align(8).expect("align"), 8);
+    writer.append(b"er").expect("append");
+    assert_eq!(fs::read(&path).expect("read"), b"old");
+    writer.commit().expect("commit");
+    assert_eq!(fs::read(&path).expect("read"), b"new\0\0\0\0\0er");
+    assert_eq!(map.bytes(), b"old", "the map of the old file stays whole");
+    assert_eq!(names(directory.path()), ["packed"]);
+}
+
+#[test]
+fn a_writer_into_a_missing_directory_names_it() {
+    let directory = tempfile::tempdir().expect("directory");
+    let error = Writer::create(&directory.path().join("absent/packed")).expect_err("no directory");
+    assert!(error.to_string().contains("absent"), "{error}");
+}
+
+#[test]
+fn positioned_access_reads_what_it_wrote_and_refuses_what_is_not_there() {
+    let directory = tempfile::tempdir().expect("directory");
+    let path = directory.path().join("slots");
+    let slots = RandomAccess::open(&path).expect("open");
+    assert!(slots.is_empty().expect("len"));
+    assert!(slots.try_lock().expect("lock"));
+    assert!(!RandomAccess::open(&path).expect("open").try_lock().expect("lock"));
+    slots.write_at(b"slot", 4096).expect("write");
+    slots.sync().expect("sync");
+    let mut bytes = [0; 4];
+    slots.read_at(&mut bytes, 4096).expect("read");
+    assert_eq!((&bytes, slots.len().expect("len")), (b"slot", 4100));
+    let error = slots.read_at(&mut bytes, 4097).expect_err("past the end");
+    assert!(error.to_string().contains("slots: could not read"), "{error}");
+    let reader = RandomAccess::open_read_only(&path).expect("open");
+    assert!(reader.write_at(b"no", 0).is_err());
+}
+
+#[test]
+fn a_buffer_is_zero_aligned_and_zero_again_after_release() {
+    for pages in [Pages::Default, Pages::Huge, Pages::Reserved] {
+        let mut buffer = Buffer::new(3 * HUGE_PAGE + 100, pages).expect("memory");
+        assert_eq!(buffer.len(), 3 * HUGE_PAGE + 100);
+        let alignment = if pages == Pages::Default { 4096 } else { HUGE_PAGE };
+        assert!(buffer.as_ptr().addr().is_multiple_of(alignment), "{pages:?}");
+        assert!(buffer.iter().all(|&byte| byte == 0));
+        buffer.view_mut::<u32>().fill(u32::MAX);
+        buffer.release(0..HUGE_PAGE).expect("release");
+        assert!(buffer[..HUGE_PAGE].iter().all(|&byte| byte == 0));
+        assert!(buffer[HUGE_PAGE..].iter().all(|&byte| byte == 0xff));
+        buffer.release(HUGE_PAGE + 1..HUGE_PAGE + 4000).expect("no whole page");
+        assert!(buffer[HUGE_PAGE..].iter().all(|&byte| byte == 0xff));
+        buffer.release(0..buffer.len()).expect("release");
+        assert!(buffer.iter().all(|&byte| byte == 0));
+    }
+    assert!(Buffer::new(0, Pages::Huge).expect("empty").is_empty());
+    let error = Buffer::new(usize::MAX, Pages::Huge).expect_err("too much");
+    assert!(matches!(error, Error::Memory { bytes: usize::MAX, .. }), "{error}");
+}
