@@ -47,6 +47,9 @@ pub enum Error {
         /// One page of the largest group, in bytes.
         expected: usize,
     },
+    /// Memory or a file could not be had.
+    #[error(transparent)]
+    Memory(#[from] oss_memory::Error),
     /// A book-keeping rule does not hold; only [`crate::KvCache::validate`] reports it.
     #[error("cache book-keeping: {what}: got {got}, expected {expected}")]
     Inconsistent {

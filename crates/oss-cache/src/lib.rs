@@ -53,6 +53,7 @@ mod pool;
 mod reuse;
 mod sequence;
 mod shape;
+pub mod simulate;
 mod stats;
 mod tree;
 

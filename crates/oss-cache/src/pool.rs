@@ -7,6 +7,8 @@
 
 use std::ops::Range;
 
+use oss_memory::{Buffer, Pages};
+
 use crate::shape::Layout;
 use crate::{Error, Result};
 
@@ -40,7 +42,7 @@ struct GroupPages {
 /// The pages of all groups.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    arena: Vec<u8>,
+    arena: Buffer,
     refs: Vec<u32>,
     /// Whether the prefix tree is one of a page's owners.
     in_tree: Vec<bool>,
@@ -61,7 +63,7 @@ impl Pool {
         }
         let n_extents = n_extents.min(most);
         Ok(Pool {
-            arena: vec![0; n_extents * layout.extent_bytes],
+            arena: Buffer::new(n_extents * layout.extent_bytes, Pages::Huge)?,
             refs: vec![0; n_extents << layout.extent_shift],
             in_tree: vec![false; n_extents << layout.extent_shift],
             extents: vec![Extent { group: 0, listed_at: u32::MAX, free: 0 }; n_extents],

@@ -372,7 +372,7 @@ impl KvCache {
         let block = self.sequences.get(id).block;
         let mut at = block;
         while at != ROOT {
-            self.policy.touch(at);
+            self.policy.renew(at);
             at = self.tree.node(at).parent;
         }
         self.tree.node_mut(block).pins -= 1;

@@ -35,6 +35,14 @@ impl Policy for Lfu {
         }
     }
 
+    fn renew(&mut self, key: u32) {
+        if let Some(uses) = self.uses.get_mut(key) {
+            let list = &mut self.lists[usize::from(*uses)];
+            self.links.unlink(list, key);
+            self.links.push_back(list, key);
+        }
+    }
+
     fn remove(&mut self, key: u32) {
         if let Some(uses) = self.uses.take(key) {
             self.links.unlink(&mut self.lists[usize::from(uses)], key);

@@ -23,6 +23,10 @@ impl Policy for Lru {
         }
     }
 
+    fn renew(&mut self, key: u32) {
+        self.touch(key);
+    }
+
     fn remove(&mut self, key: u32) {
         if self.present.take(key).is_some() {
             self.links.unlink(&mut self.list, key);

@@ -19,6 +19,8 @@ impl Policy for Random {
 
     fn touch(&mut self, _key: u32) {}
 
+    fn renew(&mut self, _key: u32) {}
+
     fn remove(&mut self, key: u32) {
         if let Some(at) = self.at.take(key) {
             self.keys.swap_remove(at);
