@@ -1,0 +1,275 @@
+//! A model's files as one list of named tensors.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use oss_memory::file::{self, Advice};
+
+use crate::error::{Error, Result, shown};
+use crate::fingerprint::Fingerprint;
+use crate::metadata::Metadata;
+use crate::source::Source;
+use crate::tensor::{Data, Span, Tensor, TensorInfo};
+use crate::{fingerprint, gguf, safetensors};
+
+/// The largest side file that is read: the largest tokenizer.json takes some 30 MB.
+const SIDE_FILE_LIMIT: u64 = 256 << 20;
+
+/// Which format a container has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// One GGUF file, or the parts of a split one.
+    Gguf,
+    /// One safetensors file, or shards with an index.
+    Safetensors,
+}
+
+/// A model's files, opened: headers read and checked, contents mapped and untouched.
+pub struct Container {
+    kind: Kind,
+    path: PathBuf,
+    sources: Vec<Source>,
+    /// The length of each file's header.
+    header_bytes: Vec<usize>,
+    metadata: Metadata,
+    tensors: Vec<TensorInfo>,
+    index: HashMap<String, usize>,
+    side: Side,
+}
+
+/// Where side files come from.
+enum Side {
+    /// The format keeps everything inside.
+    None,
+    /// From a folder.
+    Folder(PathBuf),
+    /// From memory.
+    Memory(Vec<(String, Vec<u8>)>),
+}
+
+/// What the readers of the formats hand over.
+pub(crate) struct Parts {
+    pub(crate) metadata: Metadata,
+    pub(crate) tensors: Vec<TensorInfo>,
+    pub(crate) header_bytes: Vec<usize>,
+    pub(crate) sources: Vec<Source>,
+}
+
+impl Container {
+    /// Opens a model: a GGUF file (any part of a split one), a safetensors file, a
+    /// `model.safetensors.index.json`, or a directory that holds `model.safetensors` or such an
+    /// index. The format is told by the content, not by the name.
+    ///
+    /// Only headers are read: a file of 12 GB opens in milliseconds.
+    ///
+    /// # Errors
+    /// [`Error::NotAModel`] when nothing of the kind is there, [`Error::File`] when the system
+    /// refuses, and all others when the content is not sound.
+    pub fn open(path: &Path) -> Result<Container> {
+        if path.is_dir() {
+            return safetensors::open_directory(path)
+                .and_then(|parts| Container::new(Kind::Safetensors, path, folder(path), parts));
+        }
+        let beside = folder(path.parent().unwrap_or(Path::new("")));
+        if path.to_str().is_some_and(|name| name.ends_with(safetensors::INDEX_SUFFIX)) {
+            let parts = safetensors::open_index(path)?;
+            return Container::new(Kind::Safetensors, path, beside, parts);
+        }
+        let source = Source::open(path)?;
+        match detect(&source)? {
+            Kind::Gguf => Container::new(Kind::Gguf, path, Side::None, gguf::open(source)?),
+            Kind::Safetensors => {
+                let parts = safetensors::open_file(source)?;
+                Container::new(Kind::Safetensors, path, beside, parts)
+            }
+        }
+    }
+
+    /// A container of bytes in memory, such as a model inside the program: a GGUF or a
+    /// safetensors file. `name` takes the place of the path in errors; side files come from
+    /// `side_files`, pairs of name and content.
+    ///
+    /// # Errors
+    /// As for [`Container::open`].
+    pub fn from_bytes(
+        name: &str,
+        bytes: impl Into<Cow<'static, [u8]>>,
+        side_files: Vec<(String, Vec<u8>)>,
+    ) -> Result<Container> {
+        let source = Source::memory(name, bytes.into());
+        let kind = detect(&source)?;
+        let parts = match kind {
+            Kind::Gguf => gguf::open(source)?,
+            Kind::Safetensors => safetensors::open_file(source)?,
+        };
+        Container::new(kind, Path::new(name), Side::Memory(side_files), parts)
+    }
+
+    fn new(kind: Kind, path: &Path, side: Side, parts: Parts) -> Result<Container> {
+        let Parts { metadata, tensors, header_bytes, sources } = parts;
+        let mut index = HashMap::with_capacity(tensors.len());
+        for (number, tensor) in tensors.iter().enumerate() {
+            if let Some(other) = index.insert(tensor.name.clone(), number) {
+                let other: &TensorInfo = &tensors[other];
+                let got =
+                    format!("a second one, first in {}", sources[other.data.file].path().display());
+                let file = sources[tensor.data.file].path();
+                return Err(Error::tensor(file, &tensor.name, "name", got, "every name once"));
+            }
+        }
+        let path = path.to_path_buf();
+        Ok(Container { kind, path, sources, header_bytes, metadata, tensors, index, side })
+    }
+
+    /// The format.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The path that was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The files with tensors, in the order of parts or shards.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.sources.iter().map(Source::path)
+    }
+
+    /// The bytes of all files together.
+    pub fn file_bytes(&self) -> u64 {
+        self.sources.iter().map(|source| source.bytes().len() as u64).sum()
+    }
+
+    /// A key for caches of what was made from this model: headers, sizes and samples of the
+    /// contents, not the path. Reads headers and at most 64 pages of each file.
+    pub fn fingerprint(&self) -> Fingerprint {
+        let files = self.sources.iter().zip(&self.header_bytes);
+        fingerprint::of(files.map(|(source, &header)| (source.bytes(), header)))
+    }
+
+    /// GGUF's key/value pairs (of a split file: the first part's). Empty for safetensors.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// A file beside the tensors, such as `config.json` or `tokenizer.json`: `None` when there is
+    /// none of that name, or when the format has no files beside it.
+    ///
+    /// # Errors
+    /// When the file is there and cannot be read, or is larger than 256 MiB.
+    ///
+    /// # Panics
+    /// When `name` is more than a file name.
+    pub fn side_file(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        assert!(is_plain_name(name), "side file: got {name:?}, expected a file name");
+        match &self.side {
+            Side::None => Ok(None),
+            Side::Memory(files) => {
+                Ok(files.iter().find(|(other, _)| other == name).map(|(_, bytes)| bytes.clone()))
+            }
+            Side::Folder(folder) => {
+                let path = folder.join(name);
+                match path.exists() {
+                    true => Ok(Some(file::read(&path, SIDE_FILE_LIMIT)?)),
+                    false => Ok(None),
+                }
+            }
+        }
+    }
+
+    /// All tensors in the order of the files.
+    pub fn tensors(&self) -> impl Iterator<Item = &TensorInfo> {
+        self.tensors.iter()
+    }
+
+    /// The tensor of that name.
+    ///
+    /// # Errors
+    /// [`Error::MissingTensor`] when there is none.
+    pub fn tensor(&self, name: &str) -> Result<Tensor<'_>> {
+        self.find(name).ok_or_else(|| Error::MissingTensor {
+            file: self.path.clone(),
+            tensor: shown(name),
+            count: self.tensors.len(),
+        })
+    }
+
+    /// The tensor of that name, when there is one.
+    pub fn find(&self, name: &str) -> Option<Tensor<'_>> {
+        let info = &self.tensors[*self.index.get(name)?];
+        let data = match info.scales {
+            None => Data::Plain(self.span(info.data)),
+            Some(scales) => Data::Split { codes: self.span(info.data), scales: self.span(scales) },
+        };
+        Some(Tensor { info, data })
+    }
+
+    fn span(&self, span: Span) -> &[u8] {
+        &self.sources[span.file].bytes()[span.start..span.end]
+    }
+
+    /// Tells the system that the tensor's pages are not needed any more, as after packing them.
+    /// They are read again when touched again.
+    pub fn release(&self, name: &str) {
+        self.advise(name, Advice::DontNeed);
+    }
+
+    /// Tells the system that the tensor's pages are needed soon.
+    pub fn prefetch(&self, name: &str) {
+        self.advise(name, Advice::WillNeed);
+    }
+
+    /// Advice is a hint: a system that refuses it changes speed, not results.
+    fn advise(&self, name: &str, advice: Advice) {
+        let Some(&number) = self.index.get(name) else { return };
+        let info = &self.tensors[number];
+        for span in [Some(info.data), info.scales].into_iter().flatten() {
+            let _hint = self.sources[span.file].advise(span.start..span.end, advice);
+        }
+    }
+}
+
+impl std::fmt::Debug for Container {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Container")
+            .field("kind", &self.kind)
+            .field("path", &self.path)
+            .field("files", &self.sources)
+            .field("tensors", &self.tensors.len())
+            .finish_non_exhaustive()
+    }
+}
+
+fn folder(path: &Path) -> Side {
+    Side::Folder(path.to_path_buf())
+}
+
+/// Whether `name` names something in a folder and nothing above or below it.
+pub(crate) fn is_plain_name(name: &str) -> bool {
+    let mut parts = Path::new(name).components();
+    let first = parts.next();
+    matches!(first, Some(std::path::Component::Normal(part)) if part == name)
+        && parts.next().is_none()
+}
+
+/// Tells the format by the content.
+fn detect(source: &Source) -> Result<Kind> {
+    let bytes = source.bytes();
+    if bytes.starts_with(gguf::MAGIC) {
+        return Ok(Kind::Gguf);
+    }
+    // A safetensors file has no magic: eight bytes of length, then a JSON object.
+    let named = source.path().extension().is_some_and(|extension| extension == "safetensors");
+    if named || bytes.get(8) == Some(&b'{') {
+        return Ok(Kind::Safetensors);
+    }
+    let start: Vec<String> = bytes.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let got = match start.is_empty() {
+        true => "an empty file".to_string(),
+        false => format!("a file that starts with {}", start.join(" ")),
+    };
+    let expected = "a GGUF or safetensors file".to_string();
+    Err(Error::NotAModel { file: source.path().to_path_buf(), got, expected })
+}

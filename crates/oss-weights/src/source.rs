@@ -1,0 +1,64 @@
+//! The bytes of one file: mapped, or in memory.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use oss_memory::file::{Advice, Map};
+
+use crate::error::Result;
+
+/// One file of a container. Clones share the bytes.
+#[derive(Clone)]
+pub(crate) struct Source {
+    path: Arc<PathBuf>,
+    bytes: Bytes,
+}
+
+#[derive(Clone)]
+enum Bytes {
+    Map(Map),
+    Memory(Arc<Cow<'static, [u8]>>),
+}
+
+impl Source {
+    /// Maps the file at `path`.
+    pub(crate) fn open(path: &Path) -> Result<Source> {
+        let map = Map::open(path)?;
+        Ok(Source { path: Arc::new(path.to_path_buf()), bytes: Bytes::Map(map) })
+    }
+
+    /// Bytes in memory; `name` takes the place of the path in errors.
+    pub(crate) fn memory(name: &str, bytes: Cow<'static, [u8]>) -> Source {
+        let bytes = Bytes::Memory(Arc::new(bytes));
+        Source { path: Arc::new(PathBuf::from(name)), bytes }
+    }
+
+    /// The path that errors name.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The whole file.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match &self.bytes {
+            Bytes::Map(map) => map.bytes(),
+            Bytes::Memory(bytes) => bytes,
+        }
+    }
+
+    /// Tells the system about the pages of `range`; nothing for bytes in memory.
+    pub(crate) fn advise(&self, range: Range<usize>, advice: Advice) -> Result<()> {
+        match &self.bytes {
+            Bytes::Map(map) => Ok(map.advise(range, advice)?),
+            Bytes::Memory(_) => Ok(()),
+        }
+    }
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({} bytes)", self.path.display(), self.bytes().len())
+    }
+}
