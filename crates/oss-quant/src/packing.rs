@@ -260,27 +260,23 @@ impl Packing {
         if out.len() != expected {
             return Err(Error::Bytes { what: "the packed group", got: out.len(), expected });
         }
+        // Rows beyond the matrix stay like this: in every format zero bytes are worth zero.
         out.fill(0);
         let first = g * GROUP_ROWS;
-        with_format!(self.format,
-        B => {
-            for index in self.rows.min(first + GROUP_ROWS)..first + GROUP_ROWS {
-                pad_codes::<B>(self.n_blocks(), index - first, out);
-            }
-            for index in first..self.rows.min(first + GROUP_ROWS) {
-                let at = (self, index);
-                match row(index) {
-                    Row::Plain(bytes) => pack_plain::<B>(at, bytes, out)?,
-                    Row::Split { codes, scales } => pack_split::<B>(at, codes, scales, out)?,
+        for index in first..self.rows.min(first + GROUP_ROWS) {
+            let source = row(index);
+            with_format!(self.format,
+            B => match source {
+                Row::Plain(bytes) => pack_plain::<B>(self, index, bytes, out)?,
+                Row::Split { codes, scales } => {
+                    pack_split::<B>(self, index, (codes, scales), out)?;
                 }
-            }
-        },
-        F => for index in first..self.rows.min(first + GROUP_ROWS) {
-            match row(index) {
-                Row::Plain(bytes) => pack_floats::<F>(self, index - first, bytes, out)?,
+            },
+            F => match source {
+                Row::Plain(bytes) => pack_floats::<F>(self, index % GROUP_ROWS, bytes, out)?,
                 Row::Split { .. } => return Err(not_split(self)),
-            }
-        });
+            });
+        }
         Ok(())
     }
 
@@ -312,15 +308,6 @@ fn not_split(packing: &Packing) -> Error {
     Error::NotSplit { got: packing.format.dtype(), expected: Dtype::Mxfp4 }
 }
 
-/// Fills a row beyond the matrix with the code of zero.
-fn pad_codes<B: Blocks>(n_blocks: usize, lane: usize, out: &mut [u8]) {
-    let zero = (0..=u8::MAX).find(|&code| B::meaning(code) == 0).expect("every format has zero");
-    for block in 0..n_blocks {
-        let plane = &mut out[B::RECORD.codes_at(block)..][..B::RECORD.code_bytes];
-        <B as Blocks>::Codes::put(&[zero; 32], plane, lane);
-    }
-}
-
 /// Packs file block `index` of one row.
 fn pack_block<B: Blocks>(
     (packing, row): (&Packing, usize),
@@ -341,28 +328,33 @@ fn pack_block<B: Blocks>(
     Ok(())
 }
 
-fn pack_plain<B: Blocks>(at: (&Packing, usize), bytes: &[u8], out: &mut [u8]) -> Result<()> {
-    let expected = at.0.cols / B::LEN * B::BYTES;
+fn pack_plain<B: Blocks>(
+    packing: &Packing,
+    row: usize,
+    bytes: &[u8],
+    out: &mut [u8],
+) -> Result<()> {
+    let expected = packing.cols / B::LEN * B::BYTES;
     if bytes.len() != expected {
         return Err(Error::Bytes { what: "the source row", got: bytes.len(), expected });
     }
     bytes
         .chunks_exact(B::BYTES)
         .enumerate()
-        .try_for_each(|(index, block)| pack_block::<B>(at, index, block, out))
+        .try_for_each(|(index, block)| pack_block::<B>((packing, row), index, block, out))
 }
 
 fn pack_split<B: Blocks>(
-    at: (&Packing, usize),
-    codes: &[u8],
-    scales: &[u8],
+    packing: &Packing,
+    row: usize,
+    (codes, scales): (&[u8], &[u8]),
     out: &mut [u8],
 ) -> Result<()> {
     use formats::mxfp4::{SPLIT_CODES, plain_block};
-    if at.0.format != Packed::Mxfp4 {
-        return Err(not_split(at.0));
+    if packing.format != Packed::Mxfp4 {
+        return Err(not_split(packing));
     }
-    let n_blocks = at.0.n_blocks();
+    let n_blocks = packing.n_blocks();
     if codes.len() != n_blocks * SPLIT_CODES {
         let expected = n_blocks * SPLIT_CODES;
         return Err(Error::Bytes { what: "the source row's codes", got: codes.len(), expected });
@@ -373,7 +365,7 @@ fn pack_split<B: Blocks>(
     }
     let (codes, _) = codes.as_chunks::<SPLIT_CODES>();
     for (index, (codes, &scale)) in codes.iter().zip(scales).enumerate() {
-        pack_block::<B>(at, index, &plain_block(codes, scale), out)?;
+        pack_block::<B>((packing, row), index, &plain_block(codes, scale), out)?;
     }
     Ok(())
 }
