@@ -1,1 +1,66 @@
-//! oss-model
+//! Model architectures and the forward page.
+//!
+//! A model is four nouns: [`Config`] (its numbers), [`Weights`] (packed matrices), [`State`]
+//! (scratch, allocated once) and the cache of keys and values. [`forward`] takes a [`Batch`] of
+//! rows, in any mix of prompts and decoding, to hidden rows; [`head`] takes those to logits. Both
+//! are one page, `forward.rs`, the same for every architecture: what differs is data.
+//!
+//! ```no_run
+//! use oss_model::{Batch, HeadRequest, LoadOptions, Model, Row, State, forward, head};
+//! use std::{path::Path, sync::Arc};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let container = Arc::new(oss_weights::Container::open(Path::new("model.gguf"))?);
+//! let options = LoadOptions {
+//!     isa: oss_simd::Isa::detect()?,
+//!     activation: oss_kernels::Activation::Int8,
+//!     kv_format: oss_quant::kv::KvFormat::Bf16,
+//!     progress: None,
+//! };
+//! let model = Model::load(container, options)?;
+//! let team = oss_threads::Team::new(2)?;
+//! let mut state = State::new(&model.config, 64, team.threads());
+//! let mut cache = oss_cache::KvCache::new(model.cache_shape(), 64 << 20)?;
+//! let sequence = cache.create();
+//! let row = Row { sequence, position: 0, token: 1, wanted: true };
+//! forward(&model, &team, &mut state, &mut cache, Batch { rows: &[row] }, 0..model.config.layers.len())?;
+//! let logits = head(&model, &team, &mut state, 0..1, HeadRequest::Full);
+//! # let _ = logits;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Invariants
+//! - A row's result depends on the tokens before it in its sequence and on nothing else: not on the
+//!   batch, the chunk it came in, or the number of threads.
+//! - Every constant comes from the file; what is not understood is an error.
+//!
+//! # What it does not do
+//! It knows no text, no sampling and no requests.
+#![forbid(unsafe_code)]
+
+mod arch;
+mod batch;
+mod block;
+mod config;
+mod error;
+mod forward;
+mod model;
+mod plan;
+mod rope;
+mod source;
+mod state;
+mod weights;
+
+pub use arch::describe;
+pub use batch::{Batch, Row};
+pub use config::{Config, FeedForward, LayerConfig, RopeConfig, RopeScaling};
+pub use error::{Error, Result};
+pub use forward::{HeadRequest, forward, head};
+pub use model::{LoadOptions, Model};
+pub use plan::{
+    ExpertsPlan, FeedForwardPlan, LayerPlan, MatrixPlan, ModelPlan, NetworkPlan, Rows, VectorPlan,
+};
+pub use rope::Rope;
+pub use state::{Event, Probe, State};
+pub use weights::{ExpertGuard, Fused, Network, Progress, Stored, Weights};

@@ -1,0 +1,126 @@
+//! Matrix times rows: `out[t][r] = Σ_k w[r][k] x[t][k]`.
+//!
+//! One kernel per way of storing weights ([`codes`], [`values`], [`floats`]), generic over format
+//! and instruction set. A call computes some groups of 16 output rows for some input rows. The sum
+//! over k runs in one fixed order whatever the number of input rows, so that a token's result does
+//! not depend on its company.
+
+mod codes;
+mod floats;
+mod values;
+
+use crate::{Activation, Input};
+use oss_quant::{CodeFormat, FloatFormat, Matrix, Visitor};
+use oss_simd::Isa;
+use std::ops::Range;
+
+/// Output rows in a group of the packed layout.
+pub const GROUP_ROWS: usize = 16;
+
+/// One call of [`linear`].
+#[derive(Clone, Copy, Debug)]
+pub struct Product<'a> {
+    /// The weights, `[n, k]`.
+    pub matrix: Matrix<'a>,
+    /// The activations, `[rows, stride ≥ k]`.
+    pub input: Input<'a>,
+    /// How they meet.
+    pub activation: Activation,
+}
+
+/// Multiplies input rows `rows` with the groups `groups` of 16 weight rows each; writes
+/// `out[t · 16 groups.len() + r]` for the t-th of `rows` and the r-th of the weight rows. Padding
+/// rows of the last group give zeros.
+///
+/// # Panics
+/// When a row or group is outside, or `out` is not `rows.len() × 16 groups.len()`.
+pub fn linear(isa: Isa, product: Product<'_>, rows: &[u32], groups: Range<usize>, out: &mut [f32]) {
+    let Product { matrix, input, .. } = product;
+    let packing = matrix.packing;
+    assert!(groups.end <= packing.groups(), "groups {groups:?} of {}", packing.groups());
+    assert!(input.stride >= packing.cols, "stride {} of {} columns", input.stride, packing.cols);
+    let expected = rows.len() * groups.len() * GROUP_ROWS;
+    assert_eq!(out.len(), expected, "rows {} × groups {}", rows.len(), groups.len());
+    packing.format.visit(Call { isa, product, rows, groups, out });
+}
+
+struct Call<'a, 'b> {
+    isa: Isa,
+    product: Product<'a>,
+    rows: &'b [u32],
+    groups: Range<usize>,
+    out: &'b mut [f32],
+}
+
+impl Visitor for Call<'_, '_> {
+    type Output = ();
+
+    fn codes<F: CodeFormat>(self) {
+        let Call { isa, product, rows, groups, out } = self;
+        if product.activation == Activation::Int8 {
+            isa.run(codes::Codes::<F>::new(product, rows, groups, out));
+        } else {
+            isa.run(values::Values::<F>::new(product, rows, groups, out));
+        }
+    }
+
+    fn floats<F: FloatFormat>(self) {
+        let Call { isa, product, rows, groups, out } = self;
+        isa.run(floats::Floats::<F>::new(product, rows, groups, out));
+    }
+}
+
+/// What the three kernels share: the walk over groups and tiles of input rows.
+struct Walk<'a, 'b> {
+    product: Product<'a>,
+    rows: &'b [u32],
+    groups: Range<usize>,
+    out: &'b mut [f32],
+}
+
+impl<'a> Walk<'a, '_> {
+    /// Calls `tile(self, group bytes, first row of the tile, row count, first output)` for each
+    /// group and each tile of 8, 4 or 1 input rows (no more than `widest`).
+    #[inline(always)]
+    fn for_each_tile(
+        &mut self,
+        widest: usize,
+        mut tile: impl FnMut(&'a [u8], &[u32], &mut [f32], usize),
+    ) {
+        let group_bytes = self.product.matrix.packing.group_bytes();
+        let columns = self.groups.len() * GROUP_ROWS;
+        let first_group = self.groups.start;
+        for group in self.groups.clone() {
+            let bytes = &self.product.matrix.bytes[group * group_bytes..][..group_bytes];
+            let column = (group - first_group) * GROUP_ROWS;
+            let mut t = 0;
+            while t < self.rows.len() {
+                let left = self.rows.len() - t;
+                let n = if left >= 8 && widest >= 8 {
+                    8
+                } else if left >= 4 && widest >= 4 {
+                    4
+                } else {
+                    1
+                };
+                let out = &mut self.out[t * columns + column..];
+                tile(bytes, &self.rows[t..t + n], out, columns);
+                t += n;
+            }
+        }
+    }
+}
+
+/// Stores a tile's vectors: vector t to `out[t · columns..]`.
+#[inline(always)]
+fn store_tile<S: oss_simd::Simd, const T: usize>(
+    s: S,
+    tile: [S::F32; T],
+    out: &mut [f32],
+    columns: usize,
+) {
+    for (t, v) in tile.into_iter().enumerate() {
+        let out = &mut out[t * columns..][..GROUP_ROWS];
+        s.store(v, out.try_into().expect("16 outputs"));
+    }
+}

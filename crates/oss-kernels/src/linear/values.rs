@@ -1,0 +1,96 @@
+//! Codes times numbers: the codes become numbers in registers, sums run in single precision per
+//! half block of 16 columns.
+
+use super::{Product, Walk, store_tile};
+use oss_quant::CodeFormat;
+use oss_simd::{Kernel, Simd};
+use std::{marker::PhantomData, ops::Range};
+
+pub(super) struct Values<'a, 'b, F> {
+    walk: Walk<'a, 'b>,
+    format: PhantomData<F>,
+}
+
+impl<'a, 'b, F: CodeFormat> Values<'a, 'b, F> {
+    pub(super) fn new(
+        product: Product<'a>,
+        rows: &'b [u32],
+        groups: Range<usize>,
+        out: &'b mut [f32],
+    ) -> Self {
+        Self { walk: Walk { product, rows, groups, out }, format: PhantomData }
+    }
+}
+
+impl<F: CodeFormat> Kernel for Values<'_, '_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, s: S) {
+        let product = self.walk.product;
+        self.walk.for_each_tile(4, |group, rows, out, columns| match rows.len() {
+            4 => store_tile(s, tile::<S, F, 4>(s, product, group, rows), out, columns),
+            _ => store_tile(s, tile::<S, F, 1>(s, product, group, rows), out, columns),
+        });
+    }
+}
+
+#[inline(always)]
+fn tile<S: Simd, F: CodeFormat, const T: usize>(
+    s: S,
+    product: Product<'_>,
+    group: &[u8],
+    rows: &[u32],
+) -> [S::F32; T] {
+    let n_blocks = product.matrix.packing.cols.div_ceil(32);
+    let input = product.input;
+    let stride = input.stride;
+    let row: [usize; T] = std::array::from_fn(|t| rows[t] as usize);
+    let values: [&[f32]; T] = std::array::from_fn(|t| &input.values[row[t] * stride..][..stride]);
+    let mut acc = [s.zero(); T];
+    for block in 0..n_blocks {
+        let x: [&[f32; 32]; T] = std::array::from_fn(|t| {
+            values[t][32 * block..32 * block + 32].try_into().expect("32 values")
+        });
+        let (mut low, mut high) = ([s.zero(); T], [s.zero(); T]);
+        for j in 0..4 {
+            let (bottom, top) = F::pair(s, group, n_blocks, block, j);
+            let (bottom, top) = (numbers::<S, F>(s, bottom), numbers::<S, F>(s, top));
+            for b in 0..4 {
+                for t in 0..T {
+                    low[t] = s.fma(bottom[b], s.splat(x[t][4 * j + b]), low[t]);
+                    high[t] = s.fma(top[b], s.splat(x[t][16 + 4 * j + b]), high[t]);
+                }
+            }
+        }
+        let (scale_low, scale_high) = F::scales(s, group, n_blocks, block);
+        for t in 0..T {
+            acc[t] = s.fma(low[t], scale_low, acc[t]);
+            acc[t] = s.fma(high[t], scale_high, acc[t]);
+        }
+        if F::HAS_MIN {
+            let (min_low, min_high) = F::mins(s, group, n_blocks, block);
+            for t in 0..T {
+                let sums = &input.value_sums[row[t] * (stride / 16) + 2 * block..][..2];
+                acc[t] = s.fma(min_low, s.splat(-sums[0]), acc[t]);
+                acc[t] = s.fma(min_high, s.splat(-sums[1]), acc[t]);
+            }
+        }
+    }
+    acc
+}
+
+/// The four codes of each lane as numbers, the format's zero taken off (exact).
+#[inline(always)]
+fn numbers<S: Simd, F: CodeFormat>(s: S, codes: S::U8) -> [S::F32; 4] {
+    let lanes = s.u8_as_i32(codes);
+    let byte = s.splat_i32(255);
+    let zero = s.splat_i32(F::ZERO);
+    [
+        s.and_i32(lanes, byte),
+        s.and_i32(s.shr_i32::<8>(lanes), byte),
+        s.and_i32(s.shr_i32::<16>(lanes), byte),
+        s.shr_i32::<24>(lanes),
+    ]
+    .map(|code| s.i32_to_f32(s.sub_i32(code, zero)))
+}

@@ -1,0 +1,173 @@
+//! Matrix products of every weight type against double precision, and against themselves.
+
+use oss_kernels::{Activation, Input, InputRow, Product, linear, prepare};
+use oss_quant::{Dtype, Matrix, Packing, Row};
+use oss_simd::Isa;
+use oss_testing::{Seeded, assert_close};
+
+/// Rows of activations with room for all forms.
+struct Rows {
+    stride: usize,
+    values: Vec<f32>,
+    value_sums: Vec<f32>,
+    codes: Vec<i8>,
+    scales: Vec<f32>,
+    sums: Vec<i32>,
+}
+
+impl Rows {
+    fn new(isa: Isa, activation: Activation, x: &[Vec<f32>]) -> Self {
+        let (n, stride) = (x.len(), x[0].len().next_multiple_of(32));
+        let mut rows = Self {
+            stride,
+            values: vec![0.0; n * stride],
+            value_sums: vec![0.0; n * stride / 16],
+            codes: vec![0; n * stride],
+            scales: vec![0.0; n * stride / 32],
+            sums: vec![0; n * stride / 16],
+        };
+        for (i, x) in x.iter().enumerate() {
+            let row = InputRow {
+                values: &mut rows.values[i * stride..][..stride],
+                value_sums: &mut rows.value_sums[i * stride / 16..][..stride / 16],
+                codes: &mut rows.codes[i * stride..][..stride],
+                scales: &mut rows.scales[i * stride / 32..][..stride / 32],
+                sums: &mut rows.sums[i * stride / 16..][..stride / 16],
+            };
+            prepare(isa, activation, x, row);
+        }
+        rows
+    }
+
+    fn input(&self) -> Input<'_> {
+        Input {
+            stride: self.stride,
+            values: &self.values,
+            value_sums: &self.value_sums,
+            codes: &self.codes,
+            scales: &self.scales,
+            sums: &self.sums,
+        }
+    }
+
+    /// The numbers that a row stands for, as the matrix sees them.
+    fn numbers(&self, row: usize, codes: bool) -> Vec<f64> {
+        let at = |k: usize| {
+            if codes {
+                let scale = self.scales[(row * self.stride + k) / 32];
+                f64::from(self.codes[row * self.stride + k]) * f64::from(scale)
+            } else {
+                f64::from(self.values[row * self.stride + k])
+            }
+        };
+        (0..self.stride).map(at).collect()
+    }
+}
+
+struct Weights {
+    packing: Packing,
+    bytes: Vec<u8>,
+    /// `[rows, cols]`.
+    numbers: Vec<f32>,
+}
+
+fn weights(dtype: Dtype, rows: usize, cols: usize, seeded: &mut Seeded) -> Weights {
+    let row_bytes = dtype.row_bytes(cols).expect("whole blocks");
+    let mut file = vec![0; rows * row_bytes];
+    let mut numbers = vec![0.0; rows * cols];
+    for (file, numbers) in file.chunks_exact_mut(row_bytes).zip(numbers.chunks_exact_mut(cols)) {
+        dtype.quantise_row(&seeded.normals(cols, 0.05), file).unwrap();
+        dtype.dequantise_row(file, numbers).unwrap();
+    }
+    let packing = Packing::for_dtype(dtype, rows, cols).unwrap();
+    let mut bytes = vec![0; packing.bytes()];
+    for (g, out) in bytes.chunks_exact_mut(packing.group_bytes()).enumerate() {
+        packing.pack_group(g, |r| Row::Plain(&file[r * row_bytes..][..row_bytes]), out).unwrap();
+    }
+    Weights { packing, bytes, numbers }
+}
+
+const ACTIVATIONS: [Activation; 3] = [Activation::F32, Activation::Bf16, Activation::Int8];
+
+fn weight_types() -> impl Iterator<Item = Dtype> {
+    Dtype::all().filter(|dtype| dtype.is_weight())
+}
+
+fn is_float(dtype: Dtype) -> bool {
+    matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::Bf16)
+}
+
+#[test]
+fn every_weight_type_and_activation_equals_double_precision() {
+    let mut seeded = Seeded::new(1);
+    for dtype in weight_types() {
+        let block = dtype.block_len().max(32);
+        for (rows, cols) in [(1, block), (33, 3 * block), (16, 2880usize.next_multiple_of(block))] {
+            let w = weights(dtype, rows, cols, &mut seeded);
+            let x: Vec<Vec<f32>> = (0..3).map(|_| seeded.normals(cols, 1.0)).collect();
+            for activation in ACTIVATIONS {
+                let input = Rows::new(Isa::scalar(), activation, &x);
+                let groups = w.packing.groups();
+                let mut out = vec![0.0; 3 * 16 * groups];
+                let matrix = Matrix { packing: w.packing, bytes: &w.bytes };
+                let product = Product { matrix, input: input.input(), activation };
+                linear(Isa::scalar(), product, &[0, 1, 2], 0..groups, &mut out);
+                let codes = activation == Activation::Int8 && !is_float(dtype);
+                for t in 0..3 {
+                    let x = input.numbers(t, codes);
+                    let want: Vec<f64> = (0..rows)
+                        .map(|r| {
+                            let row = &w.numbers[r * cols..(r + 1) * cols];
+                            row.iter().zip(&x).map(|(w, x)| f64::from(*w) * x).sum()
+                        })
+                        .collect();
+                    assert_close(&out[t * 16 * groups..][..rows], &want, 2e-5, 1e-5);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_bits_depend_on_neither_company_nor_instruction_set() {
+    let mut seeded = Seeded::new(2);
+    for dtype in weight_types() {
+        let cols = 5 * dtype.block_len().max(32);
+        let w = weights(dtype, 40, cols, &mut seeded);
+        let x: Vec<Vec<f32>> = (0..29).map(|_| seeded.normals(cols, 1.0)).collect();
+        let rows: Vec<u32> = (0..29).rev().collect();
+        for activation in ACTIVATIONS {
+            let mut first: Option<Vec<f32>> = None;
+            for isa in Isa::available() {
+                let input = Rows::new(isa, activation, &x);
+                let matrix = Matrix { packing: w.packing, bytes: &w.bytes };
+                let product = Product { matrix, input: input.input(), activation };
+                let mut together = vec![0.0; 29 * 48];
+                linear(isa, product, &rows, 0..3, &mut together);
+                for (i, row) in rows.iter().enumerate() {
+                    for group in 0..3 {
+                        let mut alone = [0.0; 16];
+                        linear(isa, product, &[*row], group..group + 1, &mut alone);
+                        let here = &together[i * 48 + 16 * group..][..16];
+                        let name = dtype.name();
+                        assert_eq!(here, alone, "{name} {activation:?} {isa}, row {row}");
+                    }
+                }
+                let first = first.get_or_insert_with(|| together.clone());
+                assert_eq!(&together, first, "{} {activation:?} {isa}", dtype.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn codes_are_the_nearest_and_zero_stays_zero() {
+    let mut x = vec![0.0; 64];
+    x[..4].copy_from_slice(&[1.27, -1.27, 0.005, 0.016]);
+    for isa in Isa::available() {
+        let rows = Rows::new(isa, Activation::Int8, std::slice::from_ref(&x));
+        assert_eq!(rows.codes[..4], [127, -127, 0, 2], "{isa}");
+        assert_eq!(rows.scales[1], 0.0);
+        assert_eq!(rows.sums[..4], [2, 0, 0, 0]);
+    }
+}

@@ -1,0 +1,116 @@
+//! Norm, elementwise work and routing against double precision, on every instruction set.
+
+use oss_kernels::elementwise::{Gate, add, gated, rotate, scaled_add};
+use oss_kernels::{rms_norm, route, softmax};
+use oss_simd::Isa;
+use oss_testing::{Seeded, assert_close, twins};
+
+const LENGTHS: [usize; 8] = [1, 15, 16, 17, 31, 33, 96, 2880];
+
+#[test]
+fn rms_norm_equals_double_precision() {
+    let mut seeded = Seeded::new(5);
+    for n in LENGTHS {
+        let (x, gain) = (seeded.normals(n, 2.0), seeded.normals(n, 1.0));
+        let wide = twins::widen(&x);
+        let mean = wide.iter().map(|x| x * x).sum::<f64>() / n as f64;
+        let factor = 1.0 / (mean + 1e-5).sqrt();
+        let want: Vec<f64> =
+            wide.iter().zip(&gain).map(|(x, g)| x * factor * f64::from(*g)).collect();
+        let mut first = None;
+        for isa in Isa::available() {
+            let mut out = vec![0.0; n];
+            rms_norm(isa, &x, &gain, 1e-5, &mut out);
+            assert_close(&out, &want, 1e-6, 1e-6);
+            assert_eq!(first.get_or_insert_with(|| out.clone()), &out, "{isa}, {n}");
+        }
+    }
+}
+
+fn silu(x: f64) -> f64 {
+    x / (1.0 + (-x).exp())
+}
+
+#[test]
+fn gates_equal_double_precision() {
+    let mut seeded = Seeded::new(6);
+    let clamped = Gate::Clamped { alpha: 1.702, limit: 7.0 };
+    for n in LENGTHS {
+        let (gate, up) = (seeded.normals(n, 6.0), seeded.normals(n, 6.0));
+        for isa in Isa::available() {
+            for activation in [Gate::Silu, clamped] {
+                let want: Vec<f64> = gate
+                    .iter()
+                    .zip(&up)
+                    .map(|(g, u)| (f64::from(*g), f64::from(*u)))
+                    .map(|(g, u)| match activation {
+                        Gate::Silu => silu(g) * u,
+                        Gate::Clamped { .. } => {
+                            let (g, u) = (g.min(7.0), u.clamp(-7.0, 7.0));
+                            let alpha = f64::from(1.702f32);
+                            (u + 1.0) * g / (1.0 + (-alpha * g).exp())
+                        }
+                    })
+                    .collect();
+                let mut out = vec![0.0; n];
+                gated(isa, activation, &gate, &up, &mut out);
+                assert_close(&out, &want, 1e-5, 2e-6);
+            }
+        }
+    }
+}
+
+#[test]
+fn rotation_keeps_lengths_and_turns_by_the_angle() {
+    let mut seeded = Seeded::new(7);
+    for half in [1, 8, 20, 32] {
+        let head = seeded.normals(2 * half, 1.0);
+        let angles: Vec<f64> = (0..half).map(|i| i as f64 * 0.7).collect();
+        let cos: Vec<f32> = angles.iter().map(|a| a.cos() as f32).collect();
+        let sin: Vec<f32> = angles.iter().map(|a| a.sin() as f32).collect();
+        let mut want = vec![0.0; 2 * half];
+        for i in 0..half {
+            let (x, y) = (f64::from(head[i]), f64::from(head[i + half]));
+            want[i] = x * angles[i].cos() - y * angles[i].sin();
+            want[i + half] = y * angles[i].cos() + x * angles[i].sin();
+        }
+        for isa in Isa::available() {
+            let mut turned = head.clone();
+            rotate(isa, &mut turned, &cos, &sin);
+            assert_close(&turned, &want, 1e-6, 1e-6);
+        }
+    }
+}
+
+#[test]
+fn sums_are_rounded_once() {
+    for isa in Isa::available() {
+        for n in LENGTHS {
+            let mut to = vec![1.0; n];
+            add(isa, &vec![2.0; n], &mut to);
+            scaled_add(isa, 0.5, &vec![4.0; n], &mut to);
+            assert_eq!(to, vec![5.0; n]);
+        }
+    }
+}
+
+#[test]
+fn the_lowest_id_wins_a_tie_and_shares_add_up() {
+    for isa in Isa::available() {
+        let logits = [1.0, 3.0, 2.0, 3.0, -1.0, 2.0];
+        let (mut experts, mut shares) = ([0; 4], [0.0; 4]);
+        route(isa, &logits, &mut experts, &mut shares);
+        assert_eq!(experts, [1, 3, 2, 5]);
+        let want = twins::softmax(&[3.0, 3.0, 2.0, 2.0]);
+        assert_close(&shares, &want, 1e-7, 1e-6);
+    }
+}
+
+#[test]
+fn softmax_survives_large_and_infinite_logits() {
+    for isa in Isa::available() {
+        let mut x = [1e30, f32::NEG_INFINITY, 1e30, -5.0];
+        softmax(isa, &mut x);
+        assert_eq!(x, [0.5, 0.0, 0.5, 0.0]);
+    }
+}

@@ -1,0 +1,177 @@
+//! gpt-oss: mixture of experts, attention sinks, alternating sliding windows (OpenAI, 2025).
+
+use super::common::{Names, Shape, rope, shape};
+use crate::config::{Config, FeedForward, LayerConfig};
+use crate::error::Result;
+use crate::plan::{
+    ExpertsPlan, FeedForwardPlan, LayerPlan, MatrixPlan, ModelPlan, NetworkPlan, Rows, VectorPlan,
+};
+use crate::source::{Source, field};
+use oss_kernels::elementwise::Gate;
+
+/// The factor inside the sigmoid; no published configuration has a field for it.
+const ALPHA: f32 = 1.702;
+/// Where gate and up are cut off when the file is silent, as GGUF files are.
+const LIMIT: f64 = 7.0;
+
+struct Experts {
+    inner_dim: usize,
+    n_experts: usize,
+    top: usize,
+}
+
+pub(super) fn describe(source: &Source<'_>) -> Result<(Config, ModelPlan)> {
+    let names = Names::new(source);
+    let shape = shape(source, &names.embedding())?;
+    let n_layers = source.layer_count()?;
+    let inner = field("intermediate_size", "expert_feed_forward_length");
+    let experts = Experts {
+        inner_dim: source.required_count(inner)?,
+        n_experts: source.required_count(field("num_local_experts", "expert_count"))?,
+        top: source.required_count(field("num_experts_per_tok", "expert_used_count"))?,
+    };
+    if experts.top > experts.n_experts {
+        let field = field("num_experts_per_tok", "expert_used_count");
+        let expected = format!("at most {}", experts.n_experts);
+        return Err(source.wrong(field, &experts.top.to_string(), &expected));
+    }
+    if let Some(other) = source.text(field("hidden_act", "hidden_act"))?.filter(|x| x != "silu") {
+        return Err(source.unsupported("activation", &other, "silu"));
+    }
+    let limit = source.number(field("swiglu_limit", "swiglu_clamp_exp"))?.unwrap_or(LIMIT);
+    let windows = windows(source, n_layers)?;
+    let gate = Gate::Clamped { alpha: ALPHA, limit: limit as f32 };
+    let feed_forward = FeedForward::Experts {
+        inner_dim: experts.inner_dim,
+        n_experts: experts.n_experts,
+        top: experts.top,
+    };
+    let layer = |window| LayerConfig { window, feed_forward, gate };
+    let config = Config {
+        architecture: "gpt-oss",
+        vocabulary: shape.vocabulary,
+        hidden_dim: shape.hidden_dim,
+        n_heads: shape.n_heads,
+        n_kv_heads: shape.n_kv_heads,
+        head_dim: shape.head_dim,
+        norm_epsilon: shape.norm_epsilon,
+        // The published configuration says `truncate: false`, and GGUF has no field for it.
+        rope: rope(source, false)?,
+        context_len: shape.context_len,
+        layers: windows.into_iter().map(layer).collect(),
+    };
+    let tied = source.flag(field("tie_word_embeddings", "tie_word_embeddings"))?.unwrap_or(false);
+    let plan = ModelPlan {
+        embedding: names.embedding(),
+        norm: VectorPlan::one(names.norm(), shape.hidden_dim),
+        head: (!tied).then(|| names.head()),
+        layers: (0..n_layers).map(|i| layer_plan(source, &names, i, &shape, &experts)).collect(),
+    };
+    Ok((config, plan))
+}
+
+/// Which layers see only a window: those that `layer_types` says, else every second from the first.
+fn windows(source: &Source<'_>, n_layers: usize) -> Result<Vec<Option<usize>>> {
+    let window = source.required_count(field("sliding_window", "attention.sliding_window"))?;
+    let types = field("layer_types", "");
+    let Some(list) = source.json(types) else {
+        return Ok((0..n_layers).map(|i| i.is_multiple_of(2).then_some(window)).collect());
+    };
+    let list = list.as_array().filter(|list| list.len() == n_layers).ok_or_else(|| {
+        source.wrong(types, &list.to_string(), &format!("a list of {n_layers} strings"))
+    })?;
+    list.iter()
+        .map(|kind| match kind.as_str() {
+            Some("sliding_attention") => Ok(Some(window)),
+            Some("full_attention") => Ok(None),
+            _ => {
+                let expected = "sliding_attention or full_attention";
+                Err(source.unsupported("layer type", &kind.to_string(), expected))
+            }
+        })
+        .collect()
+}
+
+fn layer_plan(
+    source: &Source<'_>,
+    names: &Names,
+    layer: usize,
+    shape: &Shape,
+    experts: &Experts,
+) -> LayerPlan {
+    let hidden = shape.hidden_dim;
+    let n = experts.n_experts;
+    let vector = |gguf, json, len| names.vector(layer, gguf, json, len);
+    LayerPlan {
+        attention_norm: vector("attn_norm.weight", "input_layernorm.weight", hidden),
+        qkv: names.qkv(layer, shape, false),
+        qkv_bias: Some(names.qkv_bias(layer, shape, false)),
+        output: names.matrix(layer, "attn_output.weight", "self_attn.o_proj.weight", hidden),
+        output_bias: Some(vector("attn_output.bias", "self_attn.o_proj.bias", hidden)),
+        sinks: Some(vector("attn_sinks.weight", "self_attn.sinks", shape.n_heads)),
+        feed_forward_norm: vector(
+            "post_attention_norm.weight",
+            "post_attention_layernorm.weight",
+            hidden,
+        ),
+        feed_forward: FeedForwardPlan::Experts(Box::new(ExpertsPlan {
+            router: names.matrix(layer, "ffn_gate_inp.weight", "mlp.router.weight", n),
+            router_bias: Some(vector("ffn_gate_inp.bias", "mlp.router.bias", n)),
+            experts: (0..n).map(|e| network(source, names, layer, e, (shape, experts))).collect(),
+            gate_up_bias: Some(gate_up_bias(source, names, layer, experts)),
+            down_bias: Some(vector("ffn_down_exps.bias", "mlp.experts.down_proj_bias", n * hidden)),
+        })),
+    }
+}
+
+/// The gate rows and the up rows of an expert. GGUF has a tensor of each; the published
+/// checkpoints have one tensor in which gate and up alternate.
+fn gate_and_up(
+    source: &Source<'_>,
+    (gate, up, both): (String, String, String),
+    first: usize,
+    count: usize,
+) -> (Rows, Rows) {
+    if source.is_gguf() {
+        let rows = |tensor| Rows { first, ..Rows::all(tensor, count) };
+        (rows(gate), rows(up))
+    } else {
+        let rows =
+            |tensor, odd| Rows { first: 2 * first + odd, step: 2, ..Rows::all(tensor, count) };
+        (rows(both.clone(), 0), rows(both, 1))
+    }
+}
+
+fn network(
+    source: &Source<'_>,
+    names: &Names,
+    layer: usize,
+    expert: usize,
+    (shape, experts): (&Shape, &Experts),
+) -> NetworkPlan {
+    let (inner, hidden) = (experts.inner_dim, shape.hidden_dim);
+    let both = "mlp.experts.gate_up_proj";
+    let tensors = (
+        names.layer(layer, "ffn_gate_exps.weight", both),
+        names.layer(layer, "ffn_up_exps.weight", both),
+        names.layer(layer, "ffn_gate_exps.weight", both),
+    );
+    let (gate, up) = gate_and_up(source, tensors, expert * inner, inner);
+    let down = names.layer(layer, "ffn_down_exps.weight", "mlp.experts.down_proj");
+    NetworkPlan {
+        gate_up: MatrixPlan::Paired(gate, up),
+        down: MatrixPlan::Stacked(vec![Rows { first: expert * hidden, ..Rows::all(down, hidden) }]),
+    }
+}
+
+fn gate_up_bias(source: &Source<'_>, names: &Names, layer: usize, experts: &Experts) -> VectorPlan {
+    let both = "mlp.experts.gate_up_proj_bias";
+    let tensors = (
+        names.layer(layer, "ffn_gate_exps.bias", both),
+        names.layer(layer, "ffn_up_exps.bias", both),
+        names.layer(layer, "ffn_gate_exps.bias", both),
+    );
+    let count = experts.n_experts * experts.inner_dim;
+    let (gate, up) = gate_and_up(source, tensors, 0, count);
+    VectorPlan::Paired { gate, up, repeat: experts.n_experts }
+}

@@ -1,0 +1,56 @@
+//! The rows of one step.
+
+use crate::error::{Error, Result};
+use oss_cache::{KvCache, SequenceId};
+
+/// One token of one sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Whose keys and values it sees and extends.
+    pub sequence: SequenceId,
+    /// Where it stands in its sequence.
+    pub position: usize,
+    /// The token.
+    pub token: u32,
+    /// Whether its hidden row is wanted for the head.
+    pub wanted: bool,
+}
+
+/// Rows of any mix of prompts, decoding and drafts. Rows of one sequence stand together and
+/// continue it: their positions count up from its length in the cache.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    /// The rows.
+    pub rows: &'a [Row],
+}
+
+impl Batch<'_> {
+    /// Refuses rows that do not continue their sequences or name no token.
+    pub(crate) fn check(&self, cache: &KvCache, vocabulary: usize, max_rows: usize) -> Result<()> {
+        let wrong =
+            |row, what, got, expected: String| Err(Error::Batch { row, what, got, expected });
+        if self.rows.len() > max_rows {
+            return wrong(max_rows, "rows", self.rows.len(), format!("at most {max_rows}"));
+        }
+        for (i, row) in self.rows.iter().enumerate() {
+            if row.token as usize >= vocabulary {
+                return wrong(i, "token", row.token as usize, format!("below {vocabulary}"));
+            }
+            let expected = match i.checked_sub(1).map(|before| self.rows[before]) {
+                Some(before) if before.sequence == row.sequence => before.position + 1,
+                _ => cache.len(row.sequence),
+            };
+            if row.position != expected {
+                return wrong(i, "position", row.position, expected.to_string());
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows of each sequence: its id and how many there are.
+    pub(crate) fn sequences(&self) -> impl Iterator<Item = (SequenceId, usize)> {
+        self.rows
+            .chunk_by(|a, b| a.sequence == b.sequence)
+            .map(|rows| (rows[0].sequence, rows.len()))
+    }
+}

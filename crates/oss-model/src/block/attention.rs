@@ -1,0 +1,136 @@
+//! The attention half of a layer.
+
+use super::project::Call;
+use crate::forward::Page;
+use crate::state::{KvWrite, State};
+use oss_kernels::attention::{PAGE, Query, Shape, attend};
+use oss_kernels::elementwise::rotate;
+use oss_threads::{Chunks, PerWorker, Spans};
+
+/// `x += output(attention(rotate(qkv(normed)))) + bias`.
+pub(crate) fn run(page: &mut Page<'_>, layer: usize) {
+    let (model, team) = (page.model, page.team);
+    let weights = &model.weights.layers[layer];
+    let n_rows = page.batch.rows.len();
+    {
+        let State { normed, qkv, scratch, identity, .. } = &mut *page.state;
+        let call = Call {
+            model,
+            team,
+            activation: model.activation,
+            input: normed.input(),
+            rows: &identity[..n_rows],
+        };
+        let bias = weights.qkv_bias.as_deref();
+        call.project(&weights.qkv, qkv, scratch, |to, sums, columns| match bias {
+            None => to.copy_from_slice(sums),
+            Some(bias) => {
+                for ((to, sum), bias) in to.iter_mut().zip(sums).zip(&bias[columns]) {
+                    *to = sum + bias;
+                }
+            }
+        });
+    }
+    turn(page); //                                                 q, k turned by their positions
+    write(page, layer); //                                         k, v into the layer's pages
+    attend_all(page, layer); //                                    attended [R, q_dim]
+    let State { attended, attended_input, x, scratch, identity, .. } = &mut *page.state;
+    let q_dim = model.config.q_dim();
+    Page::prepare(model, team, (&attended[..n_rows * q_dim], q_dim), attended_input);
+    let call = Call {
+        model,
+        team,
+        activation: model.activation,
+        input: attended_input.input(),
+        rows: &identity[..n_rows],
+    };
+    let bias = weights.output_bias.as_deref();
+    call.project(&weights.output, x, scratch, |to, sums, columns| match bias {
+        None => to.iter_mut().zip(sums).for_each(|(to, sum)| *to += sum),
+        Some(bias) => {
+            for ((to, sum), bias) in to.iter_mut().zip(sums).zip(&bias[columns]) {
+                *to += sum + bias;
+            }
+        }
+    });
+}
+
+/// Turns queries and keys by their positions.
+fn turn(page: &mut Page<'_>) {
+    let (model, config) = (page.model, &page.model.config);
+    let (dim, half) = (config.head_dim, config.head_dim / 2);
+    let State { qkv, cos, sin, .. } = &mut *page.state;
+    let rows = Chunks::new(qkv, config.qkv_dim());
+    page.team.phase(page.batch.rows.len(), rows, |unit, qkv| {
+        let (cos, sin) = (&cos[unit.index * half..][..half], &sin[unit.index * half..][..half]);
+        let turned = (config.n_heads + config.n_kv_heads) * dim;
+        for head in qkv[..turned].chunks_exact_mut(dim) {
+            rotate(model.isa, head, cos, sin);
+        }
+    });
+}
+
+/// Writes the rows' keys and values into their pages. One unit writes one head of one page.
+fn write(page: &mut Page<'_>, layer: usize) {
+    let config = &page.model.config;
+    let State { qkv, writes, write_ranges, write_order, .. } = &mut *page.state;
+    write_order.clear();
+    let rows = page.batch.rows;
+    let mut first = 0;
+    while first < rows.len() {
+        let (sequence, number) = (rows[first].sequence, rows[first].position / PAGE);
+        let same = |row: &crate::Row| row.sequence == sequence && row.position / PAGE == number;
+        let n = rows[first..].iter().take_while(|row| same(row)).count();
+        for head in 0..config.n_kv_heads {
+            let range = page.cache.slot_range(layer, sequence, number, head);
+            write_order.push((range, KvWrite { rows: first..first + n, head }));
+        }
+        first += n;
+    }
+    write_order.sort_unstable_by_key(|(range, _)| range.start);
+    write_ranges.clear();
+    writes.clear();
+    for (range, write) in write_order.drain(..) {
+        write_ranges.push(range);
+        writes.push(write);
+    }
+    let (dim, q_dim, kv_dim) = (config.head_dim, config.q_dim(), config.kv_dim());
+    let (format, row_len) = (page.model.kv_format, config.qkv_dim());
+    let spans = Spans::new(page.cache.arena_mut(layer), write_ranges);
+    page.team.phase(writes.len(), spans, |unit, slot| {
+        let KvWrite { rows: written, head } = &writes[unit.index];
+        for row in written.clone() {
+            let qkv = &qkv[row * row_len..][..row_len];
+            let at = rows[row].position % PAGE;
+            format.write_key(slot, at, &qkv[q_dim + head * dim..][..dim]);
+            format.write_value(slot, at, &qkv[q_dim + kv_dim + head * dim..][..dim]);
+        }
+    });
+}
+
+/// Attention of all rows; one unit is one row and key/value head.
+fn attend_all(page: &mut Page<'_>, layer: usize) {
+    let (model, config) = (page.model, &page.model.config);
+    let State { qkv, attended, scratch, .. } = &mut *page.state;
+    let (n_kv_heads, dim) = (config.n_kv_heads, config.head_dim);
+    let group = config.n_heads / n_kv_heads;
+    let window = config.layers[layer].window;
+    let sinks = model.weights.layers[layer].sinks.as_deref();
+    let shape = Shape { format: model.kv_format, head_dim: dim, scale: 1.0 / (dim as f32).sqrt() };
+    let (rows, cache) = (page.batch.rows, &*page.cache);
+    let out = (Chunks::new(attended, group * dim), PerWorker::new(scratch));
+    page.team.phase(rows.len() * n_kv_heads, out, |unit, (out, scratch)| {
+        let (row, kv_head) = (unit.index / n_kv_heads, unit.index % n_kv_heads);
+        let first_head = kv_head * group;
+        let qkv = &qkv[row * config.qkv_dim()..][..config.qkv_dim()];
+        let end = rows[row].position + 1;
+        let query = Query {
+            heads: &qkv[first_head * dim..][..group * dim],
+            sinks: sinks.map(|sinks| &sinks[first_head..first_head + group]),
+            start: window.map_or(0, |window| end.saturating_sub(window)),
+            end,
+        };
+        let slot = |number| cache.slot(layer, rows[row].sequence, number, kv_head);
+        attend(model.isa, shape, query, slot, scratch, out);
+    });
+}

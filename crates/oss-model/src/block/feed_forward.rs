@@ -1,0 +1,193 @@
+//! The feed-forward half of a layer: one network, or a router and a few of many.
+
+use super::project::Call;
+use crate::config::{FeedForward, LayerConfig};
+use crate::forward::Page;
+use crate::model::Model;
+use crate::state::{Event, State};
+use crate::weights::{ExpertWeights, FeedForwardWeights, Network};
+use oss_kernels::elementwise::{gated, scaled_add};
+use oss_kernels::{Activation, Product, linear, route};
+use oss_threads::{Chunks, Columns, PerWorker, Tiles};
+
+/// `x += feed_forward(normed)`.
+pub(crate) fn run(page: &mut Page<'_>, layer: usize) {
+    let model = page.model;
+    match &model.weights.layers[layer].feed_forward {
+        FeedForwardWeights::Dense(network) => dense(page, layer, network),
+        FeedForwardWeights::Experts(experts) => {
+            choose(page, layer, experts);
+            gate_up(page, layer, experts); //                            inner [slots, inner_dim]
+            down(page, layer, experts); //                               outer [slots, hidden]
+            combine(page, layer, experts); //                            x += Σ share · outer
+        }
+    }
+}
+
+/// Columns of `inner` that a unit of 64 paired rows gives.
+const INNER_UNIT: usize = 32;
+
+/// Turns a unit's sums (gates and ups alternating by 16) into inner numbers.
+fn finish_pairs(
+    model: &Model,
+    layer: &LayerConfig,
+    sums: &mut [f32],
+    bias: Option<&[f32]>,
+    to: &mut [f32],
+) {
+    if let Some(bias) = bias {
+        sums.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += bias);
+    }
+    for (pair, to) in sums.chunks_exact(32).zip(to.chunks_exact_mut(16)) {
+        gated(model.isa, layer.gate, &pair[..16], &pair[16..], to);
+    }
+}
+
+fn dense(page: &mut Page<'_>, layer: usize, network: &Network) {
+    let (model, team) = (page.model, page.team);
+    let config = &model.config.layers[layer];
+    let inner_dim = config.feed_forward.inner_dim();
+    let n_rows = page.batch.rows.len();
+    let State { normed, inner, inner_input, x, scratch, identity, .. } = &mut *page.state;
+    let rows = &identity[..n_rows];
+    let inner = &mut inner[..n_rows * inner_dim];
+    let out = (Columns::new(inner, inner_dim, INNER_UNIT), PerWorker::new(scratch));
+    let input = normed.input();
+    team.phase(network.gate_up.units(), out, |unit, (mut tile, scratch)| {
+        let (stored, groups, n) = network.gate_up.unit(unit.index);
+        let width = 16 * groups.len();
+        let sums = &mut scratch[..n_rows * width];
+        let matrix = model.weights.matrix(stored);
+        let product = Product { matrix, input, activation: model.activation };
+        linear(model.isa, product, rows, groups, sums);
+        for (row, sums) in sums.chunks_exact_mut(width).enumerate() {
+            finish_pairs(model, config, &mut sums[..n], None, tile.row_mut(row));
+        }
+    });
+    Page::prepare(model, team, (inner, inner_dim), inner_input);
+    let input = inner_input.input();
+    let call = Call { model, team, activation: model.activation, input, rows };
+    call.project(&network.down, x, scratch, |to, sums, _| {
+        to.iter_mut().zip(sums).for_each(|(to, sum)| *to += sum);
+    });
+}
+
+fn sizes(page: &Page<'_>, layer: usize) -> (usize, usize, usize) {
+    match page.model.config.layers[layer].feed_forward {
+        FeedForward::Experts { inner_dim, n_experts, top } => (inner_dim, n_experts, top),
+        FeedForward::Dense { .. } => panic!("layer {layer} has no experts"),
+    }
+}
+
+/// Chooses the experts of every row, from the exact normalised stream.
+fn choose(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights) {
+    let (model, team) = (page.model, page.team);
+    let (_, n_experts, top) = sizes(page, layer);
+    let n_rows = page.batch.rows.len();
+    let State { exact, routing, scratch, identity, probe, .. } = &mut *page.state;
+    let call = Call {
+        model,
+        team,
+        activation: Activation::F32,
+        input: exact.input(),
+        rows: &identity[..n_rows],
+    };
+    let bias = weights.router_bias.as_deref();
+    call.project(&weights.router, &mut routing.logits, scratch, |to, sums, columns| match bias {
+        None => to.copy_from_slice(sums),
+        Some(bias) => {
+            for ((to, sum), bias) in to.iter_mut().zip(sums).zip(&bias[columns]) {
+                *to = sum + bias;
+            }
+        }
+    });
+    let chosen = routing.experts.chunks_exact_mut(top).zip(routing.shares.chunks_exact_mut(top));
+    let logits = routing.logits.chunks_exact(n_experts).take(n_rows);
+    for (logits, (experts, shares)) in logits.zip(chosen) {
+        route(model.isa, logits, experts, shares);
+    }
+    routing.sort(n_rows, top, n_experts);
+    if let Some(probe) = probe {
+        let n = n_rows * top;
+        let (experts, shares) = (&routing.experts[..n], &routing.shares[..n]);
+        probe(Event::Routing { layer, experts, shares });
+    }
+}
+
+/// The first matrices of all active experts, one list of units over all of them.
+fn gate_up(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights) {
+    let model = page.model;
+    let config = &model.config.layers[layer];
+    let (inner_dim, ..) = sizes(page, layer);
+    let State { normed, routing, inner, scratch, .. } = &mut *page.state;
+    let inner = &mut inner[..routing.row_of_slot.len() * inner_dim];
+    let tiles = Tiles::new(inner, inner_dim, &routing.splits, INNER_UNIT);
+    let blocks = tiles.column_blocks();
+    let input = normed.input();
+    let units = routing.active.len() * blocks;
+    page.team.phase(units, (tiles, PerWorker::new(scratch)), |unit, (mut tile, scratch)| {
+        let (index, block) = (unit.index / blocks, unit.index % blocks);
+        let expert = routing.active[index] as usize;
+        let rows = &routing.row_of_slot[routing.splits[index]..routing.splits[index + 1]];
+        let guard = model.weights.expert(layer, expert);
+        let (stored, groups, n) = guard.network().gate_up.unit(block);
+        let width = 16 * groups.len();
+        let sums = &mut scratch[..rows.len() * width];
+        let matrix = guard.matrix(stored);
+        let product = Product { matrix, input, activation: model.activation };
+        linear(model.isa, product, rows, groups, sums);
+        let bias = weights.gate_up_bias.as_ref();
+        let bias = bias.map(|bias| &bias[(2 * expert * inner_dim) + 64 * block..][..n]);
+        for (row, sums) in sums.chunks_exact_mut(width).enumerate() {
+            finish_pairs(model, config, &mut sums[..n], bias, tile.row_mut(row));
+        }
+    });
+}
+
+/// The second matrices.
+fn down(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights) {
+    let (model, team) = (page.model, page.team);
+    let (inner_dim, ..) = sizes(page, layer);
+    let hidden = model.config.hidden_dim;
+    let State { routing, inner, inner_input, outer, scratch, identity, .. } = &mut *page.state;
+    let n_slots = routing.row_of_slot.len();
+    Page::prepare(model, team, (&inner[..n_slots * inner_dim], inner_dim), inner_input);
+    let unit_rows = weights.experts[0].down.unit_rows;
+    let outer = &mut outer[..n_slots * hidden];
+    let tiles = Tiles::new(outer, hidden, &routing.splits, unit_rows);
+    let blocks = tiles.column_blocks();
+    let input = inner_input.input();
+    let units = routing.active.len() * blocks;
+    team.phase(units, (tiles, PerWorker::new(scratch)), |unit, (mut tile, scratch)| {
+        let (index, block) = (unit.index / blocks, unit.index % blocks);
+        let rows = &identity[routing.splits[index]..routing.splits[index + 1]];
+        let guard = model.weights.expert(layer, routing.active[index] as usize);
+        let (stored, groups, n) = guard.network().down.unit(block);
+        let width = 16 * groups.len();
+        let sums = &mut scratch[..rows.len() * width];
+        let matrix = guard.matrix(stored);
+        let product = Product { matrix, input, activation: model.activation };
+        linear(model.isa, product, rows, groups, sums);
+        for (row, sums) in sums.chunks_exact(width).enumerate() {
+            tile.row_mut(row).copy_from_slice(&sums[..n]);
+        }
+    });
+}
+
+/// Adds what the experts gave to the residual stream, the best expert first.
+fn combine(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights) {
+    let (model, hidden) = (page.model, page.model.config.hidden_dim);
+    let (_, _, top) = sizes(page, layer);
+    let State { routing, outer, x, .. } = &mut *page.state;
+    let (routing, outer) = (&*routing, &*outer);
+    page.team.phase(page.batch.rows.len(), Chunks::new(x, hidden), |unit, x| {
+        for choice in unit.index * top..(unit.index + 1) * top {
+            let (expert, share) = (routing.experts[choice] as usize, routing.shares[choice]);
+            let slot = routing.slot_of_choice[choice] as usize;
+            scaled_add(model.isa, share, &outer[slot * hidden..][..hidden], x);
+            if let Some(bias) = &weights.down_bias {
+                scaled_add(model.isa, share, &bias[expert * hidden..][..hidden], x);
+            }
+        }
+    });
+}

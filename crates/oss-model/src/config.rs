@@ -1,0 +1,163 @@
+//! What a model is, in numbers: everything the forward page needs to know.
+
+use oss_kernels::elementwise::Gate;
+
+/// One model's numbers, all of them from its own files.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The architecture's name, as its row in `arch.rs` has it.
+    pub architecture: &'static str,
+    /// Tokens in the vocabulary: logits per position.
+    pub vocabulary: usize,
+    /// Numbers in the residual stream.
+    pub hidden_dim: usize,
+    /// Query heads.
+    pub n_heads: usize,
+    /// Key/value heads; divides `n_heads`.
+    pub n_kv_heads: usize,
+    /// Numbers in a head.
+    pub head_dim: usize,
+    /// What is added to the mean square in every normalisation.
+    pub norm_epsilon: f32,
+    /// How positions turn queries and keys.
+    pub rope: RopeConfig,
+    /// The longest sequence the model was made for.
+    pub context_len: usize,
+    /// The layers, in order.
+    pub layers: Vec<LayerConfig>,
+}
+
+/// What one layer does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerConfig {
+    /// How many positions a token sees, itself included; `None`: all.
+    pub window: Option<usize>,
+    /// The second half of the layer.
+    pub feed_forward: FeedForward,
+    /// The activation between its two matrices.
+    pub gate: Gate,
+}
+
+/// The second half of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FeedForward {
+    /// One network for all tokens.
+    Dense {
+        /// Numbers between its matrices.
+        inner_dim: usize,
+    },
+    /// A router sends each token to a few of many networks.
+    Experts {
+        /// Numbers between an expert's matrices.
+        inner_dim: usize,
+        /// How many experts there are.
+        n_experts: usize,
+        /// How many of them a token goes to.
+        top: usize,
+    },
+}
+
+impl FeedForward {
+    /// Numbers between the two matrices.
+    #[must_use]
+    pub const fn inner_dim(self) -> usize {
+        match self {
+            Self::Dense { inner_dim } | Self::Experts { inner_dim, .. } => inner_dim,
+        }
+    }
+}
+
+/// Rotary positions: base, width and stretching.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeConfig {
+    /// The base of the wavelengths.
+    pub theta: f64,
+    /// How the wavelengths are stretched for long contexts.
+    pub scaling: RopeScaling,
+}
+
+/// How wavelengths are stretched for long contexts.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RopeScaling {
+    /// Not at all.
+    None,
+    /// All by one factor.
+    Linear {
+        /// The factor.
+        factor: f64,
+    },
+    /// Each by its own divisor of the frequency (GGUF's `rope_freqs.weight`).
+    Divisors(Vec<f32>),
+    /// By bands of wavelengths, as Llama 3.1 does.
+    Bands {
+        /// The factor for long wavelengths.
+        factor: f64,
+        /// Wavelengths beyond `original / low` are stretched in full.
+        low: f64,
+        /// Wavelengths below `original / high` are left alone.
+        high: f64,
+        /// The context the model was first trained with.
+        original: f64,
+    },
+    /// YaRN (Peng et al., 2023).
+    Yarn {
+        /// The factor for long wavelengths.
+        factor: f64,
+        /// Rotations over the original context above which nothing is stretched.
+        beta_fast: f64,
+        /// Rotations over the original context below which all is stretched.
+        beta_slow: f64,
+        /// The context the model was first trained with.
+        original: f64,
+        /// Whether the band's edges are rounded outwards to whole pairs.
+        truncate: bool,
+        /// What queries and keys are multiplied with; `None`: `0.1 ln factor + 1`.
+        attention_factor: Option<f64>,
+    },
+}
+
+impl Config {
+    /// Rows of the fused query, key and value matrix.
+    #[must_use]
+    pub const fn qkv_dim(&self) -> usize {
+        (self.n_heads + 2 * self.n_kv_heads) * self.head_dim
+    }
+
+    /// Numbers of all query heads together.
+    #[must_use]
+    pub const fn q_dim(&self) -> usize {
+        self.n_heads * self.head_dim
+    }
+
+    /// Numbers of all key heads together.
+    #[must_use]
+    pub const fn kv_dim(&self) -> usize {
+        self.n_kv_heads * self.head_dim
+    }
+
+    /// The widest feed-forward layer.
+    #[must_use]
+    pub fn max_inner_dim(&self) -> usize {
+        self.layers.iter().map(|layer| layer.feed_forward.inner_dim()).max().unwrap_or(0)
+    }
+
+    /// The most experts that a token goes to in any layer; 1 where there are none.
+    #[must_use]
+    pub fn max_top(&self) -> usize {
+        let top = |layer: &LayerConfig| match layer.feed_forward {
+            FeedForward::Dense { .. } => 1,
+            FeedForward::Experts { top, .. } => top,
+        };
+        self.layers.iter().map(top).max().unwrap_or(1)
+    }
+
+    /// The most experts of any layer.
+    #[must_use]
+    pub fn max_experts(&self) -> usize {
+        let n = |layer: &LayerConfig| match layer.feed_forward {
+            FeedForward::Dense { .. } => 1,
+            FeedForward::Experts { n_experts, .. } => n_experts,
+        };
+        self.layers.iter().map(n).max().unwrap_or(1)
+    }
+}

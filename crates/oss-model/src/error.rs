@@ -1,0 +1,79 @@
+//! What can go wrong between a file and a token.
+
+use std::path::PathBuf;
+
+/// The errors of this crate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A container could not be read.
+    #[error(transparent)]
+    Weights(#[from] oss_weights::Error),
+    /// A matrix could not be packed.
+    #[error("{path}: tensor {tensor}")]
+    Packing {
+        /// The model file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// What is wrong with it.
+        source: oss_quant::Error,
+    },
+    /// No page is left, or the cache refused otherwise.
+    #[error(transparent)]
+    Cache(#[from] oss_cache::Error),
+    /// Memory was refused.
+    #[error(transparent)]
+    Memory(#[from] oss_memory::Error),
+    /// The configuration lacks a number, or it is none.
+    #[error("{path}: configuration field {field}: got {got}, expected {expected}")]
+    Field {
+        /// The model file.
+        path: PathBuf,
+        /// The field's name.
+        field: String,
+        /// What stands there.
+        got: String,
+        /// What could stand there.
+        expected: String,
+    },
+    /// The model asks for something that this engine does not do.
+    #[error("{path}: {what} is not supported: got {got}, expected {expected}")]
+    Unsupported {
+        /// The model file.
+        path: PathBuf,
+        /// What it asks for.
+        what: &'static str,
+        /// Its value.
+        got: String,
+        /// What would work.
+        expected: String,
+    },
+    /// A tensor has another shape than the configuration says.
+    #[error("{path}: tensor {tensor}: got {got}, expected {expected}")]
+    Shape {
+        /// The model file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its shape.
+        got: String,
+        /// The shape that the configuration asks for.
+        expected: String,
+    },
+    /// A batch names a token outside the vocabulary, or positions that do not continue.
+    #[error("batch row {row}: {what}: got {got}, expected {expected}")]
+    Batch {
+        /// The row.
+        row: usize,
+        /// What is wrong.
+        what: &'static str,
+        /// Its value.
+        got: usize,
+        /// What would be right.
+        expected: String,
+    },
+}
+
+/// A result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,194 @@
+//! THE PAGE: from tokens to hidden rows, and from hidden rows to logits.
+//!
+//! `R` is the number of rows of the batch. Every line that works on much data is a phase of the
+//! team; the calling thread does the rest.
+
+use crate::batch::Batch;
+use crate::block::{attention, feed_forward, project};
+use crate::error::Result;
+use crate::model::Model;
+use crate::state::{Event, State, prepare_part};
+use oss_cache::KvCache;
+use oss_kernels::{Activation, rms_norm};
+use oss_threads::{PerWorker, Team};
+use std::ops::Range;
+
+/// Which logits the head computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadRequest<'a> {
+    /// Those of the whole vocabulary.
+    Full,
+    /// Those of some tokens only.
+    Rows(&'a [u32]),
+}
+
+/// What the page is computed with, besides the model: who works, in what, on which cache.
+pub(crate) struct Page<'a> {
+    pub(crate) model: &'a Model,
+    pub(crate) team: &'a Team,
+    pub(crate) state: &'a mut State,
+    pub(crate) cache: &'a mut KvCache,
+    pub(crate) batch: Batch<'a>,
+}
+
+/// Runs layers `layers` of the model over a batch; keys and values go to the cache, the hidden rows
+/// that are wanted stay in the state for [`head`]. Rows enter as tokens where the range begins with
+/// layer 0, and as the residual stream that the last call left in the state otherwise.
+///
+/// # Errors
+/// When a row does not fit its sequence, or the cache has no page left: then nothing has changed.
+///
+/// # Panics
+/// When the range is not within the model's layers.
+pub fn forward(
+    model: &Model,
+    team: &Team,
+    state: &mut State,
+    cache: &mut KvCache,
+    batch: Batch<'_>,
+    layers: Range<usize>,
+) -> Result<()> {
+    let (config, hidden) = (&model.config, model.config.hidden_dim);
+    assert!(layers.end <= config.layers.len(), "layers {layers:?} of {}", config.layers.len());
+    batch.check(cache, config.vocabulary, state.max_rows)?;
+    let last = layers.end == config.layers.len();
+    if layers.start == 0 {
+        reserve(cache, batch)?;
+        for (row, x) in batch.rows.iter().zip(state.x.chunks_exact_mut(hidden)) {
+            model.weights.embed(row.token as usize, x)?; //                              x [R, hidden]
+        }
+    }
+    let half = config.head_dim / 2;
+    let angles = state.cos.chunks_exact_mut(half).zip(state.sin.chunks_exact_mut(half));
+    for (row, (cos, sin)) in batch.rows.iter().zip(angles) {
+        model.rope.angles(row.position, cos, sin); //                          cos, sin [R, head_dim/2]
+    }
+
+    let mut page = Page { model, team, state, cache, batch };
+    for layer in layers {
+        page.show_residual(layer);
+        page.norm(&model.weights.layers[layer].attention_norm); //                normed [R, hidden]
+        attention::run(&mut page, layer); //                                  x += attention(normed)
+        page.norm(&model.weights.layers[layer].feed_forward_norm);
+        feed_forward::run(&mut page, layer); //                            x += feed_forward(normed)
+    }
+
+    if last {
+        page.show_residual(config.layers.len());
+        for (sequence, n) in batch.sequences() {
+            cache.commit(sequence, n);
+        }
+        state.keep_wanted(batch, hidden); //                                  hidden [wanted, hidden]
+    }
+    Ok(())
+}
+
+/// Computes logits of hidden rows `rows` of the last forward pass: `[rows, vocabulary]`, or
+/// `[rows, ids]` for [`HeadRequest::Rows`].
+///
+/// # Panics
+/// When a row was not wanted in that pass, or an id is no token.
+pub fn head<'a>(
+    model: &Model,
+    team: &Team,
+    state: &'a mut State,
+    rows: Range<usize>,
+    request: HeadRequest<'_>,
+) -> &'a mut [f32] {
+    let (config, isa) = (&model.config, model.isa);
+    assert!(rows.end <= state.wanted, "rows {rows:?} of {} wanted", state.wanted);
+    let hidden = config.hidden_dim;
+    let State { hidden: wanted, head_input, logits, scratch, identity, .. } = state;
+    let x = &wanted[rows.start * hidden..rows.end * hidden];
+    let out = (head_input.chunks(), PerWorker::new(scratch));
+    team.phase(rows.len(), out, |unit, (part, scratch)| {
+        let normed = &mut scratch[..hidden];
+        let x = &x[unit.index * hidden..][..hidden];
+        rms_norm(isa, x, &model.weights.norm, config.norm_epsilon, normed);
+        prepare_part(isa, model.activation, normed, part);
+    });
+    let width = match request {
+        HeadRequest::Full => config.vocabulary,
+        HeadRequest::Rows(ids) => ids.len(),
+    };
+    if logits.len() < rows.len() * width {
+        logits.resize(rows.len() * width, 0.0);
+    }
+    let logits = &mut logits[..rows.len() * width];
+    let call = project::Call {
+        model,
+        team,
+        activation: model.activation,
+        input: head_input.input(),
+        rows: &identity[..rows.len()],
+    };
+    match request {
+        HeadRequest::Full => {
+            call.project(&model.weights.head, logits, scratch, |to, sums, _| {
+                to.copy_from_slice(sums);
+            });
+        }
+        HeadRequest::Rows(ids) => call.some_rows(&model.weights.head, ids, logits, scratch),
+    }
+    logits
+}
+
+/// Pages for all rows, or none.
+fn reserve(cache: &mut KvCache, batch: Batch<'_>) -> Result<()> {
+    for (sequence, n) in batch.sequences() {
+        cache.reserve(sequence, n)?;
+    }
+    Ok(())
+}
+
+impl Page<'_> {
+    /// Normalises the residual stream into `normed`, and exactly into `exact`.
+    fn norm(&mut self, gain: &[f32]) {
+        let (isa, config) = (self.model.isa, &self.model.config);
+        let (hidden, activation) = (config.hidden_dim, self.model.activation);
+        let State { x, exact, normed, scratch, .. } = &mut *self.state;
+        let x = &x[..self.batch.rows.len() * hidden];
+        let out = (normed.chunks(), exact.chunks(), PerWorker::new(scratch));
+        self.team.phase(self.batch.rows.len(), out, |unit, (normed, exact, scratch)| {
+            let numbers = &mut scratch[..hidden];
+            let x = &x[unit.index * hidden..][..hidden];
+            rms_norm(isa, x, gain, config.norm_epsilon, numbers);
+            prepare_part(isa, Activation::F32, numbers, exact);
+            prepare_part(isa, activation, numbers, normed);
+        });
+    }
+
+    /// Writes numbers as the input of a matrix, row by row: `from` is `[rows, dim]`.
+    pub(crate) fn prepare(
+        model: &Model,
+        team: &Team,
+        (from, dim): (&[f32], usize),
+        to: &mut crate::state::InputBuffer,
+    ) {
+        team.phase(from.len() / dim, to.chunks(), |unit, part| {
+            let numbers = &from[unit.index * dim..][..dim];
+            prepare_part(model.isa, model.activation, numbers, part);
+        });
+    }
+
+    fn show_residual(&mut self, layer: usize) {
+        let n = self.batch.rows.len() * self.model.config.hidden_dim;
+        let State { probe, x, .. } = &mut *self.state;
+        if let Some(probe) = probe {
+            probe(Event::Residual { layer, rows: &x[..n] });
+        }
+    }
+}
+
+impl State {
+    /// Copies the wanted rows of the residual stream together.
+    fn keep_wanted(&mut self, batch: Batch<'_>, hidden: usize) {
+        self.wanted = 0;
+        for (row, x) in batch.rows.iter().zip(self.x.chunks_exact(hidden)) {
+            if row.wanted {
+                self.hidden[self.wanted * hidden..][..hidden].copy_from_slice(x);
+                self.wanted += 1;
+            }
+        }
+    }
+}

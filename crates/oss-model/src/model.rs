@@ -1,0 +1,76 @@
+//! A model ready to run.
+
+use crate::arch;
+use crate::config::Config;
+use crate::error::Result;
+use crate::rope::Rope;
+use crate::weights::{Progress, Weights};
+use oss_cache::{Group, Shape};
+use oss_kernels::{Activation, attention};
+use oss_quant::kv::KvFormat;
+use oss_simd::Isa;
+use oss_weights::Container;
+use std::sync::Arc;
+
+/// How a model is to be run; one choice for a whole engine.
+#[derive(Clone, Copy)]
+pub struct LoadOptions<'a> {
+    /// The instruction set.
+    pub isa: Isa,
+    /// How activations meet weights.
+    pub activation: Activation,
+    /// How keys and values are stored.
+    pub kv_format: KvFormat,
+    /// Called as packing goes on, from several threads.
+    pub progress: Option<Progress<'a>>,
+}
+
+/// Configuration, weights and the choices that decide the bits of the results.
+pub struct Model {
+    /// The model's numbers.
+    pub config: Config,
+    /// Its matrices and vectors.
+    pub weights: Weights,
+    /// The instruction set.
+    pub isa: Isa,
+    /// How activations meet weights.
+    pub activation: Activation,
+    /// How keys and values are stored.
+    pub kv_format: KvFormat,
+    pub(crate) rope: Rope,
+}
+
+impl Model {
+    /// Reads a container's configuration and packs its weights.
+    ///
+    /// # Errors
+    /// When the architecture or an option of it is not supported, a tensor is missing or has
+    /// another shape, or memory is refused.
+    pub fn load(container: Arc<Container>, options: LoadOptions<'_>) -> Result<Self> {
+        let (config, plan) = arch::describe(&container)?;
+        let weights = Weights::load(container, &config, &plan, options.progress)?;
+        let rope = Rope::new(&config.rope, config.head_dim);
+        let LoadOptions { isa, activation, kv_format, .. } = options;
+        Ok(Self { config, weights, isa, activation, kv_format, rope })
+    }
+
+    /// What a cache for this model's keys and values has to hold: the layers with the same window
+    /// are one group.
+    #[must_use]
+    pub fn cache_shape(&self) -> Shape {
+        let mut groups: Vec<Group> = Vec::new();
+        for (index, layer) in self.config.layers.iter().enumerate() {
+            match groups.iter_mut().find(|group| group.window == layer.window) {
+                Some(group) => group.layers.push(index),
+                None => groups.push(Group { layers: vec![index], window: layer.window }),
+            }
+        }
+        Shape {
+            page_tokens: attention::PAGE,
+            n_kv_heads: self.config.n_kv_heads,
+            head_dim: self.config.head_dim,
+            slot_bytes: self.kv_format.slot_bytes(attention::PAGE, self.config.head_dim),
+            groups,
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! A model file's configuration, wherever the format keeps it.
+
+use crate::error::{Error, Result};
+use oss_weights::{Container, Kind};
+use serde_json::Value;
+use std::path::Path;
+
+/// The longest list of layers that is believed.
+const MAX_LAYERS: usize = 4096;
+
+/// The configuration of a container: a JSON object beside it, or its own metadata.
+pub(crate) struct Source<'a> {
+    pub(crate) container: &'a Container,
+    json: Option<Value>,
+    /// What GGUF keys of the architecture start with.
+    prefix: String,
+}
+
+/// One field's name in both places.
+#[derive(Clone, Copy)]
+pub(crate) struct Field {
+    /// In `config.json`; dots descend into objects.
+    pub(crate) json: &'static str,
+    /// In GGUF metadata, after the architecture's name and a dot.
+    pub(crate) gguf: &'static str,
+}
+
+/// Shorthand for a [`Field`].
+pub(crate) const fn field(json: &'static str, gguf: &'static str) -> Field {
+    Field { json, gguf }
+}
+
+impl<'a> Source<'a> {
+    pub(crate) fn new(container: &'a Container) -> Result<Self> {
+        let path = container.path();
+        if container.kind() == Kind::Gguf {
+            let metadata = container.metadata();
+            let Some(architecture) = metadata.string("general.architecture")? else {
+                return Err(metadata.missing("general.architecture").into());
+            };
+            let prefix = architecture.to_owned();
+            return Ok(Self { container, json: None, prefix });
+        }
+        let wrong = |got: String| Error::Field {
+            path: path.to_owned(),
+            field: "config.json".to_owned(),
+            got,
+            expected: "a JSON object beside the weights".to_owned(),
+        };
+        let bytes = container.side_file("config.json")?.ok_or_else(|| wrong("no file".into()))?;
+        let json: Value = serde_json::from_slice(&bytes).map_err(|e| wrong(e.to_string()))?;
+        if !json.is_object() {
+            return Err(wrong("something else".to_owned()));
+        }
+        Ok(Self { container, json: Some(json), prefix: String::new() })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.container.path()
+    }
+
+    /// Whether the names are those of GGUF.
+    pub(crate) const fn is_gguf(&self) -> bool {
+        self.json.is_none()
+    }
+
+    /// What the file calls its architecture.
+    pub(crate) fn architecture(&self) -> Result<String> {
+        if self.is_gguf() {
+            return Ok(self.prefix.clone());
+        }
+        let field = field("model_type", "");
+        self.text(field)?.ok_or_else(|| self.wrong(field, "nothing", "a model type"))
+    }
+
+    fn name(&self, field: Field) -> String {
+        if self.is_gguf() {
+            format!("{}.{}", self.prefix, field.gguf)
+        } else {
+            field.json.to_owned()
+        }
+    }
+
+    pub(crate) fn wrong(&self, field: Field, got: &str, expected: &str) -> Error {
+        Error::Field {
+            path: self.path().to_owned(),
+            field: self.name(field),
+            got: got.to_owned(),
+            expected: expected.to_owned(),
+        }
+    }
+
+    pub(crate) fn unsupported(&self, what: &'static str, got: &str, expected: &str) -> Error {
+        Error::Unsupported {
+            path: self.path().to_owned(),
+            what,
+            got: got.to_owned(),
+            expected: expected.to_owned(),
+        }
+    }
+
+    /// The JSON value of a field; `null` counts as absent.
+    pub(crate) fn json(&self, field: Field) -> Option<&Value> {
+        let mut value = self.json.as_ref()?;
+        for key in field.json.split('.') {
+            value = value.get(key)?;
+        }
+        (!value.is_null()).then_some(value)
+    }
+
+    pub(crate) fn number(&self, field: Field) -> Result<Option<f64>> {
+        if self.is_gguf() {
+            return Ok(self.container.metadata().f64(&self.name(field))?);
+        }
+        let Some(value) = self.json(field) else { return Ok(None) };
+        let number = value.as_f64().filter(|n| n.is_finite());
+        number.map(Some).ok_or_else(|| self.wrong(field, &value.to_string(), "a number"))
+    }
+
+    pub(crate) fn required_number(&self, field: Field) -> Result<f64> {
+        self.number(field)?.ok_or_else(|| self.wrong(field, "nothing", "a number"))
+    }
+
+    pub(crate) fn count(&self, field: Field) -> Result<Option<usize>> {
+        let value = if self.is_gguf() {
+            self.container.metadata().u64(&self.name(field))?
+        } else {
+            match self.json(field) {
+                None => None,
+                Some(value) => Some(
+                    value
+                        .as_u64()
+                        .ok_or_else(|| self.wrong(field, &value.to_string(), "a whole number"))?,
+                ),
+            }
+        };
+        let small = |n: u64| u32::try_from(n).ok().map(|n| n as usize);
+        match value {
+            None => Ok(None),
+            Some(n) => small(n)
+                .map(Some)
+                .ok_or_else(|| self.wrong(field, &n.to_string(), "a whole number below 2^32")),
+        }
+    }
+
+    /// A whole number of at least 1.
+    pub(crate) fn required_count(&self, field: Field) -> Result<usize> {
+        match self.count(field)? {
+            Some(0) => Err(self.wrong(field, "0", "at least 1")),
+            Some(n) => Ok(n),
+            None => Err(self.wrong(field, "nothing", "a whole number")),
+        }
+    }
+
+    /// How many layers there are.
+    pub(crate) fn layer_count(&self) -> Result<usize> {
+        let field = field("num_hidden_layers", "block_count");
+        let n = self.required_count(field)?;
+        if n > MAX_LAYERS {
+            return Err(self.wrong(field, &n.to_string(), &format!("at most {MAX_LAYERS}")));
+        }
+        Ok(n)
+    }
+
+    pub(crate) fn flag(&self, field: Field) -> Result<Option<bool>> {
+        if self.is_gguf() {
+            return Ok(self.container.metadata().bool(&self.name(field))?);
+        }
+        let Some(value) = self.json(field) else { return Ok(None) };
+        value
+            .as_bool()
+            .map(Some)
+            .ok_or_else(|| self.wrong(field, &value.to_string(), "true or false"))
+    }
+
+    pub(crate) fn text(&self, field: Field) -> Result<Option<String>> {
+        if self.is_gguf() {
+            return Ok(self.container.metadata().string(&self.name(field))?.map(str::to_owned));
+        }
+        let Some(value) = self.json(field) else { return Ok(None) };
+        let text = value.as_str().map(str::to_owned);
+        text.map(Some).ok_or_else(|| self.wrong(field, &value.to_string(), "a string"))
+    }
+}

@@ -1,0 +1,272 @@
+//! The scratch of the forward page, by role, allocated once.
+
+use crate::config::Config;
+use oss_kernels::{Activation, Input, InputRow, attention, prepare};
+use oss_simd::Isa;
+use oss_threads::Chunks;
+use std::ops::Range;
+
+/// Rows of activations in all forms, see [`Input`].
+pub(crate) struct InputBuffer {
+    stride: usize,
+    values: Vec<f32>,
+    value_sums: Vec<f32>,
+    codes: Vec<i8>,
+    scales: Vec<f32>,
+    sums: Vec<i32>,
+}
+
+/// An [`InputBuffer`] split by rows.
+pub(crate) type InputChunks<'a> =
+    ((Chunks<'a, f32>, Chunks<'a, f32>), (Chunks<'a, i8>, Chunks<'a, f32>, Chunks<'a, i32>));
+
+/// One row of an [`InputChunks`].
+pub(crate) type InputPart<'p> =
+    ((&'p mut [f32], &'p mut [f32]), (&'p mut [i8], &'p mut [f32], &'p mut [i32]));
+
+/// Writes `x` into a row, see [`prepare`].
+pub(crate) fn prepare_part(isa: Isa, activation: Activation, x: &[f32], part: InputPart<'_>) {
+    let ((values, value_sums), (codes, scales, sums)) = part;
+    prepare(isa, activation, x, InputRow { values, value_sums, codes, scales, sums });
+}
+
+impl InputBuffer {
+    fn new(rows: usize, cols: usize) -> Self {
+        let stride = cols.next_multiple_of(32);
+        Self {
+            stride,
+            values: vec![0.0; rows * stride],
+            value_sums: vec![0.0; rows * stride / 16],
+            codes: vec![0; rows * stride],
+            scales: vec![0.0; rows * stride / 32],
+            sums: vec![0; rows * stride / 16],
+        }
+    }
+
+    pub(crate) fn input(&self) -> Input<'_> {
+        Input {
+            stride: self.stride,
+            values: &self.values,
+            value_sums: &self.value_sums,
+            codes: &self.codes,
+            scales: &self.scales,
+            sums: &self.sums,
+        }
+    }
+
+    pub(crate) fn chunks(&mut self) -> InputChunks<'_> {
+        let stride = self.stride;
+        (
+            (Chunks::new(&mut self.values, stride), Chunks::new(&mut self.value_sums, stride / 16)),
+            (
+                Chunks::new(&mut self.codes, stride),
+                Chunks::new(&mut self.scales, stride / 32),
+                Chunks::new(&mut self.sums, stride / 16),
+            ),
+        )
+    }
+}
+
+/// Where the rows of a step go among the experts.
+#[derive(Default)]
+pub(crate) struct Routing {
+    /// `[rows, n_experts]`.
+    pub(crate) logits: Vec<f32>,
+    /// `[rows, top]`: chosen experts, the best first.
+    pub(crate) experts: Vec<u32>,
+    /// `[rows, top]`: their shares.
+    pub(crate) shares: Vec<f32>,
+    /// The experts that have rows, ascending.
+    pub(crate) active: Vec<u32>,
+    /// Where each active expert's slots begin, and the end of the last.
+    pub(crate) splits: Vec<usize>,
+    /// `[rows · top]`: the row of each slot, slots ordered by expert, then by row.
+    pub(crate) row_of_slot: Vec<u32>,
+    /// `[rows, top]`: the slot of each choice.
+    pub(crate) slot_of_choice: Vec<u32>,
+}
+
+impl Routing {
+    /// Orders the choices of `rows` rows by expert.
+    pub(crate) fn sort(&mut self, rows: usize, top: usize, n_experts: usize) {
+        self.active.clear();
+        self.splits.clear();
+        self.row_of_slot.clear();
+        let choices = &self.experts[..rows * top];
+        for expert in 0..n_experts as u32 {
+            let begin = self.row_of_slot.len();
+            for (choice, chosen) in choices.iter().enumerate() {
+                if *chosen == expert {
+                    self.slot_of_choice[choice] = self.row_of_slot.len() as u32;
+                    self.row_of_slot.push((choice / top) as u32);
+                }
+            }
+            if self.row_of_slot.len() > begin {
+                self.active.push(expert);
+                self.splits.push(begin);
+            }
+        }
+        self.splits.push(self.row_of_slot.len());
+    }
+}
+
+/// One write of keys and values: some rows of one page, for one head.
+#[derive(Clone, Debug)]
+pub(crate) struct KvWrite {
+    pub(crate) rows: Range<usize>,
+    pub(crate) head: usize,
+}
+
+/// Scratch for batches of up to `max_rows` rows.
+pub struct State {
+    pub(crate) max_rows: usize,
+    /// `[rows, hidden_dim]`: the residual stream.
+    pub(crate) x: Vec<f32>,
+    /// The normalised stream, exact: for routers.
+    pub(crate) exact: InputBuffer,
+    /// The normalised stream.
+    pub(crate) normed: InputBuffer,
+    /// `[rows, qkv_dim]`.
+    pub(crate) qkv: Vec<f32>,
+    /// `[rows, q_dim]`: what attention gives.
+    pub(crate) attended: Vec<f32>,
+    /// The same, as input of the output matrix.
+    pub(crate) attended_input: InputBuffer,
+    /// `[rows, head_dim / 2]`: cosines and sines of the rows' positions.
+    pub(crate) cos: Vec<f32>,
+    pub(crate) sin: Vec<f32>,
+    pub(crate) routing: Routing,
+    /// `[slots, inner_dim]`: between the feed-forward matrices.
+    pub(crate) inner: Vec<f32>,
+    pub(crate) inner_input: InputBuffer,
+    /// `[slots, hidden_dim]`: what the experts give.
+    pub(crate) outer: Vec<f32>,
+    /// 0, 1, 2, …
+    pub(crate) identity: Vec<u32>,
+    pub(crate) writes: Vec<KvWrite>,
+    pub(crate) write_ranges: Vec<Range<usize>>,
+    pub(crate) write_order: Vec<(Range<usize>, KvWrite)>,
+    /// One per worker.
+    pub(crate) scratch: Vec<Vec<f32>>,
+    /// `[wanted, hidden_dim]`: the hidden rows that the last forward pass was asked for.
+    pub(crate) hidden: Vec<f32>,
+    pub(crate) wanted: usize,
+    pub(crate) head_input: InputBuffer,
+    pub(crate) logits: Vec<f32>,
+    /// Called with what passes through the page, for tests and measurements.
+    pub(crate) probe: Option<Probe>,
+}
+
+/// Something on its way through the forward page.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// The residual stream of all rows (`[rows, hidden_dim]`) before layer `layer`, or after the
+    /// last one.
+    Residual {
+        /// How many layers have run.
+        layer: usize,
+        /// The numbers.
+        rows: &'a [f32],
+    },
+    /// The experts of all rows (`[rows, top]`) and their shares.
+    Routing {
+        /// The layer.
+        layer: usize,
+        /// Chosen experts, the best first.
+        experts: &'a [u32],
+        /// Their shares.
+        shares: &'a [f32],
+    },
+}
+
+/// Sees every [`Event`] of a forward pass.
+pub type Probe = Box<dyn FnMut(Event<'_>) + Send>;
+
+impl State {
+    /// Scratch for `threads` workers and up to `max_rows` rows a step.
+    #[must_use]
+    pub fn new(config: &Config, max_rows: usize, threads: usize) -> Self {
+        let (hidden, rows) = (config.hidden_dim, max_rows);
+        let slots = rows * config.max_top();
+        let inner = config.max_inner_dim();
+        let shape = attention::Shape {
+            format: oss_quant::kv::KvFormat::F32,
+            head_dim: config.head_dim,
+            scale: 1.0,
+        };
+        let scratch = (rows * 64)
+            .max(shape.scratch_len(config.n_heads / config.n_kv_heads))
+            .max(hidden.next_multiple_of(32));
+        Self {
+            max_rows,
+            x: vec![0.0; rows * hidden],
+            exact: InputBuffer::new(rows, hidden),
+            normed: InputBuffer::new(rows, hidden),
+            qkv: vec![0.0; rows * config.qkv_dim()],
+            attended: vec![0.0; rows * config.q_dim()],
+            attended_input: InputBuffer::new(rows, config.q_dim()),
+            cos: vec![0.0; rows * config.head_dim / 2],
+            sin: vec![0.0; rows * config.head_dim / 2],
+            routing: Routing {
+                logits: vec![0.0; rows * config.max_experts()],
+                experts: vec![0; slots],
+                shares: vec![0.0; slots],
+                active: Vec::with_capacity(config.max_experts()),
+                splits: Vec::with_capacity(config.max_experts() + 1),
+                row_of_slot: Vec::with_capacity(slots),
+                slot_of_choice: vec![0; slots],
+            },
+            inner: vec![0.0; slots * inner],
+            inner_input: InputBuffer::new(slots, inner),
+            outer: vec![0.0; slots * hidden],
+            identity: (0..slots as u32).collect(),
+            writes: Vec::new(),
+            write_ranges: Vec::new(),
+            write_order: Vec::new(),
+            scratch: vec![vec![0.0; scratch]; threads],
+            hidden: vec![0.0; rows * hidden],
+            wanted: 0,
+            head_input: InputBuffer::new(rows, hidden),
+            logits: Vec::new(),
+            probe: None,
+        }
+    }
+
+    /// The most rows of a step.
+    #[must_use]
+    pub const fn max_rows(&self) -> usize {
+        self.max_rows
+    }
+
+    /// How many hidden rows the last forward pass left for the head.
+    #[must_use]
+    pub const fn wanted(&self) -> usize {
+        self.wanted
+    }
+
+    /// Shows what passes through the page to `probe`.
+    pub fn set_probe(&mut self, probe: Option<Probe>) {
+        self.probe = probe;
+    }
+
+    /// Bytes of all buffers.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let input = |b: &InputBuffer| {
+            4 * (b.values.len() + b.value_sums.len() + b.scales.len() + b.sums.len())
+                + b.codes.len()
+        };
+        let inputs =
+            [&self.exact, &self.normed, &self.attended_input, &self.inner_input, &self.head_input];
+        let plain = self.x.len()
+            + self.qkv.len()
+            + self.attended.len()
+            + self.inner.len()
+            + self.outer.len()
+            + self.hidden.len()
+            + self.logits.len()
+            + self.scratch.iter().map(Vec::len).sum::<usize>();
+        4 * plain + inputs.into_iter().map(input).sum::<usize>()
+    }
+}

@@ -1,0 +1,276 @@
+//! A model's weights, packed for the kernels.
+//!
+//! Loading has two steps: the plan becomes a layout (which matrix lies where), then all matrices
+//! are packed into one buffer in parallel, layer by layer, and the pages of the source are handed
+//! back, so that no layer is resident twice.
+
+mod layout;
+mod pack;
+mod vectors;
+
+pub(crate) use vectors::numbers;
+
+use crate::config::Config;
+use crate::error::Result;
+use crate::plan::{FeedForwardPlan, LayerPlan, ModelPlan};
+use layout::Layout;
+use oss_memory::Buffer;
+use oss_quant::{Matrix, Packing};
+use oss_weights::Container;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What loading reports: bytes packed so far, of how many.
+pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
+
+/// Where one packed matrix lies.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    /// Its format and size.
+    pub packing: Packing,
+    start: usize,
+}
+
+/// A matrix whose parts may have different formats: its rows are those of the parts, in order.
+#[derive(Clone, Debug)]
+pub struct Fused {
+    /// The parts, each with the first of its rows.
+    pub parts: Vec<(usize, Stored)>,
+    /// Rows of all parts.
+    pub rows: usize,
+    /// Rows that one unit of work computes: 64, or 16 where a part begins elsewhere.
+    pub unit_rows: usize,
+}
+
+impl Fused {
+    /// Units of work.
+    #[must_use]
+    pub const fn units(&self) -> usize {
+        self.rows.div_ceil(self.unit_rows)
+    }
+
+    /// The part that a unit lies in, the unit's groups of 16 rows there, and how many of those
+    /// rows are no padding.
+    #[must_use]
+    pub fn unit(&self, unit: usize) -> (&Stored, Range<usize>, usize) {
+        let row = unit * self.unit_rows;
+        let index = self.parts.partition_point(|(first, _)| *first <= row) - 1;
+        let (first, stored) = &self.parts[index];
+        let local = row - first;
+        let rows = self.unit_rows.min(stored.packing.rows - local);
+        (stored, local / 16..(local + rows).div_ceil(16), rows)
+    }
+}
+
+/// The weights of a model.
+pub struct Weights {
+    container: Arc<Container>,
+    storage: Buffer,
+    pub(crate) embedding: Embedding,
+    pub(crate) norm: Vec<f32>,
+    pub(crate) head: Fused,
+    pub(crate) layers: Vec<LayerWeights>,
+}
+
+/// Where tokens are looked up.
+pub(crate) enum Embedding {
+    /// In the head's matrix.
+    Tied,
+    /// In the file's own tensor.
+    Tensor(String),
+}
+
+pub(crate) struct LayerWeights {
+    pub(crate) attention_norm: Vec<f32>,
+    pub(crate) qkv: Fused,
+    pub(crate) qkv_bias: Option<Vec<f32>>,
+    pub(crate) output: Fused,
+    pub(crate) output_bias: Option<Vec<f32>>,
+    pub(crate) sinks: Option<Vec<f32>>,
+    pub(crate) feed_forward_norm: Vec<f32>,
+    pub(crate) feed_forward: FeedForwardWeights,
+}
+
+pub(crate) enum FeedForwardWeights {
+    Dense(Network),
+    Experts(ExpertWeights),
+}
+
+pub(crate) struct ExpertWeights {
+    pub(crate) router: Fused,
+    pub(crate) router_bias: Option<Vec<f32>>,
+    pub(crate) experts: Vec<Network>,
+    /// `[n_experts, 2 inner_dim]`, paired as the matrix is.
+    pub(crate) gate_up_bias: Option<Vec<f32>>,
+    /// `[n_experts, hidden_dim]`.
+    pub(crate) down_bias: Option<Vec<f32>>,
+}
+
+/// The two matrices of a gated network.
+#[derive(Clone, Debug)]
+pub struct Network {
+    /// Sixteen gate rows, sixteen up rows, and so on.
+    pub gate_up: Fused,
+    /// `[hidden_dim, inner_dim]`.
+    pub down: Fused,
+}
+
+impl Weights {
+    /// Packs what the plan lists.
+    ///
+    /// # Errors
+    /// When a tensor is missing, has another shape or an unusable type, or memory is refused.
+    pub fn load(
+        container: Arc<Container>,
+        config: &Config,
+        plan: &ModelPlan,
+        progress: Option<Progress<'_>>,
+    ) -> Result<Self> {
+        let mut layout = Layout::new(&container);
+        let hidden = config.hidden_dim;
+        let mut layers = Vec::with_capacity(plan.layers.len());
+        for (layer, config_of_layer) in plan.layers.iter().zip(&config.layers) {
+            let inner = config_of_layer.feed_forward.inner_dim();
+            layers.push(layer_weights(&mut layout, config, layer, inner)?);
+            layout.end_section();
+        }
+        let head = plan.head.as_ref().unwrap_or(&plan.embedding);
+        let head = layout
+            .matrix(&crate::plan::MatrixPlan::one(head.clone(), config.vocabulary), hidden)?;
+        layout.end_section();
+        let norm = vectors::read(&container, &plan.norm)?;
+        let embedding = match plan.head {
+            None => Embedding::Tied,
+            Some(_) => Embedding::Tensor(plan.embedding.clone()),
+        };
+        vectors::check_embedding(&container, &plan.embedding, (config.vocabulary, hidden))?;
+        let storage = pack::pack(&container, &layout, progress)?;
+        Ok(Self { container, storage, embedding, norm, head, layers })
+    }
+
+    /// A packed matrix.
+    #[must_use]
+    pub fn matrix(&self, stored: &Stored) -> Matrix<'_> {
+        let bytes = &self.storage[stored.start..][..stored.packing.bytes()];
+        Matrix { packing: stored.packing, bytes }
+    }
+
+    /// One expert of a layer, pinned while the guard lives.
+    ///
+    /// # Panics
+    /// When the layer has no experts or the index is outside.
+    #[must_use]
+    pub fn expert(&self, layer: usize, index: usize) -> ExpertGuard<'_> {
+        match &self.layers[layer].feed_forward {
+            FeedForwardWeights::Experts(layer) => {
+                ExpertGuard { weights: self, network: &layer.experts[index] }
+            }
+            FeedForwardWeights::Dense(_) => panic!("layer {layer} has no experts"),
+        }
+    }
+
+    /// Bytes of packed matrices in memory.
+    #[must_use]
+    pub fn packed_bytes(&self) -> usize {
+        self.storage.len()
+    }
+
+    /// Bytes that one token's forward pass and head read: all dense matrices once, and `top`
+    /// experts of each layer.
+    #[must_use]
+    pub fn bytes_per_token(&self, config: &Config) -> usize {
+        let bytes = |fused: &Fused| -> usize {
+            fused.parts.iter().map(|(_, stored)| stored.packing.bytes()).sum()
+        };
+        let network = |network: &Network| bytes(&network.gate_up) + bytes(&network.down);
+        let layer = |(weights, config): (&LayerWeights, &crate::config::LayerConfig)| {
+            bytes(&weights.qkv)
+                + bytes(&weights.output)
+                + match (&weights.feed_forward, config.feed_forward) {
+                    (
+                        FeedForwardWeights::Experts(experts),
+                        crate::config::FeedForward::Experts { top, .. },
+                    ) => bytes(&experts.router) + top * experts.experts.first().map_or(0, network),
+                    (FeedForwardWeights::Dense(dense), _) => network(dense),
+                    (FeedForwardWeights::Experts(_), _) => 0,
+                }
+        };
+        bytes(&self.head) + self.layers.iter().zip(&config.layers).map(layer).sum::<usize>()
+    }
+
+    /// Writes a token's embedding to `out` (`[hidden_dim]`).
+    pub(crate) fn embed(&self, token: usize, out: &mut [f32]) -> Result<()> {
+        match &self.embedding {
+            Embedding::Tied => {
+                let index = self.head.parts.partition_point(|(first, _)| *first <= token) - 1;
+                let (first, stored) = &self.head.parts[index];
+                stored.packing.unpack_row(self.matrix(stored).bytes, token - first, out);
+                Ok(())
+            }
+            Embedding::Tensor(name) => vectors::embedding_row(&self.container, name, token, out),
+        }
+    }
+}
+
+/// An expert's matrices, kept where they are while this lives.
+pub struct ExpertGuard<'a> {
+    weights: &'a Weights,
+    network: &'a Network,
+}
+
+impl<'a> ExpertGuard<'a> {
+    /// The expert's matrices.
+    #[must_use]
+    pub const fn network(&self) -> &'a Network {
+        self.network
+    }
+
+    /// The bytes of one of them.
+    #[must_use]
+    pub fn matrix(&self, stored: &Stored) -> Matrix<'a> {
+        self.weights.matrix(stored)
+    }
+}
+
+fn layer_weights(
+    layout: &mut Layout<'_>,
+    config: &Config,
+    plan: &LayerPlan,
+    inner: usize,
+) -> Result<LayerWeights> {
+    let hidden = config.hidden_dim;
+    let container = layout.container();
+    let optional =
+        |plan: &Option<_>| plan.as_ref().map(|p| vectors::read(container, p)).transpose();
+    Ok(LayerWeights {
+        attention_norm: vectors::read(container, &plan.attention_norm)?,
+        qkv_bias: optional(&plan.qkv_bias)?,
+        output_bias: optional(&plan.output_bias)?,
+        sinks: optional(&plan.sinks)?,
+        feed_forward_norm: vectors::read(container, &plan.feed_forward_norm)?,
+        qkv: layout.matrix(&plan.qkv, hidden)?,
+        output: layout.matrix(&plan.output, config.q_dim())?,
+        feed_forward: match &plan.feed_forward {
+            FeedForwardPlan::Dense(network) => FeedForwardWeights::Dense(Network {
+                gate_up: layout.matrix(&network.gate_up, hidden)?,
+                down: layout.matrix(&network.down, inner)?,
+            }),
+            FeedForwardPlan::Experts(plan) => FeedForwardWeights::Experts(ExpertWeights {
+                router_bias: optional(&plan.router_bias)?,
+                gate_up_bias: optional(&plan.gate_up_bias)?,
+                down_bias: optional(&plan.down_bias)?,
+                router: layout.matrix(&plan.router, hidden)?,
+                experts: plan
+                    .experts
+                    .iter()
+                    .map(|network| {
+                        Ok(Network {
+                            gate_up: layout.matrix(&network.gate_up, hidden)?,
+                            down: layout.matrix(&network.down, inner)?,
+                        })
+                    })
+                    .collect::<Result<_>>()?,
+            }),
+        },
+    })
+}

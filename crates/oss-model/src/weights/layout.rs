@@ -1,0 +1,173 @@
+//! Which packed matrix lies where.
+
+use super::{Fused, Stored};
+use crate::error::{Error, Result};
+use crate::plan::{MatrixPlan, Rows};
+use oss_quant::{Dtype, Packing};
+use oss_weights::Container;
+
+/// Matrices begin at multiples of this.
+const ALIGNMENT: usize = 64;
+
+/// One matrix to be packed.
+pub(super) struct Job {
+    pub(super) stored: Stored,
+    pub(super) source: JobSource,
+}
+
+/// Where a job's rows come from.
+pub(super) enum JobSource {
+    Stacked(Vec<Rows>),
+    Paired(Rows, Rows),
+}
+
+impl JobSource {
+    /// The rows and the index among them of a packed row.
+    pub(super) fn row(&self, index: usize) -> (&Rows, usize) {
+        match self {
+            Self::Stacked(parts) => {
+                let mut index = index;
+                for rows in parts {
+                    if index < rows.count {
+                        return (rows, index);
+                    }
+                    index -= rows.count;
+                }
+                panic!("row {index} beyond the parts");
+            }
+            Self::Paired(first, second) => {
+                let (pair, lane) = (index / 32, index % 32);
+                if lane < 16 { (first, 16 * pair + lane) } else { (second, 16 * pair + lane - 16) }
+            }
+        }
+    }
+
+    /// The tensors of the job, each once.
+    pub(super) fn tensors(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = match self {
+            Self::Stacked(parts) => parts.iter().map(|rows| rows.tensor.as_str()).collect(),
+            Self::Paired(first, second) => vec![&first.tensor, &second.tensor],
+        };
+        names.dedup();
+        names
+    }
+}
+
+/// The matrices of a model, in the order in which they lie in memory.
+pub(super) struct Layout<'a> {
+    container: &'a Container,
+    pub(super) jobs: Vec<Job>,
+    /// Where sections (layers) end in `jobs`.
+    pub(super) sections: Vec<usize>,
+    pub(super) bytes: usize,
+}
+
+impl<'a> Layout<'a> {
+    pub(super) const fn new(container: &'a Container) -> Self {
+        Self { container, jobs: Vec::new(), sections: Vec::new(), bytes: 0 }
+    }
+
+    pub(super) const fn container(&self) -> &'a Container {
+        self.container
+    }
+
+    pub(super) fn end_section(&mut self) {
+        self.sections.push(self.jobs.len());
+    }
+
+    /// Gives a matrix its place; `cols` is what its tensors must have.
+    pub(super) fn matrix(&mut self, plan: &MatrixPlan, cols: usize) -> Result<Fused> {
+        match plan {
+            MatrixPlan::Paired(first, second) => {
+                let dtype = self.dtype(first, cols)?;
+                let other = self.dtype(second, cols)?;
+                if dtype != other || first.count != second.count || !first.count.is_multiple_of(16)
+                {
+                    return Err(Error::Shape {
+                        path: self.container.path().to_owned(),
+                        tensor: second.tensor.clone(),
+                        got: format!("{} rows of {}", second.count, other.name()),
+                        expected: format!(
+                            "{} rows of {} as in {}, a multiple of 16",
+                            first.count,
+                            dtype.name(),
+                            first.tensor
+                        ),
+                    });
+                }
+                let rows = 2 * first.count;
+                let source = JobSource::Paired(first.clone(), second.clone());
+                let stored = self.add(dtype, (rows, cols), source)?;
+                Ok(Fused { parts: vec![(0, stored)], rows, unit_rows: 64 })
+            }
+            MatrixPlan::Stacked(all) => {
+                let mut parts = Vec::new();
+                let mut row = 0;
+                let mut rest = all.as_slice();
+                while let Some(first) = rest.first() {
+                    let dtype = self.dtype(first, cols)?;
+                    let mut n = 1;
+                    while n < rest.len() && self.dtype(&rest[n], cols)? == dtype {
+                        n += 1;
+                    }
+                    let rows = rest[..n].iter().map(|rows| rows.count).sum();
+                    let source = JobSource::Stacked(rest[..n].to_vec());
+                    parts.push((row, self.add(dtype, (rows, cols), source)?));
+                    row += rows;
+                    rest = &rest[n..];
+                }
+                let even = |by: usize| parts.iter().all(|(first, _)| first.is_multiple_of(by));
+                let unit_rows = if even(64) { 64 } else { 16 };
+                if !even(unit_rows) {
+                    return Err(Error::Shape {
+                        path: self.container.path().to_owned(),
+                        tensor: all[0].tensor.clone(),
+                        got: format!("{} rows, then rows of another type", parts[1].0),
+                        expected: "a multiple of 16 rows of each type".to_owned(),
+                    });
+                }
+                Ok(Fused { parts, rows: row, unit_rows })
+            }
+        }
+    }
+
+    fn add(
+        &mut self,
+        dtype: Dtype,
+        (rows, cols): (usize, usize),
+        source: JobSource,
+    ) -> Result<Stored> {
+        let packing = Packing::for_dtype(dtype, rows, cols).map_err(|error| Error::Packing {
+            path: self.container.path().to_owned(),
+            tensor: source.tensors()[0].to_owned(),
+            source: error,
+        })?;
+        let stored = Stored { packing, start: self.bytes };
+        self.bytes = (self.bytes + packing.bytes()).next_multiple_of(ALIGNMENT);
+        self.jobs.push(Job { stored: stored.clone(), source });
+        Ok(stored)
+    }
+
+    /// A tensor's type, once its shape is found to hold the rows.
+    fn dtype(&self, rows: &Rows, cols: usize) -> Result<Dtype> {
+        let tensor = self.container.tensor(&rows.tensor)?;
+        let shape = &tensor.info.shape;
+        let (last, outer) = shape
+            .split_last()
+            .map_or((0, 0), |(last, outer)| (*last, outer.iter().product::<usize>()));
+        let needed = rows.first + rows.step * rows.count.saturating_sub(1) + 1;
+        // Reading all rows must leave none: what a plan does not name would be silently ignored.
+        if last != cols
+            || outer < needed
+            || (rows.first == 0 && rows.step == 1 && shape.len() < 3 && outer != rows.count)
+        {
+            return Err(Error::Shape {
+                path: self.container.path().to_owned(),
+                tensor: rows.tensor.clone(),
+                got: format!("{shape:?}"),
+                expected: format!("{needed} rows of {cols}"),
+            });
+        }
+        Ok(tensor.info.dtype)
+    }
+}

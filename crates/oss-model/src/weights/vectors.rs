@@ -1,0 +1,101 @@
+//! Vectors and single rows, read as numbers.
+
+use crate::error::{Error, Result};
+use crate::plan::{Rows, VectorPlan};
+use crate::source::Source;
+use oss_weights::{Container, Data, Tensor};
+
+/// All numbers of a tensor.
+pub(crate) fn numbers(source: &Source<'_>, tensor: &Tensor<'_>) -> Result<Vec<f32>> {
+    all(source.container, tensor)
+}
+
+fn all(container: &Container, tensor: &Tensor<'_>) -> Result<Vec<f32>> {
+    let wrong = |source| Error::Packing {
+        path: container.path().to_owned(),
+        tensor: tensor.info.name.clone(),
+        source,
+    };
+    let Data::Plain(bytes) = tensor.data else {
+        return Err(shape_error(container, tensor, "a vector of numbers"));
+    };
+    let mut out = vec![0.0; tensor.info.shape.iter().product()];
+    tensor.info.dtype.dequantise_row(bytes, &mut out).map_err(wrong)?;
+    Ok(out)
+}
+
+fn shape_error(container: &Container, tensor: &Tensor<'_>, expected: &str) -> Error {
+    Error::Shape {
+        path: container.path().to_owned(),
+        tensor: tensor.info.name.clone(),
+        got: format!("{:?} of {}", tensor.info.shape, tensor.info.dtype.name()),
+        expected: expected.to_owned(),
+    }
+}
+
+fn of_tensor(container: &Container, rows: &Rows) -> Result<Vec<f32>> {
+    let tensor = container.tensor(&rows.tensor)?;
+    let n: usize = tensor.info.shape.iter().product();
+    let needed = rows.first + rows.step * rows.count.saturating_sub(1) + 1;
+    if n < needed || n > rows.step * rows.count {
+        let expected = format!("{} numbers", rows.step * rows.count);
+        return Err(shape_error(container, &tensor, &expected));
+    }
+    let all = all(container, &tensor)?;
+    Ok((0..rows.count).map(|i| all[rows.source(i)]).collect())
+}
+
+/// The numbers of a planned vector.
+pub(super) fn read(container: &Container, plan: &VectorPlan) -> Result<Vec<f32>> {
+    match plan {
+        VectorPlan::Stacked(parts) => {
+            let mut out = Vec::new();
+            for rows in parts {
+                out.extend(of_tensor(container, rows)?);
+            }
+            Ok(out)
+        }
+        VectorPlan::Paired { gate, up, repeat } => {
+            let (gate, up) = (of_tensor(container, gate)?, of_tensor(container, up)?);
+            let each = gate.len() / repeat;
+            let experts = gate.chunks_exact(each).zip(up.chunks_exact(each));
+            let pairs = experts.flat_map(|(gate, up)| gate.chunks(16).zip(up.chunks(16)));
+            Ok(pairs.flat_map(|(gate, up)| gate.iter().chain(up)).copied().collect())
+        }
+    }
+}
+
+/// Refuses an embedding of another shape, or of a type without numbers.
+pub(super) fn check_embedding(
+    container: &Container,
+    name: &str,
+    (rows, cols): (usize, usize),
+) -> Result<()> {
+    let tensor = container.tensor(name)?;
+    let plain = matches!(tensor.data, Data::Plain(_)) && tensor.info.dtype.is_weight();
+    if tensor.info.shape != [rows, cols] || !plain {
+        return Err(shape_error(container, &tensor, &format!("[{rows}, {cols}] of numbers")));
+    }
+    Ok(())
+}
+
+/// One row of the embedding.
+pub(super) fn embedding_row(
+    container: &Container,
+    name: &str,
+    row: usize,
+    out: &mut [f32],
+) -> Result<()> {
+    let tensor = container.tensor(name)?;
+    let Data::Plain(bytes) = tensor.data else {
+        return Err(shape_error(container, &tensor, "a plain matrix"));
+    };
+    let row_bytes = bytes.len() / tensor.info.shape[0];
+    tensor.info.dtype.dequantise_row(&bytes[row * row_bytes..][..row_bytes], out).map_err(
+        |source| Error::Packing {
+            path: container.path().to_owned(),
+            tensor: name.to_owned(),
+            source,
+        },
+    )
+}

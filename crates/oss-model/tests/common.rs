@@ -1,0 +1,109 @@
+//! Loading the demo and edge models, and running token ids through them.
+#![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses a part")]
+
+use oss_cache::KvCache;
+use oss_kernels::Activation;
+use oss_model::{Batch, HeadRequest, LoadOptions, Model, Row, State, forward, head};
+use oss_quant::kv::KvFormat;
+use oss_simd::Isa;
+use oss_threads::Team;
+use oss_weights::Container;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../oss-demo/data").join(name)
+}
+
+pub fn json(name: &str) -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(data(name)).unwrap()).unwrap()
+}
+
+pub fn ids(value: &serde_json::Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+}
+
+/// All numbers of a float tensor in a reference file.
+pub fn tensor(file: &Container, name: &str) -> Vec<f32> {
+    let tensor = file.tensor(name).unwrap();
+    let oss_weights::Data::Plain(bytes) = tensor.data else { panic!("{name} is split") };
+    let mut out = vec![0.0; tensor.info.shape.iter().product()];
+    tensor.info.dtype.dequantise_row(bytes, &mut out).unwrap();
+    out
+}
+
+pub struct Runner {
+    pub model: Model,
+    pub team: Team,
+    pub state: State,
+    pub cache: KvCache,
+}
+
+/// How to run a model.
+#[derive(Clone, Copy)]
+pub struct Setting {
+    pub isa: Isa,
+    pub activation: Activation,
+    pub kv_format: KvFormat,
+    pub threads: usize,
+}
+
+impl Setting {
+    pub fn exact() -> Self {
+        Self {
+            isa: Isa::detect().unwrap(),
+            activation: Activation::F32,
+            kv_format: KvFormat::F32,
+            threads: 1,
+        }
+    }
+
+    pub fn fast() -> Self {
+        Self { activation: Activation::Int8, kv_format: KvFormat::Bf16, ..Self::exact() }
+    }
+}
+
+impl Runner {
+    pub fn new(path: &Path, setting: Setting) -> Self {
+        let container = Arc::new(Container::open(path).unwrap());
+        let Setting { isa, activation, kv_format, threads } = setting;
+        let options = LoadOptions { isa, activation, kv_format, progress: None };
+        let model = Model::load(container, options).unwrap();
+        let team = Team::new(threads).unwrap();
+        let state = State::new(&model.config, 256, team.threads());
+        let cache = KvCache::new(model.cache_shape(), 64 << 20).unwrap();
+        Self { model, team, state, cache }
+    }
+
+    /// The logits of all positions, the ids given in chunks of `chunk`.
+    pub fn logits(&mut self, ids: &[u32], chunk: usize) -> Vec<f32> {
+        let sequence = self.cache.create();
+        let mut out = Vec::new();
+        for (n, part) in ids.chunks(chunk).enumerate() {
+            let rows: Vec<Row> = part
+                .iter()
+                .enumerate()
+                .map(|(i, token)| Row {
+                    sequence,
+                    position: n * chunk + i,
+                    token: *token,
+                    wanted: true,
+                })
+                .collect();
+            self.step(&rows);
+            out.extend_from_slice(self.head(part.len()));
+        }
+        self.cache.remove(sequence);
+        out
+    }
+
+    pub fn step(&mut self, rows: &[Row]) {
+        let Self { model, team, state, cache } = self;
+        let layers = 0..model.config.layers.len();
+        forward(model, team, state, cache, Batch { rows }, layers).unwrap();
+    }
+
+    pub fn head(&mut self, rows: usize) -> &[f32] {
+        head(&self.model, &self.team, &mut self.state, 0..rows, HeadRequest::Full)
+    }
+}
