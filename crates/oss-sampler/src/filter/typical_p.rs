@@ -1,0 +1,24 @@
+//! Keeps tokens whose surprise is near what is expected.
+
+use super::{Filter, Step};
+use crate::Options;
+use crate::candidates::Candidates;
+use crate::options::check_fraction;
+
+pub(super) const FILTER: Filter = Filter {
+    name: "typical_p",
+    check: |options, _| check_fraction("typical_p", options.typical_p),
+    active: |options| options.typical_p < 1.0,
+    step: Step::Candidates(keep_typical),
+};
+
+/// With `p = w / Z` and `ln w = v`, the surprise of a token is `ln Z − v` and the entropy, its mean,
+/// is `ln Z − Σ p v`; so they are apart by `|v − Σ p v|`, and Z matters no further.
+fn keep_typical(options: &Options, candidates: &mut Candidates<'_>) {
+    let expected = candidates.mean_value();
+    let field = candidates.field();
+    let distance = |logit: f32| (f64::from(field.value(logit)) - expected).abs();
+    candidates.keep_first_mass(options.typical_p, |a, b| {
+        distance(a.logit).total_cmp(&distance(b.logit)).then(a.id.cmp(&b.id))
+    });
+}

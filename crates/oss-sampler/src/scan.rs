@@ -1,0 +1,235 @@
+//! Passes over all logits, in vectors: what a draw costs on a large vocabulary.
+//!
+//! The vocabulary is cut into blocks of 64, one word of a [`Mask`] each. The first pass keeps each
+//! block's largest logit (its *peak*); later steps look only into blocks whose peak matters.
+
+use crate::Mask;
+use crate::noise::{self, Key, LARGEST_NOISE};
+use oss_simd::{Isa, Kernel, Simd, math};
+
+/// Logits per block.
+pub(crate) const BLOCK: usize = 64;
+
+/// What the first pass finds, besides the peaks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extremes {
+    /// The largest logit.
+    pub(crate) max: f32,
+    /// Whether a logit is NaN.
+    pub(crate) nan: bool,
+}
+
+/// Writes each block's largest logit to `peaks` (where no logit is NaN).
+pub(crate) fn peaks(isa: Isa, logits: &[f32], peaks: &mut [f32]) -> Extremes {
+    let expected = logits.len().div_ceil(BLOCK);
+    assert_eq!(peaks.len(), expected, "peaks: got {}, expected {expected}", peaks.len());
+    isa.run(Peaks { logits, peaks })
+}
+
+/// Sets the logits that the mask does not allow to −∞.
+pub(crate) fn exclude(isa: Isa, logits: &mut [f32], mask: &Mask) {
+    isa.run(Exclude { logits, words: mask.words() });
+}
+
+/// `Σ exp((x − max) / temperature)` over all logits, the same on every instruction set.
+///
+/// Blocks whose peak's term is below e⁻³⁰ are left out: together less than 1e-8 of the sum, which
+/// is at least 1.
+pub(crate) fn mass(isa: Isa, field: Field<'_>) -> f64 {
+    isa.run(Mass(field))
+}
+
+/// The token with the largest `(x − max) / temperature + noise(id)`, the lowest id among equals.
+pub(crate) fn noisiest(isa: Isa, field: Field<'_>, key: Key) -> u32 {
+    isa.run(Noisiest { field, key })
+}
+
+/// Logits with what the first pass knows about them, seen through a temperature.
+#[derive(Clone, Copy)]
+pub(crate) struct Field<'a> {
+    pub(crate) logits: &'a [f32],
+    pub(crate) peaks: &'a [f32],
+    /// The largest logit, finite.
+    pub(crate) max: f32,
+    /// Above zero.
+    pub(crate) temperature: f32,
+}
+
+impl Field<'_> {
+    /// A logit's tempered distance from the largest: at most zero.
+    pub(crate) fn value(&self, logit: f32) -> f32 {
+        (logit - self.max) / self.temperature
+    }
+}
+
+/// The lowest id of the largest logit.
+pub(crate) fn first_of(logits: &[f32], peaks: &[f32], max: f32) -> u32 {
+    let block = peaks.iter().position(|&peak| peak == max).expect("the largest is a peak");
+    let start = block * BLOCK;
+    let inside = logits[start..].iter().position(|&x| x == max).expect("a peak is in its block");
+    (start + inside) as u32
+}
+
+/// Four vectors of a block; past the end, −∞.
+#[inline(always)]
+fn load_block<S: Simd>(s: S, block: &[f32]) -> [S::F32; 4] {
+    match <&[f32; BLOCK]>::try_from(block) {
+        Ok(full) => vectors(s, full),
+        Err(_) => {
+            let mut padded = [f32::NEG_INFINITY; BLOCK];
+            padded[..block.len()].copy_from_slice(block);
+            vectors(s, &padded)
+        }
+    }
+}
+
+#[inline(always)]
+fn vectors<S: Simd>(s: S, full: &[f32; BLOCK]) -> [S::F32; 4] {
+    let (parts, _) = full.as_chunks::<16>();
+    [s.load(&parts[0]), s.load(&parts[1]), s.load(&parts[2]), s.load(&parts[3])]
+}
+
+struct Peaks<'a> {
+    logits: &'a [f32],
+    peaks: &'a mut [f32],
+}
+
+impl Kernel for Peaks<'_> {
+    type Output = Extremes;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> Extremes {
+        let infinite = s.splat_i32(0x7f80_0000);
+        let magnitude = s.splat_i32(0x7fff_ffff);
+        // The sign bit of a lane is set once a logit of the lane is NaN: only a NaN's magnitude, as
+        // an integer, is above infinity's.
+        let mut nan = s.zero_i32();
+        let mut max = f32::NEG_INFINITY;
+        for (block, peak) in self.logits.chunks(BLOCK).zip(&mut *self.peaks) {
+            let x = load_block(s, block);
+            for part in x {
+                let distance = s.sub_i32(infinite, s.and_i32(s.f32_as_i32(part), magnitude));
+                nan = s.or_i32(nan, distance);
+            }
+            *peak = s.reduce_max(s.max(s.max(x[0], x[1]), s.max(x[2], x[3])));
+            max = max.max(*peak);
+        }
+        let found = s.select_gt_i32((s.zero_i32(), nan), s.splat_i32(1), s.zero_i32());
+        Extremes { max, nan: s.reduce_add_i32(found) != 0 }
+    }
+}
+
+struct Exclude<'a> {
+    logits: &'a mut [f32],
+    words: &'a [u64],
+}
+
+impl Kernel for Exclude<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let bits = s.load_i32(&std::array::from_fn(|lane| 1 << lane));
+        let nothing = s.splat(f32::NEG_INFINITY);
+        for (block, &word) in self.logits.chunks_mut(BLOCK).zip(self.words) {
+            if word == u64::MAX {
+                continue;
+            }
+            let (parts, rest) = block.as_chunks_mut::<16>();
+            for (index, part) in parts.iter_mut().enumerate() {
+                let wanted = s.and_i32(s.splat_i32((word >> (16 * index)) as u16 as i32), bits);
+                let kept = s.select_gt_i32(
+                    (wanted, s.zero_i32()),
+                    s.f32_as_i32(s.load(part)),
+                    s.f32_as_i32(nothing),
+                );
+                s.store(s.i32_as_f32(kept), part);
+            }
+            let done = 16 * parts.len();
+            for (index, logit) in rest.iter_mut().enumerate() {
+                if word >> (done + index) & 1 == 0 {
+                    *logit = f32::NEG_INFINITY;
+                }
+            }
+        }
+    }
+}
+
+struct Mass<'a>(Field<'a>);
+
+impl Kernel for Mass<'_> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> f64 {
+        let field = self.0;
+        let (max, temperature) = (s.splat(field.max), s.splat(field.temperature));
+        let mut total = 0.0;
+        // Single precision within 4,096 logits, double beyond.
+        for (region, peaks) in field.logits.chunks(64 * BLOCK).zip(field.peaks.chunks(64)) {
+            let mut sums = [s.zero(); 4];
+            for (block, &peak) in region.chunks(BLOCK).zip(peaks) {
+                if field.value(peak) < -30.0 {
+                    continue;
+                }
+                let x = load_block(s, block);
+                for (sum, part) in sums.iter_mut().zip(x) {
+                    let value = s.div(s.sub(part, max), temperature);
+                    *sum = s.add(*sum, math::exp(s, value));
+                }
+            }
+            let sum = s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3]));
+            total += f64::from(s.reduce_add(sum));
+        }
+        total
+    }
+}
+
+struct Noisiest<'a> {
+    field: Field<'a>,
+    key: Key,
+}
+
+impl Noisiest<'_> {
+    /// The noisy values of a block.
+    #[inline(always)]
+    fn scores<S: Simd>(&self, s: S, block: usize) -> [f32; BLOCK] {
+        let start = block * BLOCK;
+        let logits = self.field.logits;
+        let x = load_block(s, &logits[start..logits.len().min(start + BLOCK)]);
+        let (max, temperature) = (s.splat(self.field.max), s.splat(self.field.temperature));
+        let mut scores = [0.0; BLOCK];
+        let (parts, _) = scores.as_chunks_mut::<16>();
+        for (index, (part, x)) in parts.iter_mut().zip(x).enumerate() {
+            let value = s.div(s.sub(x, max), temperature);
+            let ids = noise::consecutive(s, (start + 16 * index) as u32);
+            s.store(s.add(value, noise::gumbel(s, self.key, ids)), part);
+        }
+        scores
+    }
+}
+
+impl Kernel for Noisiest<'_> {
+    type Output = u32;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> u32 {
+        let Field { peaks, max, .. } = self.field;
+        let highest = peaks.iter().position(|&peak| peak == max).unwrap_or(0);
+        // The winner scores at least this, so blocks that cannot reach it are passed over.
+        let floor = self.scores(s, highest).into_iter().fold(f32::NEG_INFINITY, f32::max);
+        let (mut best, mut winner) = (f32::NEG_INFINITY, 0);
+        for (block, &peak) in peaks.iter().enumerate() {
+            if self.field.value(peak) + LARGEST_NOISE < floor.max(best) {
+                continue;
+            }
+            let scores = self.scores(s, block);
+            let highest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            if highest > best {
+                let inside = scores.iter().position(|&x| x == highest).unwrap_or(0);
+                (best, winner) = (highest, block * BLOCK + inside);
+            }
+        }
+        winner as u32
+    }
+}
