@@ -1,6 +1,7 @@
 //! What can go wrong when a team is made.
 
 use std::io;
+use std::path::PathBuf;
 
 /// An operating error of this crate.
 #[derive(Debug, thiserror::Error)]
@@ -21,5 +22,25 @@ pub enum Error {
         worker: usize,
         /// The system's reason.
         source: io::Error,
+    },
+    /// The system refused to bind a worker to a CPU.
+    #[error("worker {worker} could not be bound to cpu {cpu}: {source}")]
+    Pin {
+        /// Which worker, counted from 1.
+        worker: usize,
+        /// The CPU.
+        cpu: usize,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The system describes its processors in an unknown way.
+    #[error("{}: got {got:?}, expected {expected}", path.display())]
+    Topology {
+        /// The file.
+        path: PathBuf,
+        /// What it holds.
+        got: String,
+        /// What it should hold.
+        expected: &'static str,
     },
 }

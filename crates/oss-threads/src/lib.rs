@@ -31,16 +31,20 @@
 //!   1 ms after the last phase.
 //! - A panic in a body reaches the caller after all workers have stopped; the team stays usable.
 //!
+//! [`topology`] tells how many threads are worth having.
+//!
 //! It knows nothing of the work it runs, has no futures and no work stealing, and phases do not
 //! nest.
 
 mod error;
 mod options;
+mod os;
 mod partition;
 mod patience;
 mod protocol;
 mod sync;
 mod team;
+pub mod topology;
 
 pub use error::Error;
 pub use options::{Pin, TeamOptions};

@@ -2,15 +2,19 @@
 
 use std::time::Duration;
 
+use crate::topology;
+
 /// Whether workers are bound to cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pin {
     /// Never: the system's scheduler places them.
     #[default]
     Never,
-    /// When this process may use the whole machine and the machine has little else to do.
+    /// When this process may use the whole machine, the machine has little else to do, and every
+    /// thread gets a core of its own.
     Auto,
-    /// Always, to the cores that the process may use.
+    /// Always, to CPUs of the inherited mask: one of each core first. Threads beyond the number of
+    /// CPUs share them.
     Always,
 }
 
@@ -25,8 +29,16 @@ pub struct TeamOptions {
     pub spin: Duration,
 }
 
+impl TeamOptions {
+    /// The default options for a team of `threads`.
+    pub fn new(threads: usize) -> Self {
+        Self { threads, pin: Pin::default(), spin: Duration::from_micros(50) }
+    }
+}
+
 impl Default for TeamOptions {
+    /// As many threads as [`topology::default_threads`] says.
     fn default() -> Self {
-        Self { threads: 1, pin: Pin::default(), spin: Duration::from_micros(50) }
+        Self::new(topology::default_threads())
     }
 }

@@ -4,7 +4,7 @@
 //! an epoch that it has not seen, runs the job and arrives; the caller waits until all have
 //! arrived. Workers are grouped: a group polls its own epoch line and counts arrivals on its own
 //! line, and the last of a group counts on the root, so that no line is fought for by more than
-//! [`GROUP`] threads.
+//! one group and the caller.
 //!
 //! Whoever waits first polls as long as its [`Wait`] says, then sleeps. A sleeper is never lost:
 //! it counts itself, then looks once more; the waker publishes, then looks at the count; a fence
@@ -15,9 +15,6 @@
 use std::sync::PoisonError;
 
 use crate::sync::{AtomicUsize, Cell, Condvar, Mutex, Ordering, fence};
-
-/// Workers that share a line.
-pub(crate) const GROUP: usize = 8;
 
 /// How long to poll.
 pub(crate) trait Wait {
@@ -82,6 +79,7 @@ struct Group {
 
 /// One caller and its workers.
 pub(crate) struct Gang<J> {
+    group_size: usize,
     job: Padded<Cell<J>>,
     groups: Box<[Group]>,
     /// Groups that have not arrived.
@@ -99,14 +97,16 @@ unsafe impl<J: Send> Sync for Gang<J> {}
 unsafe impl<J: Send> Send for Gang<J> {}
 
 impl<J: Copy> Gang<J> {
-    /// A gang of `workers` (the caller not counted); `job` is a value to start with, never run.
-    pub(crate) fn new(workers: usize, job: J) -> Self {
-        let groups = (0..workers).step_by(GROUP).map(|first| Group {
-            workers: GROUP.min(workers - first),
+    /// A gang of `workers` (the caller not counted), of which each `group_size` share lines; `job`
+    /// is a value to start with, never run.
+    pub(crate) fn new(workers: usize, group_size: usize, job: J) -> Self {
+        let groups = (0..workers).step_by(group_size).map(|first| Group {
+            workers: group_size.min(workers - first),
             epoch: Padded(AtomicUsize::new(0)),
             missing: Padded(AtomicUsize::new(0)),
         });
         Self {
+            group_size,
             job: Padded(Cell::new(job)),
             groups: groups.collect(),
             missing: Padded(AtomicUsize::new(0)),
@@ -141,7 +141,7 @@ impl<J: Copy> Gang<J> {
     /// Start with `seen` = 0. Each job must be followed by [`Gang::arrive`].
     #[expect(unsafe_code, reason = "the job is handed over through a cell")]
     pub(crate) fn next(&self, worker: usize, seen: &mut usize, wait: &mut impl Wait) -> J {
-        let epoch = &self.groups[worker / GROUP].epoch.0;
+        let epoch = &self.groups[worker / self.group_size].epoch.0;
         self.workers.0.wait_until(wait, || epoch.load(Ordering::Acquire) != *seen);
         *seen = seen.wrapping_add(1);
         // SAFETY: the epoch was acquired after the caller wrote the cell, and the caller does not
@@ -151,7 +151,7 @@ impl<J: Copy> Gang<J> {
 
     /// Worker: has done the job and touches nothing of it any more.
     pub(crate) fn arrive(&self, worker: usize) {
-        let group = &self.groups[worker / GROUP];
+        let group = &self.groups[worker / self.group_size];
         if group.missing.0.fetch_sub(1, Ordering::AcqRel) == 1
             && self.missing.0.fetch_sub(1, Ordering::AcqRel) == 1
         {

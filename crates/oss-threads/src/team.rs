@@ -1,25 +1,34 @@
 //! The team: persistent workers and the phases that they run.
 
+mod crowd;
 mod lease;
 mod phase;
 
-use std::sync::atomic::AtomicBool;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Instant;
 use std::{fmt, thread};
 
 use crate::error::Error;
-use crate::options::TeamOptions;
+use crate::options::{Pin, TeamOptions};
+use crate::os;
 use crate::partition::{Partition, Parts};
 use crate::patience::{Manners, Patience};
 use crate::protocol::Gang;
+use crate::topology::{self, Topology};
 
+use crowd::Crowd;
 use lease::Holder;
 pub use lease::Lease;
 use phase::{Body, Job, Phase};
 
 /// The most threads that a team can have.
 pub const MAX_THREADS: usize = 1024;
+
+/// Workers that share a line; eight cores share a last-level cache on many machines.
+const GROUP: usize = 8;
 
 /// One unit of a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +58,7 @@ struct Inner {
     threads: usize,
     lease: Mutex<()>,
     holder: Holder,
+    crowd: Crowd,
     workers: Vec<JoinHandle<()>>,
 }
 
@@ -64,26 +74,29 @@ impl Team {
     /// # Errors
     /// When `threads` is 0 or above [`MAX_THREADS`], or the system refuses a thread.
     pub fn new(threads: usize) -> Result<Self, Error> {
-        Self::with_options(&TeamOptions { threads, ..TeamOptions::default() })
+        Self::with_options(&TeamOptions::new(threads))
     }
 
     /// A team as the options say.
     ///
     /// # Errors
-    /// When the number of threads is 0 or above [`MAX_THREADS`], or the system refuses a thread.
+    /// When the number of threads is 0 or above [`MAX_THREADS`], or the system refuses a thread or
+    /// to bind it where that was asked for.
     pub fn with_options(options: &TeamOptions) -> Result<Self, Error> {
         let threads = options.threads;
         if threads == 0 || threads > MAX_THREADS {
             return Err(Error::Threads { got: threads, expected: MAX_THREADS });
         }
+        let cpus = cpus(options)?;
         let manners = Manners { spin: options.spin, crowded: AtomicBool::new(false) };
-        let shared = Arc::new(Shared { gang: Gang::new(threads - 1, None), manners });
+        let shared = Arc::new(Shared { gang: Gang::new(threads - 1, GROUP, None), manners });
         // Made before the workers, so that dropping it ends those that did start.
         let mut inner = Inner {
             shared,
             threads,
             lease: Mutex::new(()),
             holder: Holder::default(),
+            crowd: Crowd::new(),
             workers: Vec::with_capacity(threads - 1),
         };
         for worker in 1..threads {
@@ -91,7 +104,13 @@ impl Team {
             let thread = thread::Builder::new()
                 .name(format!("oss-worker-{worker}"))
                 .spawn(move || work(&shared, worker));
-            inner.workers.push(thread.map_err(|source| Error::Spawn { worker, source })?);
+            let thread = thread.map_err(|source| Error::Spawn { worker, source })?;
+            let cpu = cpus.get(worker % cpus.len().max(1)).copied();
+            let pinned = cpu.map(|cpu| (cpu, os::pin(&thread, cpu)));
+            inner.workers.push(thread);
+            if let Some((cpu, Err(source))) = pinned {
+                return Err(Error::Pin { worker, cpu, source });
+            }
         }
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -99,6 +118,12 @@ impl Team {
     /// Number of threads, the caller's included.
     pub fn threads(&self) -> usize {
         self.inner.threads
+    }
+
+    /// Whether the team has found more threads than free cores, and waits by sleeping: phases then
+    /// cost some ten microseconds each, but others get the cores.
+    pub fn is_crowded(&self) -> bool {
+        self.inner.shared.manners.crowded.load(Ordering::Relaxed)
     }
 
     /// Runs `body` once for each unit of `0..units`, with the unit's part of `out`.
@@ -140,6 +165,7 @@ impl Inner {
         P: Partition,
         B: for<'p> Fn(Unit, <P as Parts<'p>>::Part) + Sync,
     {
+        let begin = self.crowd.is_timed().then(Instant::now);
         // SAFETY: the lease makes this thread the only caller, `finish` below returns before `phase`
         // ends, and nothing between the two unwinds: `work` catches every panic.
         #[expect(unsafe_code, reason = "lends the phase to the workers until they have arrived")]
@@ -147,9 +173,29 @@ impl Inner {
             self.shared.gang.release(Some(phase.job()));
         }
         phase.work(0);
+        let worked = begin.map(|begin| begin.elapsed());
         self.shared.gang.finish(&mut Patience::new(&self.shared.manners));
+        if let (Some(begin), Some(work)) = (begin, worked) {
+            let now = Instant::now();
+            let wait = now.saturating_duration_since(begin).saturating_sub(work);
+            let crowded = self.crowd.observe(work, wait, now);
+            self.shared.manners.crowded.store(crowded, Ordering::Relaxed);
+        }
         phase.resume_panic();
     }
+}
+
+/// The CPUs to bind threads to, the caller's first; empty for none.
+fn cpus(options: &TeamOptions) -> Result<Vec<usize>, Error> {
+    if options.pin == Pin::Never {
+        return Ok(Vec::new());
+    }
+    let topology = Topology::read()?;
+    // Half a core's worth of other work is little on the smallest machine.
+    let is_idle = topology::load(Path::new("/")).is_some_and(|load| load < 0.5);
+    let is_ours = topology.is_whole_machine() && options.threads <= topology.cores.len();
+    let binds = options.pin == Pin::Always || (is_ours && is_idle);
+    Ok(if binds { topology.placement() } else { Vec::new() })
 }
 
 impl Drop for Inner {

@@ -1,0 +1,220 @@
+//! What the machine has and what this process may use of it.
+
+mod list;
+
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use crate::error::Error;
+use crate::os;
+
+/// The most CPUs that are read; Linux knows no more.
+const MAX_CPUS: usize = 8192;
+
+/// One physical core.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Core {
+    /// Its CPUs (hardware threads) that this process may use, ascending.
+    pub cpus: Vec<usize>,
+    /// Its socket.
+    pub package: usize,
+    /// Its NUMA node.
+    pub node: usize,
+}
+
+/// One NUMA node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its number.
+    pub id: usize,
+    /// Its CPUs, allowed or not.
+    pub cpus: Vec<usize>,
+    /// Bytes of its memory; 0 when the system does not say.
+    pub memory_bytes: u64,
+}
+
+/// Cores, nodes and limits, as seen by this process.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Topology {
+    /// Cores with at least one allowed CPU, by node, then by their first CPU.
+    pub cores: Vec<Core>,
+    /// All nodes; at least one.
+    pub nodes: Vec<Node>,
+    /// CPUs that run, allowed or not.
+    pub online: Vec<usize>,
+    /// CPUs' worth of time that the control groups (version 2) allow; none when unlimited.
+    pub quota: Option<f64>,
+}
+
+impl Topology {
+    /// Reads this machine.
+    ///
+    /// # Errors
+    /// When the system describes itself in an unknown way.
+    pub fn read() -> Result<Self, Error> {
+        Self::read_under(Path::new("/"))
+    }
+
+    /// Reads the machine whose `/proc` and `/sys` lie under `root`; what is not there is taken from
+    /// [`thread::available_parallelism`], as one node of cores with one CPU each.
+    ///
+    /// # Errors
+    /// When a file is not written as Linux documents it.
+    pub fn read_under(root: &Path) -> Result<Self, Error> {
+        let system = root.join("sys/devices/system");
+        let Some(online) = cpu_list(&system.join("cpu/online"))? else {
+            return Ok(Self::plain(thread::available_parallelism().map_or(1, usize::from)));
+        };
+        let allowed = allowed(root)?.unwrap_or_else(|| online.clone());
+        let nodes = nodes(&system.join("node"), &online)?;
+        let mut cores: Vec<Core> = Vec::new();
+        for &cpu in online.iter().filter(|&cpu| allowed.contains(cpu)) {
+            let folder = system.join(format!("cpu/cpu{cpu}/topology"));
+            // The second name is that of kernels before 5.1.
+            let siblings = match cpu_list(&folder.join("core_cpus_list"))? {
+                Some(siblings) => siblings,
+                None => cpu_list(&folder.join("thread_siblings_list"))?.unwrap_or(vec![cpu]),
+            };
+            if let Some(core) = cores.iter_mut().find(|core| siblings.contains(&core.cpus[0])) {
+                core.cpus.push(cpu);
+                continue;
+            }
+            let package = number(&folder.join("physical_package_id"))?.unwrap_or(0);
+            let node = nodes.iter().find(|node| node.cpus.contains(&cpu)).map_or(0, |node| node.id);
+            cores.push(Core { cpus: vec![cpu], package, node });
+        }
+        cores.sort_by_key(|core| (core.node, core.cpus[0]));
+        Ok(Self { cores, nodes, online, quota: quota(root)? })
+    }
+
+    fn plain(cpus: usize) -> Self {
+        let core = |cpu| Core { cpus: vec![cpu], package: 0, node: 0 };
+        let online: Vec<usize> = (0..cpus).collect();
+        let nodes = vec![Node { id: 0, cpus: online.clone(), memory_bytes: 0 }];
+        Self { cores: (0..cpus).map(core).collect(), nodes, online, quota: None }
+    }
+
+    /// Threads that are worth having: the allowed physical cores, no more than the quota, at least 1.
+    pub fn default_threads(&self) -> usize {
+        let quota = self.quota.map_or(usize::MAX, |cpus| cpus as usize);
+        self.cores.len().min(quota).max(1)
+    }
+
+    /// Whether this process may use every CPU without a quota.
+    pub fn is_whole_machine(&self) -> bool {
+        let allowed: usize = self.cores.iter().map(|core| core.cpus.len()).sum();
+        allowed == self.online.len() && self.quota.is_none_or(|cpus| cpus >= allowed as f64)
+    }
+
+    /// The CPUs for threads to be bound to, in order: one of each core, node by node, then the
+    /// cores' other CPUs.
+    pub fn placement(&self) -> Vec<usize> {
+        let most = self.cores.iter().map(|core| core.cpus.len()).max().unwrap_or(0);
+        let layer = |rank: usize| self.cores.iter().filter_map(move |core| core.cpus.get(rank));
+        (0..most).flat_map(layer).copied().collect()
+    }
+}
+
+/// Threads for a team on this machine: physical cores within mask and quota.
+///
+/// Unreadable descriptions of the machine count as none; then it is what the standard library says.
+pub fn default_threads() -> usize {
+    // It also knows the quotas of control groups of version 1, and of other systems.
+    let available = thread::available_parallelism().map_or(1, usize::from);
+    Topology::read().map_or(available, |topology| topology.default_threads().min(available))
+}
+
+/// Processes that want to run, as a mean over the last minute; none where the system does not say.
+pub(crate) fn load(root: &Path) -> Option<f64> {
+    os::text(&root.join("proc/loadavg"))?.split_whitespace().next()?.parse().ok()
+}
+
+fn malformed(path: &Path, got: &str, expected: &'static str) -> Error {
+    Error::Topology { path: path.to_path_buf(), got: got.trim().to_owned(), expected }
+}
+
+fn cpu_list(path: &Path) -> Result<Option<Vec<usize>>, Error> {
+    let Some(text) = os::text(path) else { return Ok(None) };
+    let list = list::parse(text.trim(), MAX_CPUS);
+    list.map(Some).ok_or_else(|| malformed(path, &text, "a list such as 0-3,8"))
+}
+
+fn number(path: &Path) -> Result<Option<usize>, Error> {
+    let Some(text) = os::text(path) else { return Ok(None) };
+    // A machine that does not know its socket says -1.
+    let number = text.trim().parse::<i64>().map_err(|_| malformed(path, &text, "a number"))?;
+    Ok(usize::try_from(number).ok())
+}
+
+/// The affinity mask of this thread, which the threads it starts inherit.
+fn allowed(root: &Path) -> Result<Option<Vec<usize>>, Error> {
+    for name in ["proc/thread-self/status", "proc/self/status"] {
+        let path = root.join(name);
+        let Some(text) = os::text(&path) else { continue };
+        let Some(line) = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
+        else {
+            continue;
+        };
+        let list = list::parse(line.trim(), MAX_CPUS);
+        return list.map(Some).ok_or_else(|| malformed(&path, line, "a list such as 0-3,8"));
+    }
+    Ok(None)
+}
+
+fn nodes(folder: &Path, online: &[usize]) -> Result<Vec<Node>, Error> {
+    let ids = cpu_list(&folder.join("online"))?.unwrap_or_default();
+    let mut nodes = Vec::with_capacity(ids.len());
+    for id in ids {
+        let folder = folder.join(format!("node{id}"));
+        let cpus = cpu_list(&folder.join("cpulist"))?.unwrap_or_default();
+        nodes.push(Node { id, cpus, memory_bytes: node_memory(&folder).unwrap_or(0) });
+    }
+    if nodes.is_empty() {
+        nodes.push(Node { id: 0, cpus: online.to_vec(), memory_bytes: 0 });
+    }
+    Ok(nodes)
+}
+
+/// From a line such as `Node 0 MemTotal: 32768000 kB`.
+fn node_memory(folder: &Path) -> Option<u64> {
+    let text = os::text(&folder.join("meminfo"))?;
+    let line = text.lines().find_map(|line| line.split_once("MemTotal:"))?.1;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// The smallest `cpu.max` from this process's control group up to the root of what it can see.
+fn quota(root: &Path) -> Result<Option<f64>, Error> {
+    let groups = os::text(&root.join("proc/self/cgroup")).unwrap_or_default();
+    let Some(group) = groups.lines().find_map(|line| line.strip_prefix("0::/")) else {
+        return Ok(None);
+    };
+    let mounted = root.join("sys/fs/cgroup");
+    // Outside of its namespace a group is called /.., and its limits cannot be seen.
+    let inside = if group.starts_with("..") { "" } else { group };
+    let mut folder: PathBuf = mounted.join(inside);
+    let mut least: Option<f64> = None;
+    loop {
+        let path = folder.join("cpu.max");
+        if let Some(text) = os::text(&path) {
+            let cpus = cpu_max(&text)
+                .ok_or_else(|| malformed(&path, &text, "max or a quota, then a period"))?;
+            least = [least, cpus].into_iter().flatten().reduce(f64::min);
+        }
+        if folder == mounted || !folder.pop() {
+            return Ok(least);
+        }
+    }
+}
+
+/// Some(None) is `max`.
+fn cpu_max(text: &str) -> Option<Option<f64>> {
+    let (quota, period) = text.trim().split_once(' ')?;
+    let period = period.parse::<f64>().ok().filter(|&period| period > 0.0)?;
+    match quota {
+        "max" => Some(None),
+        quota => Some(Some(quota.parse::<f64>().ok()? / period)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,105 @@
+//! Every interleaving of release, arrive and sleep, by loom:
+//! `RUSTFLAGS="--cfg loom" cargo test -p oss-threads --release --test loom`.
+#![cfg(loom)]
+
+#[path = "../src/protocol.rs"]
+mod protocol;
+
+/// What the protocol is written in, as loom has it.
+mod sync {
+    pub(crate) use loom::cell::UnsafeCell as Cell;
+    pub(crate) use loom::sync::atomic::{AtomicUsize, Ordering, fence};
+    pub(crate) use loom::sync::{Condvar, Mutex};
+}
+
+use loom::sync::Arc;
+use loom::thread;
+use protocol::{Gang, Wait};
+use sync::Cell;
+
+/// Polls so many times, then sleeps.
+#[derive(Clone, Copy)]
+struct Polls(usize);
+
+impl Wait for Polls {
+    fn pause(&mut self) -> bool {
+        if self.0 == 0 {
+            return false;
+        }
+        self.0 -= 1;
+        thread::yield_now();
+        true
+    }
+}
+
+/// Data that workers write and the caller reads, checked for races by loom.
+struct Slots(Vec<Cell<usize>>);
+
+// SAFETY: loom's cells report an access that is not ordered after the one before.
+#[expect(unsafe_code, reason = "shares the cells that loom checks")]
+unsafe impl Sync for Slots {}
+// SAFETY: as above.
+#[expect(unsafe_code, reason = "shares the cells that loom checks")]
+unsafe impl Send for Slots {}
+
+#[expect(unsafe_code, reason = "plays the caller and the workers of a team")]
+fn phases(workers: usize, group_size: usize, phases: usize, polls: Polls) {
+    let gang = Arc::new(Gang::new(workers, group_size, 0usize));
+    let slots = Arc::new(Slots((0..workers).map(|_| Cell::new(0)).collect()));
+    let threads: Vec<_> = (0..workers)
+        .map(|worker| {
+            let (gang, slots) = (Arc::clone(&gang), Arc::clone(&slots));
+            thread::spawn(move || {
+                let mut seen = 0;
+                loop {
+                    let job = gang.next(worker, &mut seen, &mut polls.clone());
+                    if job == 0 {
+                        break;
+                    }
+                    // SAFETY: loom checks that nobody else has the slot now.
+                    slots.0[worker].with_mut(|slot| unsafe { *slot += job });
+                    gang.arrive(worker);
+                }
+            })
+        })
+        .collect();
+    for phase in 1..=phases {
+        // SAFETY: this thread is the only caller, and finishes each phase.
+        unsafe { gang.release(phase) };
+        gang.finish(&mut polls.clone());
+        for slot in &slots.0 {
+            // SAFETY: loom checks that the worker has let go of the slot.
+            slot.with(|slot| assert_eq!(unsafe { *slot }, phase * (phase + 1) / 2));
+        }
+    }
+    // SAFETY: as above; 0 tells the workers to end.
+    unsafe { gang.release(0) };
+    threads.into_iter().for_each(|thread| thread.join().expect("a worker ends"));
+}
+
+#[test]
+fn a_worker_that_sleeps_at_once_misses_no_phase() {
+    loom::model(|| phases(1, 1, 2, Polls(0)));
+}
+
+#[test]
+fn a_worker_that_polls_first_misses_no_phase() {
+    loom::model(|| phases(1, 1, 2, Polls(1)));
+}
+
+fn bounded(body: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(body);
+}
+
+#[test]
+fn two_workers_of_one_group_arrive_before_the_caller_goes_on() {
+    bounded(|| phases(2, 2, 2, Polls(0)));
+}
+
+#[test]
+fn two_groups_arrive_before_the_caller_goes_on() {
+    bounded(|| phases(2, 1, 2, Polls(0)));
+    bounded(|| phases(2, 1, 1, Polls(1)));
+}
