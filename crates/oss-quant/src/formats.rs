@@ -138,3 +138,14 @@ pub(crate) fn paired_nibbles(bytes: &[u8; 16]) -> Codes {
 pub(crate) fn pair_nibbles(codes: &Codes) -> [u8; 16] {
     std::array::from_fn(|i| (codes[i] & 0xf) | codes[16 + i] << 4)
 }
+
+/// The codes with bit `c` of `above` as bit 4 of the code of column `c`.
+pub(crate) fn with_fifth_bits(mut codes: Codes, above: u32) -> Codes {
+    for (i, quad) in codes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        // The product has bit k of these four at bit 8 k, and the others where the mask is zero.
+        let four = above >> (4 * i) & 0xf;
+        let spread = (four * 0x0020_4081) & 0x0101_0101;
+        *quad = (u32::from_le_bytes(*quad) | spread << 4).to_le_bytes();
+    }
+    codes
+}

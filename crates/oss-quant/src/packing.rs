@@ -1,7 +1,9 @@
 //! P16: sixteen output rows side by side, so that a vector's lanes are rows.
 
+use crate::bytes::array;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
+use crate::formats::mxfp4::{SPLIT_CODES, plain_block};
 use crate::formats::{self, Blocks, Floats};
 use crate::planes::{Codes, Plane};
 use crate::record::Place;
@@ -263,21 +265,39 @@ impl Packing {
         // Rows beyond the matrix stay like this: in every format zero bytes are worth zero.
         out.fill(0);
         let first = g * GROUP_ROWS;
+        let mut rows = [None; GROUP_ROWS];
         for index in first..self.rows.min(first + GROUP_ROWS) {
-            let source = row(index);
-            with_format!(self.format,
-            B => match source {
-                Row::Plain(bytes) => pack_plain::<B>(self, index, bytes, out)?,
-                Row::Split { codes, scales } => {
-                    pack_split::<B>(self, index, (codes, scales), out)?;
-                }
-            },
-            F => match source {
-                Row::Plain(bytes) => pack_floats::<F>(self, index % GROUP_ROWS, bytes, out)?,
-                Row::Split { .. } => return Err(not_split(self)),
-            });
+            rows[index - first] = Some(self.checked(row(index))?);
         }
+        with_format!(self.format,
+            B => pack_codes::<B>(self, first, &rows, out)?,
+            F => pack_floats::<F>(&rows, out));
         Ok(())
+    }
+
+    /// The row, if its slices have the lengths of a source row.
+    fn checked<'a>(&self, row: Row<'a>) -> Result<Row<'a>> {
+        let lengths = match row {
+            Row::Plain(bytes) => {
+                let dtype = self.format.dtype();
+                let expected = self.cols / dtype.block_len() * dtype.block_bytes();
+                [("the source row", bytes.len(), expected); 2]
+            }
+            Row::Split { .. } if self.format != Packed::Mxfp4 => {
+                return Err(Error::NotSplit { got: self.format.dtype(), expected: Dtype::Mxfp4 });
+            }
+            Row::Split { codes, scales } => {
+                let n = self.n_blocks();
+                let codes = ("the source row's code plane", codes.len(), n * SPLIT_CODES);
+                [codes, ("the source row's scale plane", scales.len(), n)]
+            }
+        };
+        for (what, got, expected) in lengths {
+            if got != expected {
+                return Err(Error::Bytes { what, got, expected });
+            }
+        }
+        Ok(row)
     }
 
     /// Decodes one row of the packed matrix: what `dequantise_row` gives for the source row.
@@ -304,86 +324,63 @@ impl Packing {
     }
 }
 
-fn not_split(packing: &Packing) -> Error {
-    Error::NotSplit { got: packing.format.dtype(), expected: Dtype::Mxfp4 }
+/// Packs a group: block after block, so that both sides are walked once.
+fn pack_codes<B: Blocks>(
+    packing: &Packing,
+    first: usize,
+    rows: &[Option<Row<'_>>; GROUP_ROWS],
+    out: &mut [u8],
+) -> Result<()> {
+    for index in 0..packing.cols / B::LEN {
+        for (lane, row) in rows.iter().enumerate() {
+            let joined;
+            let block = match *row {
+                None => break,
+                Some(Row::Plain(bytes)) => &bytes[index * B::BYTES..][..B::BYTES],
+                Some(Row::Split { codes, scales }) => {
+                    joined = plain_block(array(codes, index * SPLIT_CODES), scales[index]);
+                    &joined[..]
+                }
+            };
+            if let Err(got) = B::check(block) {
+                return Err(Error::ScaleIsNan { row: first + lane, block: index, got });
+            }
+            pack_block::<B>(packing.n_blocks(), index, (block, lane), out);
+        }
+    }
+    Ok(())
 }
 
 /// Packs file block `index` of one row.
 fn pack_block<B: Blocks>(
-    (packing, row): (&Packing, usize),
+    n_blocks: usize,
     index: usize,
-    block: &[u8],
+    (block, lane): (&[u8], usize),
     out: &mut [u8],
-) -> Result<()> {
-    B::check(block).map_err(|got| Error::ScaleIsNan { row, block: index, got })?;
-    let lane = row % GROUP_ROWS;
+) {
     let parts = B::LEN / BLOCK_COLS;
     let first = index * parts;
     for part in 0..parts {
         let plane = &mut out[B::RECORD.codes_at(first + part)..][..B::RECORD.code_bytes];
         B::put_codes(block, part, plane, lane);
     }
-    let tail = &mut out[B::RECORD.tail_at(packing.n_blocks(), first)..][..B::RECORD.tail_bytes];
+    let tail = &mut out[B::RECORD.tail_at(n_blocks, first)..][..B::RECORD.tail_bytes];
     B::put_tail(block, tail, Place { block: first % B::RECORD.blocks, lane });
-    Ok(())
 }
 
-fn pack_plain<B: Blocks>(
-    packing: &Packing,
-    row: usize,
-    bytes: &[u8],
-    out: &mut [u8],
-) -> Result<()> {
-    let expected = packing.cols / B::LEN * B::BYTES;
-    if bytes.len() != expected {
-        return Err(Error::Bytes { what: "the source row", got: bytes.len(), expected });
+/// Packs a group, 32 columns at a time, so that both sides are walked once.
+fn pack_floats<F: Floats>(rows: &[Option<Row<'_>>; GROUP_ROWS], out: &mut [u8]) {
+    let tile_bytes = BLOCK_COLS * F::BYTES;
+    for (tile, out) in out.chunks_exact_mut(GROUP_ROWS * tile_bytes).enumerate() {
+        for (lane, row) in rows.iter().enumerate() {
+            // Rows with separate planes have been refused.
+            let Some(Row::Plain(bytes)) = row else { break };
+            let numbers = bytes[tile * tile_bytes..].chunks_exact(F::BYTES).take(BLOCK_COLS);
+            for (column, number) in numbers.enumerate() {
+                out[F::offset(lane, column)..][..F::BYTES].copy_from_slice(number);
+            }
+        }
     }
-    bytes
-        .chunks_exact(B::BYTES)
-        .enumerate()
-        .try_for_each(|(index, block)| pack_block::<B>((packing, row), index, block, out))
-}
-
-fn pack_split<B: Blocks>(
-    packing: &Packing,
-    row: usize,
-    (codes, scales): (&[u8], &[u8]),
-    out: &mut [u8],
-) -> Result<()> {
-    use formats::mxfp4::{SPLIT_CODES, plain_block};
-    if packing.format != Packed::Mxfp4 {
-        return Err(not_split(packing));
-    }
-    let n_blocks = packing.n_blocks();
-    if codes.len() != n_blocks * SPLIT_CODES {
-        let expected = n_blocks * SPLIT_CODES;
-        return Err(Error::Bytes { what: "the source row's codes", got: codes.len(), expected });
-    }
-    if scales.len() != n_blocks {
-        let (what, got) = ("the source row's scales", scales.len());
-        return Err(Error::Bytes { what, got, expected: n_blocks });
-    }
-    let (codes, _) = codes.as_chunks::<SPLIT_CODES>();
-    for (index, (codes, &scale)) in codes.iter().zip(scales).enumerate() {
-        pack_block::<B>((packing, row), index, &plain_block(codes, scale), out)?;
-    }
-    Ok(())
-}
-
-fn pack_floats<F: Floats>(
-    packing: &Packing,
-    lane: usize,
-    bytes: &[u8],
-    out: &mut [u8],
-) -> Result<()> {
-    let expected = packing.cols * F::BYTES;
-    if bytes.len() != expected {
-        return Err(Error::Bytes { what: "the source row", got: bytes.len(), expected });
-    }
-    for (column, number) in bytes.chunks_exact(F::BYTES).enumerate() {
-        out[F::offset(lane, column)..][..F::BYTES].copy_from_slice(number);
-    }
-    Ok(())
 }
 
 impl Row<'_> {
@@ -393,7 +390,6 @@ impl Row<'_> {
     /// As [`Dtype::dequantise_row`]; [`Error::NotSplit`] for separate planes of a type other than
     /// MXFP4.
     pub fn dequantise(self, dtype: Dtype, out: &mut [f32]) -> Result<()> {
-        use formats::mxfp4::{SPLIT_CODES, plain_block};
         let (codes, scales) = match self {
             Row::Plain(bytes) => return dtype.dequantise_row(bytes, out),
             Row::Split { codes, scales } => (codes, scales),
@@ -405,10 +401,10 @@ impl Row<'_> {
         let n_blocks = out.len() / BLOCK_COLS;
         if blocks.len() != n_blocks || !rest.is_empty() {
             let expected = n_blocks * SPLIT_CODES;
-            return Err(Error::Bytes { what: "the row's codes", got: codes.len(), expected });
+            return Err(Error::Bytes { what: "the row's code plane", got: codes.len(), expected });
         }
         if scales.len() != n_blocks {
-            let (what, got) = ("the row's scales", scales.len());
+            let (what, got) = ("the row's scale plane", scales.len());
             return Err(Error::Bytes { what, got, expected: n_blocks });
         }
         for ((codes, &scale), out) in blocks.iter().zip(scales).zip(out.chunks_mut(BLOCK_COLS)) {

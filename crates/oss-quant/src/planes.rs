@@ -86,8 +86,8 @@ impl Plane for Bytes {
 
     #[inline(always)]
     fn pair<S: Simd>(s: S, bytes: &[u8], at: usize, j: usize) -> (S::U8, S::U8) {
-        let (low, high) = (array(bytes, at + 64 * j), array(bytes, at + 64 * (4 + j)));
-        (s.load_u8(low), s.load_u8(high))
+        let block = array::<512>(bytes, at);
+        (s.load_u8(array(block, 64 * j)), s.load_u8(array(block, 64 * (4 + j))))
     }
 }
 
@@ -105,12 +105,12 @@ impl Nibbles {
     /// The vector as stored, for a look-up of both nibbles.
     #[inline(always)]
     pub(crate) fn raw<S: Simd>(s: S, bytes: &[u8], at: usize, j: usize) -> S::U8 {
-        s.load_u8(array(bytes, at + 64 * j))
+        s.load_u8(array(array::<256>(bytes, at), 64 * j))
     }
 
     #[inline(always)]
-    fn pair_i32<S: Simd>(s: S, bytes: &[u8], at: usize, j: usize) -> (S::I32, S::I32) {
-        let both = vector(s, bytes, at + 64 * j);
+    fn pair_i32<S: Simd>(s: S, block: &[u8], j: usize) -> (S::I32, S::I32) {
+        let both = vector(s, block, 64 * j);
         (mask(s, both, LOW_4), mask(s, s.shr_i32::<4>(both), LOW_4))
     }
 }
@@ -137,7 +137,7 @@ impl Plane for Nibbles {
 
     #[inline(always)]
     fn pair<S: Simd>(s: S, bytes: &[u8], at: usize, j: usize) -> (S::U8, S::U8) {
-        let (low, high) = Nibbles::pair_i32(s, bytes, at, j);
+        let (low, high) = Nibbles::pair_i32(s, array::<256>(bytes, at), j);
         (s.i32_as_u8(low), s.i32_as_u8(high))
     }
 }
@@ -166,8 +166,10 @@ impl Plane for NibblesAndBits {
 
     #[inline(always)]
     fn pair<S: Simd>(s: S, bytes: &[u8], at: usize, j: usize) -> (S::U8, S::U8) {
-        let (low, high) = Nibbles::pair_i32(s, bytes, at, j);
-        let bits = vector(s, bytes, at + 256);
+        // One check of bounds for the block: it is the same for every `j`.
+        let block = array::<320>(bytes, at);
+        let (low, high) = Nibbles::pair_i32(s, block, j);
+        let bits = vector(s, block, 256);
         // Bit j, and bit 4 + j, to bit 4; what crosses into a neighbouring byte is masked away.
         let (for_low, for_high) = match j {
             0 => (s.shl_i32::<4>(bits), bits),
@@ -201,8 +203,9 @@ impl Plane for NibblesAndPairs {
 
     #[inline(always)]
     fn pair<S: Simd>(s: S, bytes: &[u8], at: usize, j: usize) -> (S::U8, S::U8) {
-        let (low, high) = Nibbles::pair_i32(s, bytes, at, j);
-        let (first, second) = (vector(s, bytes, at + 256), vector(s, bytes, at + 320));
+        let block = array::<384>(bytes, at);
+        let (low, high) = Nibbles::pair_i32(s, block, j);
+        let (first, second) = (vector(s, block, 256), vector(s, block, 320));
         let (for_low, for_high) = match j {
             0 => (s.shl_i32::<4>(first), s.shl_i32::<4>(second)),
             1 => (s.shl_i32::<2>(first), s.shl_i32::<2>(second)),
@@ -239,7 +242,8 @@ impl Plane for Pairs {
 
     #[inline(always)]
     fn pair<S: Simd>(s: S, bytes: &[u8], at: usize, j: usize) -> (S::U8, S::U8) {
-        let (first, second) = (vector(s, bytes, at), vector(s, bytes, at + 64));
+        let block = array::<128>(bytes, at);
+        let (first, second) = (vector(s, block, 0), vector(s, block, 64));
         let (low, high) = match j {
             0 => (first, second),
             1 => (s.shr_i32::<2>(first), s.shr_i32::<2>(second)),

@@ -286,7 +286,7 @@ fn damaged_or_misshapen_sources_are_refused_by_name() {
     assert_eq!(error.to_string(), "the packed group has 575 bytes, expected 576");
     let row = |_| Row::Split { codes: &[0; 32], scales: &[0; 1] };
     let error = packing.pack_group(0, row, &mut out).unwrap_err();
-    assert_eq!(error.to_string(), "the source row's scales has 1 bytes, expected 2");
+    assert_eq!(error.to_string(), "the source row's scale plane has 1 bytes, expected 2");
     let other = Packing::for_dtype(Dtype::Q4_0, 2, 64).unwrap();
     let error = other.pack_group(0, row, &mut vec![0; other.bytes()]).unwrap_err();
     assert_eq!(error.to_string(), "element type Q4_0 has no separate scale plane, expected MXFP4");

@@ -40,42 +40,58 @@ pub(crate) fn affine(values: &[f32], top: i32, below_zero: bool) -> (f32, f32) {
     if range <= 0.0 || !(top as f32 / range).is_finite() {
         return (0.0, -low);
     }
-    let mut best = (range / top as f32, -low);
-    let mut least = squared_error(values, best, top);
+    let mut best = (f32::INFINITY, (range / top as f32, -low));
     for nudge in -5..=5 {
         let inverse = (top as f32 + 0.2 * nudge as f32) / range;
-        let fitted = regression(values, low, inverse, top);
-        let Some((scale, min)) = fitted.filter(|(_, min)| !below_zero || *min >= 0.0) else {
-            continue;
-        };
-        let error = squared_error(values, (scale, min), top);
-        if error < least {
-            (best, least) = ((scale, min), error);
+        let sums = Sums::of(values, low, inverse, top);
+        let fitted = sums.line().filter(|(_, min)| !below_zero || *min >= 0.0);
+        for line in fitted.into_iter().chain(below_zero.then(|| (sums.xq / sums.qq, 0.0))) {
+            let error = sums.squared_error(line);
+            if error < best.0 {
+                best = (error, line);
+            }
         }
     }
-    best
+    best.1
 }
 
-/// Least squares of the values against the codes that `low` and `inverse` give them.
-fn regression(values: &[f32], low: f32, inverse: f32, top: i32) -> Option<(f32, f32)> {
-    let n = values.len() as f32;
-    let (mut q1, mut q2, mut x1, mut xq) = (0.0, 0.0, 0.0, 0.0);
-    for &x in values {
-        let q = code(x - low, inverse, 0, top) as f32;
-        q1 += q;
-        q2 += q * q;
-        x1 += x;
-        xq += x * q;
+/// Sums over values `x` and the codes `q` that `low` and an inverse scale give them.
+struct Sums {
+    n: f32,
+    q: f32,
+    qq: f32,
+    x: f32,
+    xq: f32,
+    xx: f32,
+}
+
+impl Sums {
+    fn of(values: &[f32], low: f32, inverse: f32, top: i32) -> Sums {
+        let n = values.len() as f32;
+        let mut sums = Sums { n, q: 0.0, qq: 0.0, x: 0.0, xq: 0.0, xx: 0.0 };
+        for &x in values {
+            let q = code(x - low, inverse, 0, top) as f32;
+            sums.q += q;
+            sums.qq += q * q;
+            sums.x += x;
+            sums.xq += x * q;
+            sums.xx += x * x;
+        }
+        sums
     }
-    let determinant = n * q2 - q1 * q1;
-    let scale = (n * xq - x1 * q1) / determinant;
-    (determinant > 0.0 && scale > 0.0).then(|| (scale, (scale * q1 - x1) / n))
-}
 
-fn squared_error(values: &[f32], (scale, min): (f32, f32), top: i32) -> f32 {
-    let inverse = inverse(scale);
-    let error = |x: f32| scale * code(x + min, inverse, 0, top) as f32 - min - x;
-    values.iter().map(|&x| error(x) * error(x)).sum()
+    /// The least-squares scale and minimum.
+    fn line(&self) -> Option<(f32, f32)> {
+        let determinant = self.n * self.qq - self.q * self.q;
+        let scale = (self.n * self.xq - self.x * self.q) / determinant;
+        (determinant > 0.0 && scale > 0.0).then(|| (scale, (scale * self.q - self.x) / self.n))
+    }
+
+    /// The sum of `(scale q - min - x)^2`.
+    fn squared_error(&self, (scale, min): (f32, f32)) -> f32 {
+        let own = self.xx + scale * scale * self.qq + min * min * self.n;
+        own + 2.0 * (min * self.x - scale * self.xq - scale * min * self.q)
+    }
 }
 
 /// `1 / scale`, or zero where that is not a number to calculate with.
@@ -84,12 +100,16 @@ pub(crate) fn inverse(scale: f32) -> f32 {
     if inverse.is_finite() { inverse } else { 0.0 }
 }
 
-/// The nearest code in `low..=high`.
+/// The nearest code in `low..=high` (small integers), ties to even.
 pub(crate) fn code(x: f32, inverse: f32, low: i32, high: i32) -> i32 {
-    ((x * inverse).round_ties_even() as i32).clamp(low, high)
+    // Adding 1.5 * 2^23 leaves the rounded number in the low bits of the sum: several times faster
+    // than `round_ties_even` on processors whose baseline has no rounding instruction.
+    const MAGIC: f32 = 12_582_912.0;
+    let inside = (x * inverse).clamp(low as f32, high as f32);
+    (inside + MAGIC).to_bits().wrapping_sub(MAGIC.to_bits()) as i32
 }
 
-/// Codes of 32 values less the minimum, and `zero` added.
+/// Codes of `N` values less the minimum, and `zero` added.
 pub(crate) fn codes<const N: usize>(
     values: &[f32],
     (scale, min): (f32, f32),

@@ -11,7 +11,7 @@
 //! (768 bytes, as many as in the file).
 
 use super::half_scale::{both, get, half_at, load, put, record_with_min, to_half};
-use super::{Blocks, Step, fit, pair_nibbles, paired_nibbles};
+use super::{Blocks, Step, fit, pair_nibbles, paired_nibbles, with_fifth_bits};
 use crate::bytes::array;
 use crate::dtype::Codec;
 use crate::planes::{Codes, NibblesAndBits, Plane};
@@ -32,11 +32,7 @@ impl Blocks for Q5_1 {
 
     fn codes(block: &[u8], _part: usize) -> Codes {
         let above = u32::from_le_bytes(*array(block, 4));
-        let mut codes = paired_nibbles(array(block, 8));
-        for (column, code) in codes.iter_mut().enumerate() {
-            *code |= ((above >> column & 1) << 4) as u8;
-        }
-        codes
+        with_fifth_bits(paired_nibbles(array(block, 8)), above)
     }
 
     fn meaning(code: u8) -> i32 {

@@ -11,6 +11,7 @@
 
 use super::{KvCodec, KvFormat, PAGE_TOKENS};
 use crate::bytes::array;
+use crate::formats::fit;
 use oss_simd::Simd;
 
 /// [`KvFormat::Int4`].
@@ -35,10 +36,10 @@ fn encode(values: &[f32]) -> (u16, [u8; 16]) {
     // The value of largest magnitude becomes code 0, which stands for -8.
     let extreme = values.iter().fold(0.0_f32, |m, &x| if x.abs() > m.abs() { x } else { m });
     let scale = half::f16::from_f32(extreme / -8.0);
-    let inverse = if scale.to_f32() == 0.0 { 0.0 } else { 1.0 / scale.to_f32() };
+    let inverse = fit::inverse(scale.to_f32());
     let mut codes = [0x88; 16];
     for (d, &x) in values.iter().enumerate() {
-        let code = ((x * inverse).round_ties_even().clamp(-8.0, 7.0) as i8 + 8) as u8;
+        let code = (fit::code(x, inverse, -8, 7) + 8) as u8;
         let shift = 4 * (d / 16);
         let byte = &mut codes[d % 16];
         *byte = (*byte & !(0xf << shift)) | (code << shift);

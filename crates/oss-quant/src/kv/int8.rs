@@ -10,6 +10,7 @@
 
 use super::{KvCodec, KvFormat, PAGE_TOKENS, lanes};
 use crate::bytes::array;
+use crate::formats::fit;
 use oss_simd::Simd;
 
 /// [`KvFormat::Int8`].
@@ -29,8 +30,7 @@ fn scale_of(values: &[f32]) -> (f32, f32) {
 }
 
 fn code(x: f32, inverse: f32) -> u8 {
-    // Saturates at 127: the inverse may be rounded up.
-    ((x * inverse).round_ties_even().clamp(-127.0, 127.0) as i8).to_le_bytes()[0]
+    (fit::code(x, inverse, -127, 127) as i8).to_le_bytes()[0]
 }
 
 fn decode(code: u8, scale: f32) -> f32 {
