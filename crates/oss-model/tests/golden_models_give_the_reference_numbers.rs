@@ -1,6 +1,7 @@
 //! The demo and edge models against references of an independent implementation
 //! (docs/demo-model/MODEL_CARD.md), and their two file formats against each other.
 
+#[path = "support/runner.rs"]
 mod common;
 
 use common::{Runner, Setting, data, ids, json, tensor};

@@ -1,5 +1,6 @@
 //! Chunks, company, threads and instruction sets do not change a bit of the logits.
 
+#[path = "support/runner.rs"]
 mod common;
 
 use common::{Runner, Setting, data};
