@@ -12,7 +12,8 @@ pub(super) struct Guard {
 /// How much of the content is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
-    /// Every character with which a control token begins or ends.
+    /// Every character with which a control token begins or ends, and every other in one that is
+    /// no letter or digit.
     Characters,
     /// The first character of every control token's name.
     Names,
@@ -27,11 +28,11 @@ impl Guard {
         context: &Map<String, Value>,
     ) -> Self {
         let names: Vec<String> = names.map(str::to_owned).collect();
-        let ends = |name: &String| {
-            let (first, last) = (name.chars().next(), name.chars().next_back());
-            first.into_iter().chain(last)
+        let telling = |name: &String| -> Vec<char> {
+            let ends = name.chars().next().into_iter().chain(name.chars().next_back());
+            ends.chain(name.chars().filter(|c| !c.is_alphanumeric())).collect()
         };
-        let mut characters: Vec<char> = names.iter().flat_map(ends).collect();
+        let mut characters: Vec<char> = names.iter().flat_map(telling).collect();
         characters.sort_unstable();
         characters.dedup();
         let mut used = std::collections::HashSet::new();

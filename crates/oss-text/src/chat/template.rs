@@ -135,11 +135,13 @@ impl Template {
     /// The prompt in both forms. Only the template's own text becomes control tokens; what
     /// messages, tools and variables say does not, even where it spells one.
     ///
-    /// The rule: in everything that the request supplies, the characters with which control
-    /// tokens begin or end are replaced by stand-ins before the template runs, and put back
-    /// afterwards; in the joined text, no control token may contain a character that was put
-    /// back. The text around the control tokens is encoded stretch by stretch, so that words
-    /// are formed across the border between template and content as they are in plain text.
+    /// The rule: in everything that the request supplies, the characters that make control
+    /// tokens (their first and last, and all signs in them) are replaced by stand-ins before the
+    /// template runs, and put back afterwards; in the joined text, no control token may contain
+    /// a character that was put back. The text around the control tokens is encoded stretch by
+    /// stretch, so that words are formed across the border between template and content as they
+    /// are in plain text. (A template that writes all signs of a control token itself, as
+    /// `<|{{ name }}|>`, does make control tokens out of names.)
     ///
     /// If the stand-ins change what the template writes (it looked at the content, for
     /// `</think>` say), only the full names of control tokens are replaced. If even that changes

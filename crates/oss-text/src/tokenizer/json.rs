@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use serde::Deserialize;
 use serde_json::Value;
-use tokenizers::{AddedToken, Model, ModelWrapper};
+use tokenizers::AddedToken;
+use tokenizers::models::bpe::BPE;
 
 use super::bytes::Scheme;
 use super::pipeline::{Added, Parts};
@@ -21,7 +22,20 @@ struct File {
     pre_tokenizer: Option<Value>,
     post_processor: Option<Value>,
     decoder: Option<Value>,
-    model: ModelWrapper,
+    // Not the wrapper of all models: reading that holds the whole vocabulary twice.
+    model: BPE,
+}
+
+/// The file's part that says which model follows.
+#[derive(Deserialize)]
+struct Head {
+    model: Kind,
+}
+
+#[derive(Deserialize)]
+struct Kind {
+    #[serde(rename = "type")]
+    name: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -33,13 +47,12 @@ struct Entry {
 
 pub(super) fn prepare(bytes: &[u8]) -> Result<Ready> {
     let wrong = |reason: serde_json::Error| Error::Json { file: FILE, reason: reason.to_string() };
-    let file: File = serde_json::from_slice(bytes).map_err(wrong)?;
-    let scheme = scheme(&file)?;
-    let bpe = matches!(file.model, ModelWrapper::BPE(_));
-    if !bpe {
-        let got = kind_of(&file.model).to_owned();
+    let head: Head = serde_json::from_slice(bytes).map_err(wrong)?;
+    if let Some(got) = head.model.name.filter(|name| name != "BPE") {
         return Err(Error::UnknownModel { got, expected: "BPE".to_owned() });
     }
+    let file: File = serde_json::from_slice(bytes).map_err(wrong)?;
+    let scheme = scheme(&file)?;
     let strips_space = scheme == Scheme::SentencePiece
         && file.decoder.as_ref().is_some_and(|d| mentions(d, "Strip") || mentions(d, "Metaspace"));
     let vocab = file.model.get_vocab();
@@ -52,7 +65,7 @@ pub(super) fn prepare(bytes: &[u8]) -> Result<Ready> {
         .collect();
     bytes.extend(added.iter().map(|added| (added.id, added.token.content.clone().into_bytes())));
     let parts = Parts {
-        model: file.model,
+        model: file.model.into(),
         normalizer: part(file.normalizer)?,
         pre_tokenizer: part(file.pre_tokenizer)?,
         post_processor: part(file.post_processor)?,
@@ -119,14 +132,5 @@ fn mentions(part: &Value, kind: &str) -> bool {
             .any(|(key, value)| (key == "type" && value == kind) || mentions(value, kind)),
         Value::Array(parts) => parts.iter().any(|part| mentions(part, kind)),
         _ => false,
-    }
-}
-
-fn kind_of(model: &ModelWrapper) -> &'static str {
-    match model {
-        ModelWrapper::BPE(_) => "BPE",
-        ModelWrapper::WordPiece(_) => "WordPiece",
-        ModelWrapper::WordLevel(_) => "WordLevel",
-        ModelWrapper::Unigram(_) => "Unigram",
     }
 }

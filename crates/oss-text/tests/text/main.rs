@@ -1,5 +1,6 @@
 //! The crate against references: other implementations and recorded goldens.
 
+mod chat;
 mod harmony;
 mod o200k;
 mod tokenizer;
