@@ -11,7 +11,7 @@ use crate::fingerprint::Fingerprint;
 use crate::metadata::Metadata;
 use crate::source::Source;
 use crate::tensor::{Data, Span, Tensor, TensorInfo};
-use crate::{fingerprint, gguf, safetensors};
+use crate::{fingerprint, gguf, packed, safetensors};
 
 /// The largest side file that is read: the largest tokenizer.json takes some 30 MB.
 const SIDE_FILE_LIMIT: u64 = 256 << 20;
@@ -23,6 +23,8 @@ pub enum Kind {
     Gguf,
     /// One safetensors file, or shards with an index.
     Safetensors,
+    /// This project's own packed file: sections instead of tensors, see [`Container::packed`].
+    Packed,
 }
 
 /// A model's files, opened: headers read and checked, contents mapped and untouched.
@@ -46,6 +48,8 @@ enum Side {
     Folder(PathBuf),
     /// From memory.
     Memory(Vec<(String, Vec<u8>)>),
+    /// From the sections of a packed file.
+    Packed(packed::Reader),
 }
 
 /// What the readers of the formats hand over.
@@ -57,7 +61,7 @@ pub(crate) struct Parts {
 }
 
 impl Container {
-    /// Opens a model: a GGUF file (any part of a split one), a safetensors file, a
+    /// Opens a model: a GGUF file (any part of a split one), a packed file, a safetensors file, a
     /// `model.safetensors.index.json`, or a directory that holds `model.safetensors` or such an
     /// index. The format is told by the content, not by the name.
     ///
@@ -76,18 +80,11 @@ impl Container {
             let parts = safetensors::open_index(path)?;
             return Container::new(Kind::Safetensors, path, beside, parts);
         }
-        let source = Source::open(path)?;
-        match detect(&source)? {
-            Kind::Gguf => Container::new(Kind::Gguf, path, Side::None, gguf::open(source)?),
-            Kind::Safetensors => {
-                let parts = safetensors::open_file(source)?;
-                Container::new(Kind::Safetensors, path, beside, parts)
-            }
-        }
+        Container::of_source(Source::open(path)?, beside)
     }
 
-    /// A container of bytes in memory, such as a model inside the program: a GGUF or a
-    /// safetensors file. `name` takes the place of the path in errors; side files come from
+    /// A container of bytes in memory, such as a model inside the program: a GGUF, safetensors or
+    /// packed file. `name` takes the place of the path in errors; side files come from
     /// `side_files`, pairs of name and content.
     ///
     /// # Errors
@@ -97,13 +94,28 @@ impl Container {
         bytes: impl Into<Cow<'static, [u8]>>,
         side_files: Vec<(String, Vec<u8>)>,
     ) -> Result<Container> {
-        let source = Source::memory(name, bytes.into());
+        Container::of_source(Source::memory(name, bytes.into()), Side::Memory(side_files))
+    }
+
+    /// Opens one file of any format; `beside` is where a safetensors file's side files are.
+    fn of_source(source: Source, beside: Side) -> Result<Container> {
+        let path = source.path().to_path_buf();
         let kind = detect(&source)?;
-        let parts = match kind {
-            Kind::Gguf => gguf::open(source)?,
-            Kind::Safetensors => safetensors::open_file(source)?,
+        let (side, parts) = match kind {
+            Kind::Gguf => (Side::None, gguf::open(source)?),
+            Kind::Safetensors => (beside, safetensors::open_file(source)?),
+            Kind::Packed => {
+                let reader = packed::Reader::new(source.clone())?;
+                let parts = Parts {
+                    metadata: Metadata::empty(&path),
+                    tensors: Vec::new(),
+                    header_bytes: vec![reader.header_bytes()],
+                    sources: vec![source],
+                };
+                (Side::Packed(reader), parts)
+            }
         };
-        Container::new(kind, Path::new(name), Side::Memory(side_files), parts)
+        Container::new(kind, &path, side, parts)
     }
 
     fn new(kind: Kind, path: &Path, side: Side, parts: Parts) -> Result<Container> {
@@ -125,6 +137,14 @@ impl Container {
     /// The format.
     pub fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// The sections of a packed file; `None` for the other formats.
+    pub fn packed(&self) -> Option<&packed::Reader> {
+        match &self.side {
+            Side::Packed(reader) => Some(reader),
+            _ => None,
+        }
     }
 
     /// The path that was opened.
@@ -149,13 +169,14 @@ impl Container {
         fingerprint::of(files.map(|(source, &header)| (source.bytes(), header)))
     }
 
-    /// GGUF's key/value pairs (of a split file: the first part's). Empty for safetensors.
+    /// GGUF's key/value pairs (of a split file: the first part's). Empty for the other formats.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// A file beside the tensors, such as `config.json` or `tokenizer.json`: `None` when there is
-    /// none of that name, or when the format has no files beside it.
+    /// A file beside the tensors, such as `config.json` or `tokenizer.json`; of a packed file: the
+    /// [`packed::BLOB`] section of that name. `None` when there is none of that name, or when the
+    /// format (GGUF) keeps everything in its metadata.
     ///
     /// # Errors
     /// When the file is there and cannot be read, or is larger than 256 MiB.
@@ -169,6 +190,12 @@ impl Container {
             Side::Memory(files) => {
                 Ok(files.iter().find(|(other, _)| other == name).map(|(_, bytes)| bytes.clone()))
             }
+            Side::Packed(reader) => match reader.find(name) {
+                Some(section) if section.kind == packed::BLOB => {
+                    Ok(Some(reader.section(name)?.to_vec()))
+                }
+                _ => Ok(None),
+            },
             Side::Folder(folder) => {
                 let path = folder.join(name);
                 match path.exists() {
@@ -260,6 +287,9 @@ fn detect(source: &Source) -> Result<Kind> {
     if bytes.starts_with(gguf::MAGIC) {
         return Ok(Kind::Gguf);
     }
+    if bytes.starts_with(packed::MAGIC) || bytes.starts_with(packed::PARTIAL_MAGIC) {
+        return Ok(Kind::Packed);
+    }
     // A safetensors file has no magic: eight bytes of length, then a JSON object.
     let named = source.path().extension().is_some_and(|extension| extension == "safetensors");
     if named || bytes.get(8) == Some(&b'{') {
@@ -270,6 +300,6 @@ fn detect(source: &Source) -> Result<Kind> {
         true => "an empty file".to_string(),
         false => format!("a file that starts with {}", start.join(" ")),
     };
-    let expected = "a GGUF or safetensors file".to_string();
+    let expected = "a GGUF, safetensors or packed file".to_string();
     Err(Error::NotAModel { file: source.path().to_path_buf(), got, expected })
 }

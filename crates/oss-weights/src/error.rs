@@ -97,6 +97,46 @@ pub enum Error {
         /// What was asked for.
         expected: String,
     },
+    /// A section of a packed file is damaged, cannot be, or lacks bytes.
+    #[error("{file}: section {section}: {what}: got {got}, expected {expected}")]
+    InvalidSection {
+        /// The file.
+        file: PathBuf,
+        /// The section.
+        section: String,
+        /// Which part of it.
+        what: String,
+        /// Its value.
+        got: String,
+        /// The values that it may have.
+        expected: String,
+    },
+    /// No section of that name is in the packed file.
+    #[error("{file}: no section {section} among {count}")]
+    MissingSection {
+        /// The file.
+        file: PathBuf,
+        /// The section that was asked for.
+        section: String,
+        /// How many sections the file has.
+        count: usize,
+    },
+    /// Another process is writing the same packed file.
+    #[error("{file}: another process is writing this file")]
+    Busy {
+        /// The partial file.
+        file: PathBuf,
+    },
+    /// The finished file could not be moved, or an unfinished one not removed.
+    #[error("{file}: could not {action}: {source}")]
+    Finish {
+        /// What was tried, as in "could not rename".
+        action: &'static str,
+        /// The partial file.
+        file: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
 }
 
 impl Error {

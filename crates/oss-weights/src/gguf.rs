@@ -60,7 +60,7 @@ pub(crate) fn parse(source: &Source, file: usize) -> Result<Part> {
     }
     let alignment = alignment(&metadata, source.path())?;
 
-    let mut described = Vec::with_capacity(n_tensors);
+    let mut described = Vec::new();
     for index in 0..n_tensors {
         described.push(Description::read(&mut reader, index, alignment)?);
     }

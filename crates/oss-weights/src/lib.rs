@@ -43,6 +43,7 @@ mod source;
 mod tensor;
 
 pub mod gguf;
+pub mod packed;
 pub mod safetensors;
 
 pub use container::{Container, Kind};

@@ -1,0 +1,204 @@
+//! Reading a packed file.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::Path;
+
+use oss_memory::file::Advice;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+use crate::error::{Error, Result, shown};
+use crate::fingerprint::Fingerprint;
+use crate::packed::Section;
+use crate::packed::format::{HEADER_BYTES, Header, decode_table, section_error};
+use crate::source::Source;
+
+/// How many bytes are hashed between two reports of progress.
+const STEP: usize = 8 << 20;
+
+/// A packed file, opened: header and table checked, sections mapped and untouched.
+#[derive(Debug)]
+pub struct Reader {
+    source: Source,
+    header: Header,
+    sections: Vec<Section>,
+    index: HashMap<String, usize>,
+}
+
+impl Reader {
+    /// Opens a packed file and checks its header and its table, checksums included. The sections'
+    /// own checksums are left to [`Reader::verify`].
+    ///
+    /// # Errors
+    /// When the file cannot be mapped, was not finished, has another version, or is not sound.
+    pub fn open(path: &Path) -> Result<Reader> {
+        Reader::new(Source::open(path)?)
+    }
+
+    /// Opens bytes in memory; `name` takes the place of the path in errors. Sections are then
+    /// aligned only as far as the bytes are.
+    ///
+    /// # Errors
+    /// As for [`Reader::open`].
+    pub fn from_bytes(name: &str, bytes: impl Into<Cow<'static, [u8]>>) -> Result<Reader> {
+        Reader::new(Source::memory(name, bytes.into()))
+    }
+
+    pub(crate) fn new(source: Source) -> Result<Reader> {
+        let (file, bytes) = (source.path(), source.bytes());
+        let header = Header::decode(file, bytes)?;
+        if header.partial {
+            let (got, expected) = ("a file that was not finished", "a finished one");
+            return Err(Error::invalid(file, "packed file", got, expected));
+        }
+        if header.file_bytes != bytes.len() as u64 {
+            let expected = format!("{}, as the header says", header.file_bytes);
+            return Err(Error::invalid(file, "file length", bytes.len(), expected));
+        }
+        let mut reader = crate::reader::Reader::new(file, bytes, HEADER_BYTES);
+        let table = reader.take(header.table_bytes, "section table")?;
+        let computed = xxh3_64(table);
+        if computed != header.table_checksum {
+            let expected = format!("{:016x}, as the header says", header.table_checksum);
+            return Err(Error::invalid(
+                file,
+                "table checksum",
+                format!("{computed:016x}"),
+                expected,
+            ));
+        }
+        let sections = decode_table(file, table, &header)?;
+        let index = index(file, &sections)?;
+        Ok(Reader { header, sections, index, source })
+    }
+
+    /// The path that was opened.
+    pub fn path(&self) -> &Path {
+        self.source.path()
+    }
+
+    /// The fingerprint of the files that this one was packed from.
+    pub fn source(&self) -> Fingerprint {
+        self.header.source
+    }
+
+    /// The bytes of the file.
+    pub fn file_bytes(&self) -> u64 {
+        self.header.file_bytes
+    }
+
+    /// Where the table ends.
+    pub(crate) fn header_bytes(&self) -> usize {
+        HEADER_BYTES + self.header.table_bytes as usize
+    }
+
+    /// All sections in the order of the table.
+    pub fn sections(&self) -> impl Iterator<Item = &Section> {
+        self.sections.iter()
+    }
+
+    /// What the table says about a section, when there is one of that name.
+    pub fn find(&self, name: &str) -> Option<&Section> {
+        self.index.get(name).map(|&number| &self.sections[number])
+    }
+
+    /// A section's bytes, in the map.
+    ///
+    /// # Errors
+    /// [`Error::MissingSection`] when there is none of that name.
+    pub fn section(&self, name: &str) -> Result<&[u8]> {
+        Ok(self.bytes(self.known(name)?))
+    }
+
+    fn known(&self, name: &str) -> Result<&Section> {
+        self.find(name).ok_or_else(|| Error::MissingSection {
+            file: self.path().to_path_buf(),
+            section: shown(name),
+            count: self.sections.len(),
+        })
+    }
+
+    /// The range was checked against the file when the table was read.
+    fn bytes(&self, section: &Section) -> &[u8] {
+        &self.source.bytes()[section.offset as usize..(section.offset + section.length) as usize]
+    }
+
+    /// Reads every section and compares it with its checksum. `progress` is told how many bytes
+    /// of how many are done.
+    ///
+    /// # Errors
+    /// Names the first section that is damaged.
+    pub fn verify(&self, mut progress: impl FnMut(u64, u64)) -> Result<()> {
+        let total = self.sections.iter().map(|section| section.length).sum();
+        let mut done = 0;
+        for section in &self.sections {
+            self.check(section, |bytes| {
+                done += bytes;
+                progress(done, total);
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Reads one section and compares it with its checksum: a piece of [`Reader::verify`] for idle
+    /// times.
+    ///
+    /// # Errors
+    /// When the section is damaged or there is none of that name.
+    pub fn verify_section(&self, name: &str) -> Result<()> {
+        self.check(self.known(name)?, |_| ())
+    }
+
+    fn check(&self, section: &Section, mut progress: impl FnMut(u64)) -> Result<()> {
+        let mut hash = Xxh3::new();
+        for step in self.bytes(section).chunks(STEP) {
+            hash.update(step);
+            progress(step.len() as u64);
+        }
+        let computed = hash.digest();
+        if computed != section.checksum {
+            let got = format!("{computed:016x}");
+            let expected = format!("{:016x}, as the table says", section.checksum);
+            return Err(section_error(self.path(), &section.name, "checksum", got, expected));
+        }
+        Ok(())
+    }
+
+    /// Tells the system that a section's pages are not needed any more.
+    pub fn release(&self, name: &str) {
+        self.advise(name, Advice::DontNeed);
+    }
+
+    /// Tells the system that a section's pages are needed soon.
+    pub fn prefetch(&self, name: &str) {
+        self.advise(name, Advice::WillNeed);
+    }
+
+    /// Advice is a hint: a system that refuses it changes speed, not results.
+    fn advise(&self, name: &str, advice: Advice) {
+        let Some(section) = self.find(name) else { return };
+        let range = section.offset as usize..(section.offset + section.length) as usize;
+        let _hint = self.source.advise(range, advice);
+    }
+}
+
+/// Numbers by name; names twice and overlaps are errors.
+fn index(file: &Path, sections: &[Section]) -> Result<HashMap<String, usize>> {
+    let mut index = HashMap::new();
+    for (number, section) in sections.iter().enumerate() {
+        if index.insert(section.name.clone(), number).is_some() {
+            let (got, expected) = ("a second one", "every name once");
+            return Err(section_error(file, &section.name, "name", got, expected));
+        }
+    }
+    let mut order: Vec<&Section> = sections.iter().filter(|s| s.length > 0).collect();
+    order.sort_unstable_by_key(|section| section.offset);
+    for pair in order.windows(2) {
+        let [before, section] = pair else { continue };
+        if section.offset < before.offset + before.length {
+            let expected = format!("no overlap with {}", shown(&before.name));
+            return Err(section_error(file, &section.name, "offset", section.offset, expected));
+        }
+    }
+    Ok(index)
+}
