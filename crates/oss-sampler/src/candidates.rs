@@ -128,6 +128,11 @@ impl<'a> Candidates<'a> {
         &self.buffers.list
     }
 
+    /// The mass of the candidates, as a multiple of the best token's.
+    pub(crate) fn total(&mut self) -> f64 {
+        mass(self.list()) as f64 / ONE
+    }
+
     /// The logits and how they are tempered.
     pub(crate) fn field(&self) -> Field<'a> {
         self.field

@@ -1,6 +1,6 @@
 //! The sampler of one sequence.
 
-use crate::candidates::{Buffers, Candidates};
+use crate::candidates::{Buffers, Candidates, best_first};
 use crate::filter::{self, Adjust, DryScratch};
 use crate::history::History;
 use crate::logprobs::Logprobs;
@@ -136,6 +136,40 @@ impl Sampler {
         Ok(Draw { token, logprob, top: &self.scratch.logprobs.top })
     }
 
+    /// What [`Sampler::draw`] draws from: the tokens that all filters leave with their
+    /// probabilities (of sum 1), best first. For acceptance tests of drafts and for inspection; it
+    /// allocates and sorts.
+    ///
+    /// # Errors
+    /// As [`Sampler::draw`].
+    ///
+    /// # Panics
+    /// As [`Sampler::draw`].
+    pub fn distribution(
+        &mut self,
+        isa: Isa,
+        logits: &mut [f32],
+        position: u64,
+        allowed: Option<&Mask>,
+    ) -> Result<Vec<(u32, f32)>, Error> {
+        self.check_shapes(logits, allowed);
+        let max = self.scan(isa, logits, position)?;
+        if max == f32::NEG_INFINITY {
+            return Err(self.no_token(position, None));
+        }
+        let max = self.adjust(isa, logits, position, allowed, max)?;
+        let Scratch { peaks, buffers, .. } = &mut self.scratch;
+        if self.options.temperature == 0.0 {
+            return Ok(vec![(scan::first_of(logits, peaks, max), 1.0)]);
+        }
+        let field = Field { logits, peaks, max, temperature: 1.0 };
+        let mut candidates = Candidates::new(isa, field, buffers);
+        filter::narrow(&self.options, &mut candidates);
+        let total = candidates.total();
+        let share = |weight: f32| (f64::from(weight) / total) as f32;
+        Ok(candidates.sorted(best_first).iter().map(|c| (c.id, share(c.weight))).collect())
+    }
+
     /// Adds a token, drawn or not, to what was generated.
     ///
     /// # Panics
@@ -178,22 +212,9 @@ impl Sampler {
         logits: &mut [f32],
         position: u64,
         allowed: Option<&Mask>,
-        mut max: f32,
+        max: f32,
     ) -> Result<u32, Error> {
-        if allowed.is_some() || filter::adjusts(&self.options) {
-            filter::adjust(Adjust {
-                isa,
-                options: &self.options,
-                history: &self.history,
-                allowed,
-                scratch: &mut self.scratch.dry,
-                logits,
-            });
-            max = self.scan(isa, logits, position)?;
-            if max == f32::NEG_INFINITY {
-                return Err(self.no_token(position, allowed));
-            }
-        }
+        let max = self.adjust(isa, logits, position, allowed, max)?;
         let Scratch { peaks, buffers, .. } = &mut self.scratch;
         if self.options.temperature == 0.0 {
             return Ok(scan::first_of(logits, peaks, max));
@@ -202,6 +223,33 @@ impl Sampler {
         let mut candidates = Candidates::new(isa, field, buffers);
         filter::narrow(&self.options, &mut candidates);
         Ok(candidates.draw(Key::new(self.options.seed, self.choice, position)))
+    }
+
+    /// Runs the filters of logits; the largest logit that they leave.
+    fn adjust(
+        &mut self,
+        isa: Isa,
+        logits: &mut [f32],
+        position: u64,
+        allowed: Option<&Mask>,
+        max: f32,
+    ) -> Result<f32, Error> {
+        if allowed.is_none() && !filter::adjusts(&self.options) {
+            return Ok(max);
+        }
+        filter::adjust(Adjust {
+            isa,
+            options: &self.options,
+            history: &self.history,
+            allowed,
+            scratch: &mut self.scratch.dry,
+            logits,
+        });
+        let max = self.scan(isa, logits, position)?;
+        if max == f32::NEG_INFINITY {
+            return Err(self.no_token(position, allowed));
+        }
+        Ok(max)
     }
 
     /// Takes the peaks; the largest logit.

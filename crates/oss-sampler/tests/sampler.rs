@@ -1,0 +1,350 @@
+//! What callers rely on: draws that repeat, histories that roll back, errors that name the step.
+
+use oss_sampler::{Draw, Dry, Error, Mask, ORDER, Options, Sampler};
+use oss_simd::Isa;
+use oss_testing::{Seeded, assert_close, twins};
+
+fn isa() -> Isa {
+    Isa::detect().unwrap()
+}
+
+fn token(sampler: &mut Sampler, logits: &[f32], position: u64) -> u32 {
+    sampler.draw(isa(), &mut logits.to_vec(), position, None).unwrap().token
+}
+
+#[test]
+fn a_draw_depends_on_seed_choice_and_position_alone() {
+    let logits = Seeded::new(1).normals(500, 1.0);
+    let new =
+        |seed, choice| Sampler::new(Options { seed, ..Options::default() }, 500, choice).unwrap();
+    let mut forwards = new(3, 1);
+    let first: Vec<u32> = (0..64).map(|p| token(&mut forwards, &logits, p)).collect();
+    // Backwards, with other draws between, from another sampler, and in other threads.
+    let mut backwards = new(3, 1);
+    let mut other = new(4, 0);
+    for position in (0..64).rev() {
+        token(&mut other, &logits, position);
+        assert_eq!(token(&mut backwards, &logits, position), first[position as usize]);
+    }
+    std::thread::scope(|scope| {
+        for position in 0..4 {
+            let (logits, want) = (&logits, first[position as usize]);
+            scope.spawn(move || assert_eq!(token(&mut new(3, 1), logits, position), want));
+        }
+    });
+    // Another seed, choice or position gives other draws.
+    let differs = |mut sampler: Sampler, shift: u64| {
+        (0..64).filter(|&p| token(&mut sampler, &logits, p + shift) != first[p as usize]).count()
+    };
+    assert!(differs(new(5, 1), 0) > 50 && differs(new(3, 2), 0) > 50 && differs(new(3, 1), 1) > 50);
+}
+
+#[test]
+fn every_isa_draws_the_same_tokens_with_the_same_log_probabilities() {
+    let mut seeded = Seeded::new(2);
+    let options = [
+        Options::default(),
+        Options { top_k: 40, top_p: 0.95, ..Options::default() },
+        Options { temperature: 1.7, typical_p: 0.9, ..Options::default() },
+        Options { temperature: 0.3, min_p: 0.01, ..Options::default() },
+        Options { top_p: 0.99, ..Options::default() },
+        Options::greedy(),
+    ];
+    for n in [1, 17, 64, 1000, 20_001] {
+        let logits = seeded.normals(n, 2.5);
+        for options in &options {
+            let options = Options { top_logprobs: n.min(5), ..options.clone() };
+            let of = |isa: Isa, position| {
+                let mut sampler = Sampler::new(options.clone(), n, 0).unwrap();
+                let Draw { token, logprob, top } =
+                    sampler.draw(isa, &mut logits.clone(), position, None).unwrap();
+                (token, logprob.unwrap().to_bits(), top.to_vec())
+            };
+            for position in 0..20 {
+                let want = of(Isa::scalar(), position);
+                for isa in Isa::available() {
+                    assert_eq!(of(isa, position), want, "{isa}, {n} tokens, {options:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_filter_that_keeps_everything_changes_no_draw() {
+    let logits = Seeded::new(3).normals(3000, 2.0);
+    let of = |options: Options| {
+        let mut sampler = Sampler::new(options, 3000, 0).unwrap();
+        (0..50).map(|position| token(&mut sampler, &logits, position)).collect::<Vec<_>>()
+    };
+    let unfiltered = of(Options::default());
+    assert_eq!(of(Options { top_k: 3000, ..Options::default() }), unfiltered);
+    assert_eq!(of(Options { min_p: 1e-12, ..Options::default() }), unfiltered);
+}
+
+#[test]
+fn a_token_that_survives_a_stricter_filter_is_drawn_again() {
+    let logits = Seeded::new(4).normals(1000, 1.0);
+    let mut wide = Sampler::new(Options::default(), 1000, 0).unwrap();
+    let mut narrow = Sampler::new(Options { top_k: 300, ..Options::default() }, 1000, 0).unwrap();
+    let kept: Vec<u32> = narrow
+        .distribution(isa(), &mut logits.clone(), 0, None)
+        .unwrap()
+        .into_iter()
+        .map(|(id, _)| id)
+        .collect();
+    let mut both = 0;
+    for position in 0..200 {
+        let drawn = token(&mut wide, &logits, position);
+        if kept.contains(&drawn) {
+            assert_eq!(token(&mut narrow, &logits, position), drawn);
+            both += 1;
+        }
+    }
+    assert!(both > 50, "{both}");
+}
+
+#[test]
+fn log_probabilities_are_the_models_own() {
+    let mut seeded = Seeded::new(5);
+    for n in [3, 64, 777, 30_000] {
+        let logits = seeded.normals(n, 3.0);
+        let want = twins::log_softmax(&twins::widen(&logits));
+        let options = Options {
+            temperature: 0.4,
+            top_k: 5,
+            repetition_penalty: 1.5,
+            logit_bias: vec![(0, 2.0)],
+            top_logprobs: 3,
+            ..Options::default()
+        };
+        let mut sampler = Sampler::new(options, n, 0).unwrap();
+        sampler.prompt(&[0, 1, 2]);
+        let mut mask = Mask::all(n);
+        mask.forbid(twins::top_k(&want, 1)[0] as u32);
+        let draw = sampler.draw(isa(), &mut logits.clone(), 0, Some(&mask)).unwrap();
+        let best = twins::top_k(&want, 3);
+        let ids: Vec<usize> = draw.top.iter().map(|t| t.0 as usize).collect();
+        assert_eq!(ids, best);
+        let got: Vec<f32> = draw.top.iter().map(|t| t.1).collect();
+        let expected: Vec<f64> = best.iter().map(|&id| want[id]).collect();
+        assert_close(&got, &expected, 2e-6, 1e-6);
+        assert_close(&[draw.logprob.unwrap()], &[want[draw.token as usize]], 2e-6, 1e-6);
+    }
+}
+
+#[test]
+fn log_probabilities_are_given_only_when_asked_for() {
+    let mut sampler = Sampler::new(Options::default(), 3, 0).unwrap();
+    let draw = sampler.draw(isa(), &mut [0.0; 3], 0, None).unwrap();
+    assert_eq!((draw.logprob, draw.top), (None, &[][..]));
+    let mut sampler = Sampler::new(Options { logprobs: true, ..Options::default() }, 3, 0).unwrap();
+    let draw = sampler.draw(isa(), &mut [0.0; 3], 0, None).unwrap();
+    assert_close(&[draw.logprob.unwrap()], &[-(3f64.ln())], 0.0, 1e-6);
+    assert!(draw.top.is_empty());
+}
+
+#[test]
+fn fewer_best_log_probabilities_are_given_where_fewer_logits_are_finite() {
+    let options = Options { top_logprobs: 3, ..Options::default() };
+    let mut sampler = Sampler::new(options, 4, 0).unwrap();
+    let none = f32::NEG_INFINITY;
+    let draw = sampler.draw(isa(), &mut [none, 1.0, none, 1.0], 0, None).unwrap();
+    assert_eq!(draw.top.iter().map(|t| t.0).collect::<Vec<_>>(), [1, 3]);
+}
+
+#[test]
+fn a_nan_is_an_error_that_names_step_and_token() {
+    for n in [1usize, 40, 64, 65, 1000] {
+        for wrong in [f32::NAN, -f32::NAN, f32::INFINITY] {
+            for isa in Isa::available() {
+                let mut logits = vec![f32::NEG_INFINITY; n];
+                logits[n - 1] = wrong;
+                let mut sampler = Sampler::new(Options::greedy(), n, 0).unwrap();
+                // A mask that forbids the token does not hide it.
+                let error = sampler.draw(isa, &mut logits, 77, Some(&Mask::new(n))).unwrap_err();
+                let Error::Logit { position, id, got } = error else { panic!("{error}") };
+                assert_eq!((position, id as usize, got.to_bits()), (77, n - 1, wrong.to_bits()));
+            }
+        }
+    }
+    let mut sampler = Sampler::new(Options::default(), 3, 0).unwrap();
+    let error = sampler.draw(isa(), &mut [0.0, f32::NAN, f32::NAN], 12, None).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "logit of token 1 at position 12: got NaN, expected a number or -inf"
+    );
+}
+
+#[test]
+fn where_no_token_is_left_the_error_says_why() {
+    let mut sampler = Sampler::new(Options::default(), 100, 0).unwrap();
+    let nothing = Error::NoToken { position: 3, allowed: 100, vocabulary: 100 };
+    let got = sampler.draw(isa(), &mut [f32::NEG_INFINITY; 100], 3, None);
+    assert_eq!(got.unwrap_err(), nothing);
+    let got = sampler.draw(isa(), &mut [0.0; 100], 4, Some(&Mask::new(100))).unwrap_err();
+    assert_eq!(
+        got.to_string(),
+        "no token can be drawn at position 4: every logit is -inf; the mask allows 0 of 100 tokens"
+    );
+    let bias = (0..100).map(|id| (id, f32::NEG_INFINITY)).collect();
+    let options = Options { logit_bias: bias, ..Options::default() };
+    let mut sampler = Sampler::new(options, 100, 0).unwrap();
+    assert!(sampler.draw(isa(), &mut [0.0; 100], 0, None).is_err());
+}
+
+#[test]
+fn only_allowed_tokens_are_drawn() {
+    let mut seeded = Seeded::new(6);
+    for n in [1, 16, 63, 64, 65, 80, 500] {
+        let mut mask = Mask::new(n);
+        (0..n as u32).filter(|id| id % 7 == 0).for_each(|id| mask.allow(id));
+        for options in [Options::default(), Options { top_k: 3, ..Options::default() }] {
+            let mut sampler = Sampler::new(options, n, 0).unwrap();
+            for isa in Isa::available() {
+                let mut logits = seeded.normals(n, 1.0);
+                let before = logits.clone();
+                let draw = sampler.draw(isa, &mut logits, 0, Some(&mask)).unwrap();
+                assert!(mask.is_allowed(draw.token));
+                for (id, (after, before)) in logits.iter().zip(&before).enumerate() {
+                    let kept = mask.is_allowed(id as u32);
+                    assert_eq!(*after, if kept { *before } else { f32::NEG_INFINITY });
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rollback_restores_draws_and_report_exactly() {
+    let options = Options {
+        repetition_penalty: 1.3,
+        presence_penalty: 0.3,
+        frequency_penalty: 0.2,
+        penalty_window: 9,
+        dry: Dry { multiplier: 0.7, allowed_length: 1, ..Dry::default() },
+        ..Options::default()
+    };
+    let mut seeded = Seeded::new(8);
+    let mut sampler = Sampler::new(options, 12, 0).unwrap();
+    sampler.prompt(&[1, 2, 3, 1, 2]);
+    let mut states = Vec::new();
+    let logits = seeded.normals(12, 1.0);
+    for position in 0..200 {
+        let mut adjusted = logits.clone();
+        let drawn = sampler.draw(isa(), &mut adjusted, position, None).unwrap().token;
+        states.push((drawn, adjusted, sampler.report()));
+        sampler.accept(drawn);
+        if position % 3 == 0 {
+            // A draft that is refused.
+            let n = seeded.below(14);
+            (0..n).for_each(|_| sampler.accept(seeded.below(12) as u32));
+            sampler.rollback(n);
+        }
+    }
+    while let Some((drawn, adjusted, report)) = states.pop() {
+        sampler.rollback(1);
+        let mut again = logits.clone();
+        let position = states.len() as u64;
+        assert_eq!(sampler.draw(isa(), &mut again, position, None).unwrap().token, drawn);
+        assert_eq!(again, adjusted);
+        assert_eq!(sampler.report(), report);
+    }
+}
+
+#[test]
+#[should_panic(expected = "tokens to take back: got 2, expected at most 1")]
+fn more_tokens_than_were_accepted_cannot_be_taken_back() {
+    let mut sampler = Sampler::new(Options::default(), 5, 0).unwrap();
+    sampler.prompt(&[1, 2, 3]);
+    sampler.accept(1);
+    sampler.rollback(2);
+}
+
+#[test]
+#[should_panic(expected = "logits: got 4, expected 5")]
+fn a_wrong_number_of_logits_is_a_programmers_error() {
+    let _ = Sampler::new(Options::default(), 5, 0).unwrap().draw(isa(), &mut [0.0; 4], 0, None);
+}
+
+#[test]
+fn options_outside_their_range_are_errors_that_name_the_field() {
+    let dry = |dry: Dry| Options { dry, ..Options::default() };
+    let wrong = [
+        ("temperature", "-1", Options { temperature: -1.0, ..Options::default() }),
+        ("temperature", "NaN", Options { temperature: f32::NAN, ..Options::default() }),
+        ("top_p", "-0.1", Options { top_p: -0.1, ..Options::default() }),
+        ("top_p", "NaN", Options { top_p: f32::NAN, ..Options::default() }),
+        ("min_p", "2", Options { min_p: 2.0, ..Options::default() }),
+        ("typical_p", "1.1", Options { typical_p: 1.1, ..Options::default() }),
+        ("repetition_penalty", "0", Options { repetition_penalty: 0.0, ..Options::default() }),
+        (
+            "presence_penalty",
+            "inf",
+            Options { presence_penalty: f32::INFINITY, ..Options::default() },
+        ),
+        ("frequency_penalty", "NaN", Options { frequency_penalty: f32::NAN, ..Options::default() }),
+        ("logit_bias", "100", Options { logit_bias: vec![(100, 0.0)], ..Options::default() }),
+        (
+            "logit_bias",
+            "inf for token 1",
+            Options { logit_bias: vec![(1, f32::INFINITY)], ..Options::default() },
+        ),
+        (
+            "logit_bias",
+            "NaN for token 1",
+            Options { logit_bias: vec![(1, f32::NAN)], ..Options::default() },
+        ),
+        ("top_logprobs", "101", Options { top_logprobs: 101, ..Options::default() }),
+        ("dry.multiplier", "-1", dry(Dry { multiplier: -1.0, ..Dry::default() })),
+        ("dry.base", "0.5", dry(Dry { base: 0.5, ..Dry::default() })),
+        ("dry.allowed_length", "0", dry(Dry { allowed_length: 0, ..Dry::default() })),
+        ("dry.breakers", "100", dry(Dry { breakers: vec![3, 100], ..Dry::default() })),
+    ];
+    for (name, value, options) in wrong {
+        match Sampler::new(options, 100, 0).unwrap_err() {
+            Error::Option { field, got, expected } => {
+                assert_eq!((field, got.as_str()), (name, value));
+                assert!(!expected.is_empty());
+            }
+            other => panic!("{other}"),
+        }
+    }
+    let error = Sampler::new(Options::default(), 0, 0).unwrap_err();
+    assert!(error.to_string().starts_with("sampling option vocabulary: got 0"));
+}
+
+#[test]
+fn the_order_of_the_filters_is_the_documented_one() {
+    assert_eq!(
+        ORDER,
+        [
+            "repetition_penalty",
+            "presence_penalty",
+            "frequency_penalty",
+            "dry",
+            "logit_bias",
+            "mask",
+            "temperature",
+            "top_k",
+            "top_p",
+            "min_p",
+            "typical_p"
+        ]
+    );
+}
+
+#[test]
+fn very_small_and_very_large_temperatures_stay_numbers() {
+    let logits = [1.0, 3.0, 2.0, f32::NEG_INFINITY];
+    for temperature in [1e-45, 1e-30, 1e30, f32::MAX] {
+        let options = Options { temperature, ..Options::default() };
+        let mut sampler = Sampler::new(options, 4, 0).unwrap();
+        let drawn: Vec<u32> = (0..100).map(|p| token(&mut sampler, &logits, p)).collect();
+        if temperature < 1.0 {
+            assert!(drawn.iter().all(|&id| id == 1));
+        } else {
+            assert!((0..3).all(|id| drawn.contains(&id)) && !drawn.contains(&3));
+        }
+    }
+}
