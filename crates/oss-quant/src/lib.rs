@@ -44,6 +44,7 @@ mod dtype;
 mod error;
 mod formats;
 pub mod kv;
+mod measure;
 mod packing;
 mod planes;
 mod record;
@@ -51,6 +52,7 @@ mod unpack;
 
 pub use dtype::Dtype;
 pub use error::{Error, Result};
+pub use measure::Distortion;
 pub use packing::{BLOCK_COLS, GROUP_ROWS, Matrix, Packed, Packing, Row};
 pub use unpack::{CodeFormat, FloatFormat, Visitor};
 

@@ -38,6 +38,9 @@ pub(crate) const SPLIT_CODES: usize = 16;
 /// The scale byte that is not a number.
 const NAN: u8 = 255;
 
+/// The largest scale byte under which every code is a finite `f32`.
+const LARGEST_FINITE: u8 = 252;
+
 /// A file block out of a block of separate codes and its scale.
 pub(crate) fn plain_block(codes: &[u8; 16], scale: u8) -> [u8; 17] {
     let nibble = |column: usize| codes[column / 2] >> (4 * (column % 2)) & 0xf;
@@ -112,10 +115,14 @@ impl Blocks for Mxfp4 {
     fn encode(values: &[f32], block: &mut [u8]) {
         let largest = values.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
         let exponent = if largest == 0.0 { -127 } else { f64::from(largest).log2().floor() as i32 };
-        let e = (exponent - 2 + 127).clamp(0, 253) as u8;
-        let (codes, error) = encode_with(values, e);
-        let (wider, wider_error) = encode_with(values, e + 1);
-        let (e, codes) = if wider_error < error { (e + 1, wider) } else { (e, codes) };
+        let mut e = (exponent - 2 + 127).clamp(0, i32::from(LARGEST_FINITE)) as u8;
+        let (mut codes, error) = encode_with(values, e);
+        if e < LARGEST_FINITE {
+            let (wider, wider_error) = encode_with(values, e + 1);
+            if wider_error < error {
+                (e, codes) = (e + 1, wider);
+            }
+        }
         block[0] = e;
         block[1..].copy_from_slice(&pair_nibbles(&codes));
     }
