@@ -317,6 +317,7 @@ fn without_generation_blocks(source: &str) -> String {
     while let Some(start) = rest.find("{%") {
         let (before, tag) = rest.split_at(start);
         out.push_str(before);
+        rest = tag;
         let Some(end) = tag.find("%}") else { break };
         let inner = &tag[2..end];
         let word = inner.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+');

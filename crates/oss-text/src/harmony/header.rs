@@ -126,9 +126,13 @@ impl Draft {
     fn may_be_role(&self, word: &str) -> bool {
         match self.role {
             Some(role) => word == role.name(),
-            None if self.started => word.starts_with("functions.") || !is_header_word(word),
-            None => word.starts_with("functions.") || role_of(word).is_some(),
+            None => is_known_role(word) || self.started && !is_header_word(word),
         }
+    }
+
+    /// Whether `<|start|>` was followed by the beginning of a role's name alone.
+    fn is_cut_role(&self, word: &str) -> bool {
+        self.started && (self.may_grow_to_role(word) || "functions.".starts_with(word))
     }
 
     fn may_grow_to_role(&self, word: &str) -> bool {
@@ -165,18 +169,33 @@ impl Draft {
         let mut before = words(&self.before);
         let after = self.after.as_deref().unwrap_or_default();
         let mut after_words = words(after);
-        let role = before.first().filter(|word| self.may_be_role(word.text)).map(|word| word.text);
+        let alone = before.len() == 1 && self.after.is_none();
+        let is_role = |word: &&Word<'_>| {
+            self.may_be_role(word.text)
+                && (complete || is_known_role(word.text) || alone && self.is_cut_role(word.text))
+        };
+        let role = before.first().filter(is_role).map(|word| word.text);
         if role.is_some() {
             before.remove(0);
         }
-        let is_name = |word: &&Word<'_>| !word.text.starts_with("to=") && word.text != CONSTRAIN;
-        if after_words.first().as_ref().is_some_and(is_name) {
+        let is_channel = |word: &Word<'_>| {
+            let known = CHANNELS.contains(&word.text);
+            let cut = CHANNELS.iter().any(|name| name.starts_with(word.text))
+                && after.trim() == word.text;
+            let possible = !word.text.starts_with("to=") && !word.text.starts_with(CONSTRAIN);
+            possible && (complete || known || cut)
+        };
+        if after_words.first().is_some_and(is_channel) {
             header.channel = Some(after_words.remove(0).text.to_owned());
         }
         let mut rest = String::new();
         let mut plain: Vec<&str> = Vec::new();
         for (text, list) in [(self.before.as_str(), before), (after, after_words)] {
-            let stranger = list.iter().position(|word| !complete && !is_header_word(word.text));
+            let is_stranger = |word: &Word<'_>| match word.text.strip_prefix(CONSTRAIN) {
+                Some(kind) => !"json".starts_with(kind),
+                None => !is_header_word(word.text),
+            };
+            let stranger = list.iter().position(|word| !complete && is_stranger(word));
             if let Some(stranger) = stranger {
                 rest.push_str(&text[list[stranger].start..]);
             }
@@ -190,9 +209,8 @@ impl Draft {
         if rest.len() == self.before.trim_start().len() && self.after.is_none() {
             rest = self.before.clone();
         }
-        if rest.trim().is_empty() {
-            rest.clear();
-        }
+        let rest = rest.replace(CONSTRAIN, "");
+        let rest = if rest.trim().is_empty() { String::new() } else { rest };
         Reading { header, rest }
     }
 }
@@ -204,6 +222,10 @@ fn role_of(word: &str) -> Option<(Role, Option<&str>)> {
         None => (word, None),
     };
     Role::from_name(role).map(|role| (role, name))
+}
+
+fn is_known_role(word: &str) -> bool {
+    word.starts_with("functions.") || role_of(word).is_some()
 }
 
 /// Unknown roles: a word with a recipient or with a dot is a tool, any other the model.
@@ -220,18 +242,18 @@ fn name_role(header: &mut Header, word: &str, has_more: bool) {
 /// Gives the words besides role and channel their meaning.
 fn assign(header: &mut Header, words: &[&str]) {
     let mut others: Vec<&str> = Vec::new();
-    let mut constrained: Option<String> = None;
+    let mut content_type = String::new();
     let mut words = words.iter().copied();
     while let Some(word) = words.next() {
         if let Some(recipient) = word.strip_prefix("to=") {
             header.recipient = Some(recipient.to_owned()).filter(|recipient| !recipient.is_empty());
         } else if word == CONSTRAIN {
             // `<|constrain|> json` is `<|constrain|>json`.
-            constrained = Some(CONSTRAIN.to_owned() + words.next().unwrap_or_default());
+            content_type = content_type + CONSTRAIN + words.next().unwrap_or_default();
         } else if word.starts_with(CONSTRAIN) {
-            constrained = Some(word.to_owned());
-        } else if header.channel.is_none() && CHANNELS.contains(&word) {
-            header.channel = Some(word.to_owned());
+            content_type += word;
+        } else if CHANNELS.contains(&word) {
+            header.channel.get_or_insert_with(|| word.to_owned());
         } else {
             others.push(word);
         }
@@ -240,7 +262,9 @@ fn assign(header: &mut Header, words: &[&str]) {
     if header.recipient.is_none() && !others.is_empty() {
         header.recipient = Some(others.remove(0).to_owned());
     }
-    header.content_type = constrained.or_else(|| Some(others.join(" "))).filter(|t| !t.is_empty());
+    let parts = Some(content_type).filter(|kind| !kind.is_empty()).into_iter();
+    let parts: Vec<String> = parts.chain(others.into_iter().map(str::to_owned)).collect();
+    header.content_type = Some(parts.join(" ")).filter(|kind| !kind.is_empty());
 }
 
 const CHANNELS: [&str; 3] = ["analysis", "commentary", "final"];

@@ -4,7 +4,7 @@ use oss_text::Tokenizer;
 use oss_text::chat::Role;
 use oss_text::harmony::{
     Content, Conversation, DeveloperContent, Event, Message, Namespace, Parser, RecipientPlace,
-    parse, render,
+    SystemContent, parse, render,
 };
 use serde_json::{Value, json};
 
@@ -19,6 +19,12 @@ fn cases(json: &[u8]) -> Vec<(String, Value)> {
     cases.as_object().unwrap().clone().into_iter().collect()
 }
 
+/// The tools of a content, which the reference library keeps by their namespace's name.
+fn namespaces(part: &Value) -> Vec<Namespace> {
+    let namespaces = part["tools"].as_object().into_iter().flatten();
+    namespaces.map(|(_, value)| serde_json::from_value(value.clone()).unwrap()).collect()
+}
+
 /// A message in the reference library's own JSON.
 fn message(value: &Value) -> Message {
     let text = |key: &str| value[key].as_str().map(str::to_owned);
@@ -26,13 +32,16 @@ fn message(value: &Value) -> Message {
     assert_eq!(parts.len(), 1);
     let part = &parts[0];
     let content = match part["type"].as_str().unwrap() {
-        "system_content" => Content::System(serde_json::from_value(part.clone()).unwrap()),
+        "system_content" => {
+            let mut part = part.clone();
+            part["tools"] = json!([]);
+            let mut content: SystemContent = serde_json::from_value(part).unwrap();
+            content.tools = namespaces(&parts[0]);
+            Content::System(content)
+        }
         "developer_content" => {
-            let namespaces = part["tools"].as_object().into_iter().flatten();
-            let namespaces = namespaces
-                .map(|(_, value)| serde_json::from_value::<Namespace>(value.clone()).unwrap());
             let instructions = part["instructions"].as_str().map(str::to_owned);
-            Content::Developer(DeveloperContent { instructions, tools: namespaces.collect() })
+            Content::Developer(DeveloperContent { instructions, tools: namespaces(part) })
         }
         _ => Content::Text(part["text"].as_str().unwrap().to_owned()),
     };
@@ -53,8 +62,11 @@ fn ids(value: &Value) -> Vec<u32> {
 
 #[test]
 fn every_golden_conversation_renders_to_the_references_ids() {
-    let cases = cases(include_bytes!("../data/harmony_render.json"));
+    // The second file: schemas, built-in tools and names, recorded from the same library.
+    let mut cases = cases(include_bytes!("../data/harmony_render.json"));
     assert_eq!(cases.len(), 11);
+    cases.extend(self::cases(include_bytes!("../data/harmony_render_more.json")));
+    assert_eq!(cases.len(), 14);
     for (name, case) in cases {
         let messages = case["conversation"]["messages"].as_array().unwrap();
         let conversation = Conversation { messages: messages.iter().map(message).collect() };

@@ -2,5 +2,6 @@
 
 mod chat;
 mod harmony;
+mod malformed;
 mod o200k;
 mod tokenizer;
