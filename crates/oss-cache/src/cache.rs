@@ -9,16 +9,21 @@ use crate::pool::{NO_PAGE, Pool};
 use crate::sequence::{SequenceId, Sequences};
 use crate::shape::{Layout, Shape};
 use crate::stats::Stats;
+use crate::tier::{ColdOptions, Tiers};
 use crate::tree::{ROOT, Tree};
 use crate::{Error, Result};
 
 /// What a cache may use, and how.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Bytes of resident pages, shared by all groups.
     pub capacity_bytes: usize,
     /// Which reusable page goes first.
     pub policy: PolicyKind,
+    /// Bytes of compressed pages beside the resident ones; 0: none are kept.
+    pub warm_bytes: usize,
+    /// A file for pages that leave memory, and for the next process.
+    pub cold: Option<ColdOptions>,
 }
 
 /// Keys and values of many sequences, in pages (see the crate's tour).
@@ -33,6 +38,7 @@ pub struct KvCache {
     pub(crate) policy: Box<dyn Policy>,
     /// Orders the blocks whose window pages may be thinned.
     pub(crate) windows: Box<dyn Policy>,
+    pub(crate) tiers: Tiers,
     pub(crate) stats: Stats,
     /// Scratch: pages wanted per group.
     pub(crate) wanted: Vec<usize>,
@@ -58,27 +64,33 @@ impl KvCache {
     /// # Errors
     /// [`Error::Shape`], or [`Error::Capacity`] when not a single page fits.
     pub fn new(shape: Shape, capacity_bytes: usize) -> Result<KvCache> {
-        KvCache::with_options(shape, Options { capacity_bytes, ..Options::default() })
+        KvCache::with_options(shape, &Options { capacity_bytes, ..Options::default() })
     }
 
-    /// A cache with more to choose.
+    /// A cache with more to choose. What the file of cold pages holds from an earlier process is
+    /// found by [`KvCache::lookup`] from now on.
     ///
     /// # Errors
-    /// As [`KvCache::new`].
-    pub fn with_options(shape: Shape, options: Options) -> Result<KvCache> {
+    /// As [`KvCache::new`]; [`Error::Memory`] or [`Error::InUse`] when the file cannot be had.
+    pub fn with_options(shape: Shape, options: &Options) -> Result<KvCache> {
         let layout = Layout::new(&shape)?;
         let groups = layout.groups.len();
-        Ok(KvCache {
+        let mut cache = KvCache {
             pool: Pool::new(&layout, options.capacity_bytes)?,
             sequences: Sequences::new(groups),
             tree: Tree::new(layout.page_tokens, groups),
             policy: options.policy.build(),
             windows: PolicyKind::Lru.build(),
+            tiers: Tiers::new(options.warm_bytes),
             stats: Stats::default(),
             wanted: vec![0; groups],
             shape,
             layout,
-        })
+        };
+        if let Some(options) = &options.cold {
+            cache.open_cold(options)?;
+        }
+        Ok(cache)
     }
 
     /// The shape the cache was made with.

@@ -1,5 +1,8 @@
 //! What can go wrong while a cache works.
 
+use std::io;
+use std::path::PathBuf;
+
 /// An operating error of the cache. Programmer errors (a position outside the sequence, a stale
 /// id where no `Result` is returned) panic instead.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +53,18 @@ pub enum Error {
     /// Memory or a file could not be had.
     #[error(transparent)]
     Memory(#[from] oss_memory::Error),
+    /// Another process uses the file of cold pages.
+    #[error("{}: another cache uses this file", path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The system gave no thread for the file of cold pages.
+    #[error("no thread for the cold tier")]
+    Thread {
+        /// The system's reason.
+        source: io::Error,
+    },
     /// A book-keeping rule does not hold; only [`crate::KvCache::validate`] reports it.
     #[error("cache book-keeping: {what}: got {got}, expected {expected}")]
     Inconsistent {

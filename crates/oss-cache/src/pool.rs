@@ -231,6 +231,13 @@ impl Pool {
         self.in_tree[page as usize] = true;
     }
 
+    /// The only owner of a page hands it to the tree.
+    pub(crate) fn give_to_tree(&mut self, group: usize, page: PageId) {
+        self.enter_tree(group, page);
+        self.refs[page as usize] -= 1;
+        self.groups[group].idle += usize::from(self.refs[page as usize] == 1);
+    }
+
     /// The tree stops being an owner.
     pub(crate) fn leave_tree(&mut self, layout: &Layout, group: usize, page: PageId) {
         assert!(self.in_tree[page as usize], "page {page} is not in the tree");

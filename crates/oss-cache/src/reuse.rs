@@ -1,22 +1,19 @@
 //! Prefix reuse: sequences take over the pages that others have computed.
 
+use crate::Result;
 use crate::cache::KvCache;
 use crate::pool::NO_PAGE;
 use crate::sequence::SequenceId;
 use crate::stats::Stats;
-use crate::tree::{NO_NODE, NodeId, Places, ROOT};
-use crate::{Error, Result};
-
-/// Window pages are kept for every so many blocks (and at message boundaries) when they are
-/// thinned: enough of them to resume there.
-const STRIDE_BLOCKS: usize = 64;
+use crate::tier::Missing;
+use crate::tree::{NodeId, Places, ROOT};
 
 /// The longest known prefix of some tokens, as [`KvCache::lookup`] found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match {
-    block: NodeId,
-    generation: u32,
-    len: usize,
+    pub(crate) block: NodeId,
+    pub(crate) generation: u32,
+    pub(crate) len: usize,
 }
 
 impl Match {
@@ -118,6 +115,7 @@ impl KvCache {
             while self.tree.depth(at) > first {
                 self.tree.node_mut(at).boundary = true;
                 self.leave_windows(at);
+                self.write_through(at);
                 at = self.tree.node(at).parent;
             }
         }
@@ -128,7 +126,8 @@ impl KvCache {
 
     /// What the cache has done so far.
     pub fn stats(&self) -> Stats {
-        self.stats
+        let cold = self.tiers.cold.as_ref().map(|cold| cold.stats).unwrap_or_default();
+        Stats { cold, ..self.stats }
     }
 
     /// Blocks in the prefix tree.
@@ -137,7 +136,7 @@ impl KvCache {
     }
 
     /// Walks down the tree along `tokens`; returns the positions that `path` covers.
-    fn follow(&self, tokens: &[u32], path: &mut Vec<NodeId>) -> usize {
+    pub(crate) fn follow(&self, tokens: &[u32], path: &mut Vec<NodeId>) -> usize {
         let page_tokens = self.layout.page_tokens;
         let mut at = ROOT;
         for block in tokens.chunks_exact(page_tokens) {
@@ -160,7 +159,7 @@ impl KvCache {
 
     /// The last position at or before `len` from which the pages of `path` let a sequence go on:
     /// `len` itself, or a multiple of the page.
-    fn resume(&self, path: &[NodeId], mut len: usize) -> usize {
+    pub(crate) fn resume(&self, path: &[NodeId], mut len: usize) -> usize {
         let page_tokens = self.layout.page_tokens;
         if let Some(lost) = path.iter().position(|&block| !self.is_held(block)) {
             len = len.min(lost * page_tokens);
@@ -179,40 +178,69 @@ impl KvCache {
         len
     }
 
-    /// Whether what every later position needs of a block is in some tier.
-    pub(crate) fn is_held(&self, block: NodeId) -> bool {
-        let groups = self.layout.groups.iter().zip(self.tree.all_places(block));
-        let mut full = groups.filter(|(group, _)| group.window.is_none()).peekable();
-        match full.peek() {
-            Some(_) => full.all(|(_, places)| places.anywhere()),
-            None => self.tree.all_places(block).iter().any(Places::anywhere),
+    /// Fills the tables of an empty sequence from `path`, bringing pages back from lower tiers;
+    /// returns how far that went.
+    fn take_over(&mut self, id: SequenceId, path: &[NodeId], mut at_most: usize) -> usize {
+        let len = loop {
+            let len = self.resume(path, at_most);
+            match self.try_take_over(id, path, len) {
+                Ok(()) => break len,
+                Err(limit) => at_most = limit,
+            }
+            self.drop_pages(id, 0);
+        };
+        for &block in path[..self.layout.pages_for(len)].iter().rev() {
+            self.policy.touch(block);
+            self.windows.touch(block);
+            self.touch_lower(block);
         }
+        let sequence = self.sequences.get_mut(id);
+        sequence.len = len;
+        sequence.reserved = len;
+        len
     }
 
-    /// Fills the tables of an empty sequence from `path`; returns how far that went.
-    fn take_over(&mut self, id: SequenceId, path: &[NodeId], at_most: usize) -> usize {
-        let len = self.resume(path, at_most);
+    /// As [`KvCache::take_over`] for exactly `len` positions. When a page does not come back: the
+    /// position beyond which there is no point in trying again.
+    fn try_take_over(
+        &mut self,
+        id: SequenceId,
+        path: &[NodeId],
+        len: usize,
+    ) -> std::result::Result<(), usize> {
         let page_tokens = self.layout.page_tokens;
         let blocks = self.layout.pages_for(len);
+        let mut missing = Vec::new();
         let sequence = self.sequences.get_mut(id);
+        // Resident pages first: once shared they cannot be evicted to make room for the others.
         for (group, table) in sequence.tables.iter_mut().enumerate() {
             let first = self.layout.groups[group].first_page_needed(len, page_tokens).min(blocks);
             table.first = first;
             table.pages.resize(first, NO_PAGE);
-            for &block in &path[first..blocks] {
+            for (index, &block) in path.iter().enumerate().take(blocks).skip(first) {
                 let page = self.tree.places(block, group).hot;
-                self.pool.share(group, page);
+                match page {
+                    NO_PAGE => missing.push((index, group)),
+                    _ => self.pool.share(group, page),
+                }
                 table.pages.push(page);
-                self.stats.hot_hits += 1;
             }
         }
-        for &block in path[..blocks].iter().rev() {
-            self.policy.touch(block);
-            self.windows.touch(block);
+        let resident: usize = sequence.tables.iter().map(|table| table.pages.len()).sum();
+        let resident = resident - missing.len();
+        missing.sort_unstable();
+        for &(index, group) in &missing {
+            let page = match self.bring_back(path[index], group) {
+                Ok(page) => page,
+                Err(Missing::Lost) => return Err(len),
+                Err(Missing::NoRoom) => return Err(index * page_tokens),
+            };
+            self.pool.share(group, page);
+            self.sequences.get_mut(id).tables[group].pages[index] = page;
         }
-        sequence.len = len;
-        sequence.reserved = len;
-        len
+        let behind: usize = self.sequences.get(id).tables.iter().map(|table| table.first).sum();
+        self.stats.hot_hits += (resident - behind) as u64;
+        Ok(())
     }
 
     /// Puts a sequence that has just taken over `len` positions of `path` into its place.
@@ -268,8 +296,9 @@ impl KvCache {
             }
         }
         self.settle(block);
-        self.drop_covered_tails(parent, block);
         self.move_to(id, block);
+        self.drop_covered_tails(parent, block);
+        self.write_through(block);
         self.sequences.get_mut(id).pending.clear();
     }
 
@@ -296,6 +325,7 @@ impl KvCache {
         let sequence = self.sequences.get_mut(id);
         sequence.reserved = sequence.len;
         self.settle(block);
+        self.write_through(block);
         self.prune(block);
         let keep = self.layout.pages_for(self.sequences.get(id).len);
         self.drop_pages(id, keep);
@@ -311,6 +341,7 @@ impl KvCache {
         for tail in covered {
             self.tree.node_mut(block).boundary |= self.tree.node(tail).boundary;
             self.forget_pages(tail);
+            self.forget_lower(tail);
             self.prune(tail);
         }
         if self.tree.node(block).boundary {
@@ -377,186 +408,5 @@ impl KvCache {
         }
         self.tree.node_mut(block).pins -= 1;
         self.prune(block);
-    }
-
-    /// Frees pages until `wanted[group]` can be had of every group.
-    pub(crate) fn make_room(&mut self, wanted: &[usize]) -> Result<()> {
-        self.pool.check(&self.layout, wanted, true)?;
-        while self.pool.check(&self.layout, wanted, false).is_err() {
-            if !(self.thin() || self.evict() || self.thin_all()) {
-                return self.pool.check(&self.layout, wanted, false);
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives up the window pages of one block that no sequence uses and no rule keeps.
-    fn thin(&mut self) -> bool {
-        let (tree, pool, groups) = (&self.tree, &self.pool, &self.layout.groups);
-        let victim = self.windows.victim(&mut |block| {
-            let mut places = groups.iter().zip(tree.all_places(block));
-            places.all(|(group, at)| {
-                group.window.is_none() || at.hot == NO_PAGE || pool.refs(at.hot) == 1
-            })
-        });
-        let Some(block) = victim else { return false };
-        self.tree.node_mut(block).in_windows = false;
-        self.stats.thinned_pages += self.forget_windows(block);
-        self.settle(block);
-        self.prune(block);
-        true
-    }
-
-    /// The last resort: all window pages that no sequence uses.
-    fn thin_all(&mut self) -> bool {
-        let blocks: Vec<NodeId> = self.tree.ids().collect();
-        let mut thinned = 0;
-        for block in blocks {
-            if self.tree.node(block).live {
-                thinned += self.forget_windows(block);
-                self.settle(block);
-                self.prune(block);
-            }
-        }
-        self.stats.thinned_pages += thinned;
-        thinned > 0
-    }
-
-    fn forget_windows(&mut self, block: NodeId) -> u64 {
-        let mut thinned = 0;
-        for group in 0..self.layout.groups.len() {
-            let page = self.tree.places(block, group).hot;
-            let windowed = self.layout.groups[group].window.is_some();
-            if windowed && page != NO_PAGE && self.pool.refs(page) == 1 {
-                self.tree.set_hot(block, group, NO_PAGE);
-                self.pool.leave_tree(&self.layout, group, page);
-                thinned += 1;
-            }
-        }
-        thinned
-    }
-
-    /// Gives up the pages of one block, by policy.
-    fn evict(&mut self) -> bool {
-        let (tree, pool) = (&self.tree, &self.pool);
-        let victim = self.policy.victim(&mut |block| {
-            let node = tree.node(block);
-            let idle = |at: &Places| at.hot == NO_PAGE || pool.refs(at.hot) == 1;
-            node.resident_children == 0 && node.pins == 0 && tree.all_places(block).iter().all(idle)
-        });
-        let Some(block) = victim else { return false };
-        self.tree.node_mut(block).in_policy = false;
-        self.stats.evicted_pages += u64::from(self.tree.node(block).resident);
-        self.forget_pages(block);
-        self.prune(block);
-        true
-    }
-
-    /// Gives up the resident pages of a block.
-    fn forget_pages(&mut self, block: NodeId) {
-        for group in 0..self.layout.groups.len() {
-            let page = self.tree.set_hot(block, group, NO_PAGE);
-            if page != NO_PAGE {
-                self.pool.leave_tree(&self.layout, group, page);
-            }
-        }
-        self.settle(block);
-    }
-
-    /// Removes a block that is of no use any more, and then its parents.
-    pub(crate) fn prune(&mut self, mut block: NodeId) {
-        while block != ROOT
-            && self.tree.is_leaf(block)
-            && self.tree.node(block).pins == 0
-            && !self.is_held(block)
-        {
-            let parent = self.tree.node(block).parent;
-            self.forget_pages(block);
-            self.tree.remove(block);
-            block = parent;
-        }
-    }
-
-    /// Tells the policies whether a block has pages that could go.
-    pub(crate) fn settle(&mut self, block: NodeId) {
-        let node = self.tree.node(block);
-        let (hash, resident, in_policy) = (node.hash, node.resident > 0, node.in_policy);
-        match (resident, in_policy) {
-            (true, false) => self.policy.insert(block, hash),
-            (false, true) => self.policy.remove(block),
-            _ => {}
-        }
-        self.tree.node_mut(block).in_policy = resident;
-        let thinnable = self.is_thinnable(block);
-        match (thinnable, self.tree.node(block).in_windows) {
-            (true, false) => self.windows.insert(block, hash),
-            (false, true) => self.windows.remove(block),
-            _ => {}
-        }
-        self.tree.node_mut(block).in_windows = thinnable;
-    }
-
-    fn leave_windows(&mut self, block: NodeId) {
-        if std::mem::take(&mut self.tree.node_mut(block).in_windows) {
-            self.windows.remove(block);
-        }
-    }
-
-    /// Whether a block has resident window pages that neither a message boundary nor the stride
-    /// keeps.
-    fn is_thinnable(&self, block: NodeId) -> bool {
-        let node = self.tree.node(block);
-        let mut groups = self.layout.groups.iter().zip(self.tree.all_places(block));
-        !node.boundary
-            && groups.any(|(group, at)| {
-                let before_stride = STRIDE_BLOCKS - node.block as usize % STRIDE_BLOCKS;
-                at.hot != NO_PAGE
-                    && group.window.is_some_and(|window| {
-                        before_stride > window.div_ceil(self.layout.page_tokens)
-                    })
-            })
-    }
-
-    /// Counts the tree's references and checks its books.
-    pub(crate) fn validate_tree(&self, counted: &mut [u32]) -> Result<()> {
-        let same = |what, got: usize, expected: usize| match got == expected {
-            true => Ok(()),
-            false => Err(Error::Inconsistent { what, got, expected }),
-        };
-        let mut pins = vec![0; self.tree.ids().max().unwrap_or(ROOT) as usize + 1];
-        pins[ROOT as usize] = 1;
-        for sequence in self.sequences.iter() {
-            pins[sequence.block as usize] += 1;
-            let known = self.tree.end(sequence.block) + sequence.pending.len();
-            let expected = if sequence.tracked { sequence.len } else { 0 };
-            same("known tokens of a sequence", known, expected)?;
-        }
-        same("pins of the root", self.tree.node(ROOT).pins as usize, pins[ROOT as usize])?;
-        let (mut in_policy, mut in_windows) = (0, 0);
-        for block in self.tree.ids() {
-            let node = self.tree.node(block);
-            same("pins of a block", node.pins as usize, pins[block as usize])?;
-            same("a block's parent lives", usize::from(self.tree.node(node.parent).live), 1)?;
-            let resident = |&child: &NodeId| self.tree.node(child).resident > 0;
-            let children = self.tree.children(block).filter(resident).count();
-            same("resident children", node.resident_children as usize, children)?;
-            for at in self.tree.all_places(block).iter().filter(|at| at.hot != NO_PAGE) {
-                counted[at.hot as usize] += 1;
-                same("page known to be in the tree", usize::from(self.pool.is_in_tree(at.hot)), 1)?;
-            }
-            in_policy += usize::from(node.in_policy);
-            in_windows += usize::from(node.in_windows);
-            same(
-                "policy knows a resident block",
-                node.in_policy.into(),
-                (node.resident > 0).into(),
-            )?;
-            let useless = self.tree.is_leaf(block) && node.pins == 0 && !self.is_held(block);
-            same("useless blocks", useless.into(), 0)?;
-        }
-        same("blocks in the policy", self.policy.len(), in_policy)?;
-        same("blocks in the window list", self.windows.len(), in_windows)?;
-        assert!(self.tree.node(ROOT).parent == NO_NODE, "the root has no parent");
-        Ok(())
     }
 }

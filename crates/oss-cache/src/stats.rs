@@ -9,6 +9,12 @@ pub struct Stats {
     pub reused_tokens: u64,
     /// Pages taken over while resident.
     pub hot_hits: u64,
+    /// Pages taken over that were decompressed for it.
+    pub warm_hits: u64,
+    /// Pages taken over that were read from the file for it.
+    pub cold_hits: u64,
+    /// Pages fetched from the file ahead of a sequence.
+    pub prefetched_pages: u64,
     /// Blocks entered into the prefix tree.
     pub inserted_blocks: u64,
     /// Blocks that two sequences had computed, kept once.
@@ -18,5 +24,37 @@ pub struct Stats {
     /// Window pages given up far from message boundaries.
     pub thinned_pages: u64,
     /// Resident pages given up by policy.
+    pub evicted_pages: u64,
+    /// Pages compressed when they were given up.
+    pub compressed_pages: u64,
+    /// Pages that would not have shrunk enough.
+    pub incompressible_pages: u64,
+    /// Compressed pages given up.
+    pub warm_evicted_pages: u64,
+    /// The file of cold pages.
+    pub cold: ColdStats,
+}
+
+/// Counters of the file of cold pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ColdStats {
+    /// Pages found in the file of an earlier process.
+    pub restored_slots: u64,
+    /// Pages written.
+    pub written_pages: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Pages not written because too many were waiting.
+    pub dropped_writes: u64,
+    /// Pages that the file did not take, as on a full disk.
+    pub failed_writes: u64,
+    /// Slots that were torn, damaged or not what they were taken for: misses.
+    pub bad_slots: u64,
+    /// Files and slots of another model or build: misses.
+    pub foreign: u64,
+    /// Pages that made room for others.
     pub evicted_pages: u64,
 }

@@ -178,6 +178,10 @@ impl Tree {
         self.nodes.len() - self.free.len() - 1
     }
 
+    pub(crate) fn page_tokens(&self) -> usize {
+        self.page_tokens
+    }
+
     /// All blocks in the tree, in no particular order.
     pub(crate) fn ids(&self) -> impl Iterator<Item = NodeId> {
         (1..self.nodes.len() as NodeId).filter(|&id| self.node(id).live)
@@ -234,6 +238,11 @@ impl Tree {
     pub(crate) fn child(&self, parent: NodeId, tokens: &[u32]) -> Option<NodeId> {
         let id = *self.by_hash.get(&chain(self.node(parent).hash, tokens))?;
         (self.node(id).parent == parent && self.tokens(id) == tokens).then_some(id)
+    }
+
+    /// The complete block with this hash.
+    pub(crate) fn by_hash(&self, hash: u64) -> Option<NodeId> {
+        if hash == ROOT_HASH { Some(ROOT) } else { self.by_hash.get(&hash).copied() }
     }
 
     /// The children of a block, the newest first.

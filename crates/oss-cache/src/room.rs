@@ -1,0 +1,207 @@
+//! Making room: which pages go when there are none left.
+
+use crate::cache::KvCache;
+use crate::pool::NO_PAGE;
+use crate::tree::{NodeId, Places, ROOT};
+use crate::{Error, Result};
+
+/// Window pages are kept for every so many blocks (and at message boundaries) when they are
+/// thinned: enough of them to resume there.
+const STRIDE_BLOCKS: usize = 64;
+
+impl KvCache {
+    /// Frees pages until `wanted[group]` can be had of every group.
+    pub(crate) fn make_room(&mut self, wanted: &[usize]) -> Result<()> {
+        self.pool.check(&self.layout, wanted, true)?;
+        while self.pool.check(&self.layout, wanted, false).is_err() {
+            if !(self.thin() || self.evict() || self.thin_all()) {
+                return self.pool.check(&self.layout, wanted, false);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up the window pages of one block that no sequence uses and no rule keeps.
+    fn thin(&mut self) -> bool {
+        let (tree, pool, groups) = (&self.tree, &self.pool, &self.layout.groups);
+        let victim = self.windows.victim(&mut |block| {
+            let mut places = groups.iter().zip(tree.all_places(block));
+            places.all(|(group, at)| {
+                group.window.is_none() || at.hot == NO_PAGE || pool.refs(at.hot) == 1
+            })
+        });
+        let Some(block) = victim else { return false };
+        self.tree.node_mut(block).in_windows = false;
+        self.stats.thinned_pages += self.forget_windows(block);
+        self.settle(block);
+        self.prune(block);
+        true
+    }
+
+    /// The last resort: all window pages that no sequence uses.
+    fn thin_all(&mut self) -> bool {
+        let blocks: Vec<NodeId> = self.tree.ids().collect();
+        let mut thinned = 0;
+        for block in blocks {
+            if self.tree.node(block).live {
+                thinned += self.forget_windows(block);
+                self.settle(block);
+                self.prune(block);
+            }
+        }
+        self.stats.thinned_pages += thinned;
+        thinned > 0
+    }
+
+    fn forget_windows(&mut self, block: NodeId) -> u64 {
+        let mut thinned = 0;
+        for group in 0..self.layout.groups.len() {
+            let page = self.tree.places(block, group).hot;
+            let windowed = self.layout.groups[group].window.is_some();
+            if windowed && page != NO_PAGE && self.pool.refs(page) == 1 {
+                self.tree.set_hot(block, group, NO_PAGE);
+                self.pool.leave_tree(&self.layout, group, page);
+                thinned += 1;
+            }
+        }
+        thinned
+    }
+
+    /// Gives up the pages of one block, by policy.
+    fn evict(&mut self) -> bool {
+        let (tree, pool) = (&self.tree, &self.pool);
+        let victim = self.policy.victim(&mut |block| {
+            let node = tree.node(block);
+            let idle = |at: &Places| at.hot == NO_PAGE || pool.refs(at.hot) == 1;
+            node.resident_children == 0 && node.pins == 0 && tree.all_places(block).iter().all(idle)
+        });
+        let Some(block) = victim else { return false };
+        self.tree.node_mut(block).in_policy = false;
+        self.stats.evicted_pages += u64::from(self.tree.node(block).resident);
+        self.tree.node_mut(block).pins += 1;
+        self.demote(block);
+        self.forget_pages(block);
+        self.tree.node_mut(block).pins -= 1;
+        self.prune(block);
+        true
+    }
+
+    /// Gives up the resident pages of a block.
+    pub(crate) fn forget_pages(&mut self, block: NodeId) {
+        for group in 0..self.layout.groups.len() {
+            let page = self.tree.set_hot(block, group, NO_PAGE);
+            if page != NO_PAGE {
+                self.pool.leave_tree(&self.layout, group, page);
+            }
+        }
+        self.settle(block);
+    }
+
+    /// Whether what every later position needs of a block is in some tier.
+    pub(crate) fn is_held(&self, block: NodeId) -> bool {
+        let groups = self.layout.groups.iter().zip(self.tree.all_places(block));
+        let mut full = groups.filter(|(group, _)| group.window.is_none()).peekable();
+        match full.peek() {
+            Some(_) => full.all(|(_, places)| places.anywhere()),
+            None => self.tree.all_places(block).iter().any(Places::anywhere),
+        }
+    }
+
+    /// Removes a block that is of no use any more, and then its parents.
+    pub(crate) fn prune(&mut self, mut block: NodeId) {
+        while block != ROOT
+            && self.tree.is_leaf(block)
+            && self.tree.node(block).pins == 0
+            && !self.is_held(block)
+        {
+            let parent = self.tree.node(block).parent;
+            self.forget_pages(block);
+            self.forget_lower(block);
+            self.tree.remove(block);
+            block = parent;
+        }
+    }
+
+    /// Tells the policies whether a block has pages that could go.
+    pub(crate) fn settle(&mut self, block: NodeId) {
+        let node = self.tree.node(block);
+        let (hash, resident, in_policy) = (node.hash, node.resident > 0, node.in_policy);
+        match (resident, in_policy) {
+            (true, false) => self.policy.insert(block, hash),
+            (false, true) => self.policy.remove(block),
+            _ => {}
+        }
+        self.tree.node_mut(block).in_policy = resident;
+        let thinnable = self.is_thinnable(block);
+        match (thinnable, self.tree.node(block).in_windows) {
+            (true, false) => self.windows.insert(block, hash),
+            (false, true) => self.windows.remove(block),
+            _ => {}
+        }
+        self.tree.node_mut(block).in_windows = thinnable;
+    }
+
+    pub(crate) fn leave_windows(&mut self, block: NodeId) {
+        if std::mem::take(&mut self.tree.node_mut(block).in_windows) {
+            self.windows.remove(block);
+        }
+    }
+
+    /// Whether a block has resident window pages that no rule keeps.
+    fn is_thinnable(&self, block: NodeId) -> bool {
+        let mut places = self.tree.all_places(block).iter().enumerate();
+        places.any(|(group, at)| at.hot != NO_PAGE && !self.is_kept(block, group))
+    }
+
+    /// Whether a page is more than a passing one: a full-attention page, or one of a window before
+    /// a message boundary or before a multiple of the stride.
+    pub(crate) fn is_kept(&self, block: NodeId, group: usize) -> bool {
+        let node = self.tree.node(block);
+        let before_stride = STRIDE_BLOCKS - node.block as usize % STRIDE_BLOCKS;
+        self.layout.groups[group].window.is_none_or(|window| {
+            node.boundary || before_stride <= window.div_ceil(self.layout.page_tokens)
+        })
+    }
+
+    /// Counts the tree's references and checks its books.
+    pub(crate) fn validate_tree(&self, counted: &mut [u32]) -> Result<()> {
+        let same = |what, got: usize, expected: usize| match got == expected {
+            true => Ok(()),
+            false => Err(Error::Inconsistent { what, got, expected }),
+        };
+        let mut pins = vec![0; self.tree.ids().max().unwrap_or(ROOT) as usize + 1];
+        pins[ROOT as usize] = 1;
+        for sequence in self.sequences.iter() {
+            pins[sequence.block as usize] += 1;
+            let known = self.tree.end(sequence.block) + sequence.pending.len();
+            let expected = if sequence.tracked { sequence.len } else { 0 };
+            same("known tokens of a sequence", known, expected)?;
+        }
+        same("pins of the root", self.tree.node(ROOT).pins as usize, pins[ROOT as usize])?;
+        let (mut in_policy, mut in_windows) = (0, 0);
+        for block in self.tree.ids() {
+            let node = self.tree.node(block);
+            same("pins of a block", node.pins as usize, pins[block as usize])?;
+            same("a block's parent lives", usize::from(self.tree.node(node.parent).live), 1)?;
+            let resident = |&child: &NodeId| self.tree.node(child).resident > 0;
+            let children = self.tree.children(block).filter(resident).count();
+            same("resident children", node.resident_children as usize, children)?;
+            for at in self.tree.all_places(block).iter().filter(|at| at.hot != NO_PAGE) {
+                counted[at.hot as usize] += 1;
+                same("page known to be in the tree", usize::from(self.pool.is_in_tree(at.hot)), 1)?;
+            }
+            in_policy += usize::from(node.in_policy);
+            in_windows += usize::from(node.in_windows);
+            same(
+                "policy knows a resident block",
+                node.in_policy.into(),
+                (node.resident > 0).into(),
+            )?;
+            let useless = self.tree.is_leaf(block) && node.pins == 0 && !self.is_held(block);
+            same("useless blocks", useless.into(), 0)?;
+        }
+        same("blocks in the policy", self.policy.len(), in_policy)?;
+        same("blocks in the window list", self.windows.len(), in_windows)?;
+        self.validate_lower()
+    }
+}

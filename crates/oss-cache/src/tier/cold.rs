@@ -1,0 +1,350 @@
+//! The file of slots: which page lies where, and how it gets there and back.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use oss_memory::file::RandomAccess;
+
+use super::format::{Label, Parsed, SECTOR, Sizes};
+use super::workers::Worker;
+use crate::policy::{Policy, PolicyKind};
+use crate::stats::ColdStats;
+use crate::tree::NodeId;
+use crate::{Error, Result};
+
+/// Where cold pages go.
+#[derive(Clone, Debug)]
+pub struct ColdOptions {
+    /// The file, made when there is none. One cache at a time uses it.
+    pub path: PathBuf,
+    /// The file's size at most, in bytes.
+    pub bytes: u64,
+    /// Pages that may wait to be written, and as many to be read; one more is dropped.
+    pub queue: usize,
+    /// Everything that decides bits: model, packed layout, format of keys and values, instruction
+    /// set, activation type, version of the numerics. A file with another key counts as empty.
+    pub content_key: u64,
+}
+
+/// A slot's owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub(crate) block: NodeId,
+    pub(crate) group: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    /// In use; its bytes are in the file.
+    Written(Slot),
+    /// In use; its bytes are on their way.
+    Writing(Slot),
+    /// Given up while its bytes were on their way.
+    Abandoned,
+}
+
+/// A slot found in the file of an earlier process.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) slot: u32,
+    pub(crate) number: u64,
+    pub(crate) hash: u64,
+    pub(crate) parent: u64,
+    pub(crate) block: u32,
+    pub(crate) group: usize,
+    pub(crate) tokens: Vec<u32>,
+}
+
+/// The cold tier.
+#[derive(Debug)]
+pub(crate) struct Cold {
+    file: Arc<RandomAccess>,
+    sizes: Sizes,
+    states: Vec<State>,
+    free: Vec<u32>,
+    order: Box<dyn Policy>,
+    writer: Worker,
+    reader: Worker,
+    /// Slots that the reader is fetching.
+    fetching: Vec<u32>,
+    number: u64,
+    buffer: Vec<u8>,
+    pub(crate) stats: ColdStats,
+}
+
+impl Cold {
+    /// Opens the file and lists what it holds, the oldest first. `page_bytes` is per group.
+    pub(crate) fn open(
+        options: &ColdOptions,
+        key: u64,
+        page_tokens: usize,
+        page_bytes: &[usize],
+    ) -> Result<(Cold, Vec<Found>)> {
+        let most = page_bytes.iter().copied().max().unwrap_or(0);
+        let sizes = Sizes::new(page_tokens, most, key);
+        let slots = options.bytes.saturating_sub(SECTOR as u64) / sizes.slot as u64;
+        let slots = u32::try_from(slots).unwrap_or(u32::MAX - 1);
+        if slots == 0 {
+            let expected = SECTOR + sizes.slot;
+            return Err(Error::Capacity { got: options.bytes as usize, expected });
+        }
+        let file = Arc::new(RandomAccess::open(&options.path)?);
+        if !file.try_lock()? {
+            return Err(Error::InUse { path: options.path.clone() });
+        }
+        let queue = options.queue.max(1);
+        let thread = |source| Error::Thread { source };
+        let mut cold = Cold {
+            writer: Worker::writer(file.clone(), sizes, queue).map_err(thread)?,
+            reader: Worker::reader(file.clone(), sizes, queue).map_err(thread)?,
+            file,
+            sizes,
+            states: vec![State::Free; slots as usize],
+            free: Vec::new(),
+            order: PolicyKind::Lru.build(),
+            fetching: Vec::new(),
+            number: 0,
+            buffer: Vec::new(),
+            stats: ColdStats::default(),
+        };
+        let mut found = cold.scan(page_bytes)?;
+        found.sort_by_key(|found| found.number);
+        cold.number = found.last().map_or(0, |found| found.number + 1);
+        cold.free = (0..slots).rev().collect();
+        Ok((cold, found))
+    }
+
+    /// Reads the headers of all slots; starts the file anew when it belongs to something else.
+    fn scan(&mut self, page_bytes: &[usize]) -> Result<Vec<Found>> {
+        let expected = self.sizes.file_header();
+        let len = self.file.len()?;
+        let mut header = [0; SECTOR];
+        let readable = len >= SECTOR as u64 && self.file.read_at(&mut header, 0).is_ok();
+        if !readable || header != expected {
+            self.stats.foreign += u64::from(len > 0);
+            self.file.set_len(0)?;
+            self.file.write_at(&expected, 0)?;
+            return Ok(Vec::new());
+        }
+        let mut found = Vec::new();
+        let mut header = vec![0; self.sizes.header];
+        for slot in 0..self.states.len() as u32 {
+            let offset = self.sizes.offset(slot);
+            if offset + header.len() as u64 > len {
+                break;
+            }
+            let mut tokens = Vec::new();
+            let read = self.file.read_at(&mut header, offset).is_ok();
+            let parsed = match read {
+                true => self.sizes.parse(&header, &mut tokens),
+                false => Parsed::Torn,
+            };
+            match parsed {
+                Parsed::Slot { label, number, payload } => {
+                    let Label { hash, parent, block, group, .. } = label;
+                    let group = group as usize;
+                    if page_bytes.get(group) == Some(&payload) {
+                        found.push(Found { slot, number, hash, parent, block, group, tokens });
+                    } else {
+                        self.stats.bad_slots += 1;
+                    }
+                }
+                // A hole in the file was never written.
+                Parsed::Torn => {
+                    self.stats.bad_slots += u64::from(header.iter().any(|&byte| byte != 0));
+                }
+                Parsed::Foreign => self.stats.foreign += 1,
+            }
+        }
+        Ok(found)
+    }
+
+    /// Takes over a slot of an earlier process.
+    pub(crate) fn claim(&mut self, slot: u32, owner: Slot) {
+        self.states[slot as usize] = State::Written(owner);
+        self.order.insert(slot, 0);
+        self.stats.restored_slots += 1;
+    }
+
+    /// After the claims: what was not claimed is free.
+    pub(crate) fn finish_claims(&mut self) {
+        self.free.retain(|&slot| self.states[slot as usize] == State::Free);
+    }
+
+    pub(crate) fn owner(&self, slot: u32) -> Option<Slot> {
+        match self.states[slot as usize] {
+            State::Written(owner) | State::Writing(owner) => Some(owner),
+            State::Free | State::Abandoned => None,
+        }
+    }
+
+    /// Slots in use.
+    pub(crate) fn in_use(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Whether a page could be stored now without waiting.
+    pub(crate) fn has_room_in_queue(&mut self) -> bool {
+        match self.writer.buffer() {
+            Some(buffer) => {
+                self.writer.recycle(buffer);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// A free slot, if there is one.
+    pub(crate) fn free_slot(&mut self) -> Option<u32> {
+        self.free.pop()
+    }
+
+    /// The slot in use that should go first among those whose owner is `evictable`.
+    pub(crate) fn victim(
+        &mut self,
+        mut evictable: impl FnMut(Slot) -> bool,
+    ) -> Option<(u32, Slot)> {
+        let states = &self.states;
+        let slot = self.order.victim(&mut |slot| match states[slot as usize] {
+            State::Written(owner) => evictable(owner),
+            _ => false,
+        })?;
+        let owner = self.owner(slot)?;
+        self.states[slot as usize] = State::Free;
+        self.stats.evicted_pages += 1;
+        Some((slot, owner))
+    }
+
+    /// Sends a page to a slot that [`Cold::free_slot`] or [`Cold::victim`] has given; false (and
+    /// the slot free) when the queue is full.
+    pub(crate) fn store(&mut self, slot: u32, owner: Slot, label: &Label, payload: &[u8]) -> bool {
+        let Some(mut bytes) = self.writer.buffer() else {
+            self.stats.dropped_writes += 1;
+            self.free.push(slot);
+            return false;
+        };
+        self.sizes.compose(label, self.number, payload, &mut bytes);
+        if !self.writer.send(slot, bytes) {
+            self.stats.failed_writes += 1;
+            self.free.push(slot);
+            return false;
+        }
+        self.number += 1;
+        self.states[slot as usize] = State::Writing(owner);
+        self.order.insert(slot, 0);
+        true
+    }
+
+    pub(crate) fn touch(&mut self, slot: u32) {
+        self.order.touch(slot);
+    }
+
+    /// Gives a slot up.
+    pub(crate) fn forget(&mut self, slot: u32) {
+        self.order.remove(slot);
+        match self.states[slot as usize] {
+            State::Writing(_) => self.states[slot as usize] = State::Abandoned,
+            State::Written(_) => {
+                self.states[slot as usize] = State::Free;
+                self.free.push(slot);
+            }
+            State::Free | State::Abandoned => {}
+        }
+    }
+
+    /// Takes note of one finished write, waiting for it if asked to; `Some(Some(slot))` is a slot
+    /// that could not be written and whose owner must do without.
+    pub(crate) fn written(&mut self, wait: bool) -> Option<Option<u32>> {
+        let parcel = if wait { self.writer.wait() } else { self.writer.poll() }?;
+        let slot = parcel.slot;
+        self.stats.written_bytes += if parcel.done { parcel.bytes.len() as u64 } else { 0 };
+        self.writer.recycle(parcel.bytes);
+        match self.states[slot as usize] {
+            State::Abandoned => {
+                self.states[slot as usize] = State::Free;
+                self.free.push(slot);
+            }
+            State::Writing(owner) if parcel.done => {
+                self.stats.written_pages += 1;
+                self.states[slot as usize] = State::Written(owner);
+            }
+            State::Writing(owner) => {
+                self.stats.failed_writes += 1;
+                self.states[slot as usize] = State::Written(owner);
+                return Some(Some(slot));
+            }
+            State::Free | State::Written(_) => unreachable!("slot {slot} was not being written"),
+        }
+        Some(None)
+    }
+
+    /// Whether a slot's bytes are still on their way to the file.
+    pub(crate) fn is_writing(&self, slot: u32) -> bool {
+        matches!(self.states[slot as usize], State::Writing(_))
+    }
+
+    /// Reads a written slot into `page`; false when it does not hold that page whole.
+    pub(crate) fn load(&mut self, slot: u32, label: &Label, page: &mut [u8]) -> bool {
+        self.buffer.resize(self.sizes.header + page.len(), 0);
+        let read = self.file.read_at(&mut self.buffer, self.sizes.offset(slot)).is_ok();
+        match self.sizes.open(&self.buffer, label, page.len()).filter(|_| read) {
+            Some(payload) => {
+                page.copy_from_slice(payload);
+                self.stats.read_bytes += self.buffer.len() as u64;
+                true
+            }
+            None => {
+                self.stats.bad_slots += 1;
+                false
+            }
+        }
+    }
+
+    /// Asks for a slot's bytes in the background; false when the queue is full or it is on its way.
+    pub(crate) fn fetch(&mut self, slot: u32, page_bytes: usize) -> bool {
+        if self.fetching.contains(&slot) || self.is_writing(slot) {
+            return false;
+        }
+        let Some(mut bytes) = self.reader.buffer() else { return false };
+        bytes.resize(self.sizes.header + page_bytes, 0);
+        let sent = self.reader.send(slot, bytes);
+        if sent {
+            self.fetching.push(slot);
+        }
+        sent
+    }
+
+    /// Slots that are being fetched.
+    pub(crate) fn fetching(&self) -> usize {
+        self.fetching.len()
+    }
+
+    /// A fetched slot and its bytes (empty when they could not be read).
+    pub(crate) fn fetched(&mut self, wait: bool) -> Option<(u32, Vec<u8>)> {
+        let mut parcel = if wait { self.reader.wait() } else { self.reader.poll() }?;
+        self.fetching.retain(|&slot| slot != parcel.slot);
+        if !parcel.done {
+            parcel.bytes.clear();
+        }
+        Some((parcel.slot, parcel.bytes))
+    }
+
+    /// Checks fetched bytes and copies the page out of them. That they are not the page may also
+    /// mean that the slot has been written anew meanwhile, so it counts for nothing.
+    pub(crate) fn unpack(&mut self, bytes: &[u8], label: &Label, page: &mut [u8]) -> bool {
+        let Some(payload) = self.sizes.open(bytes, label, page.len()) else { return false };
+        page.copy_from_slice(payload);
+        self.stats.read_bytes += bytes.len() as u64;
+        true
+    }
+
+    pub(crate) fn recycle(&mut self, bytes: Vec<u8>) {
+        self.reader.recycle(bytes);
+    }
+
+    /// Makes what has been written durable.
+    pub(crate) fn sync(&self) -> Result<()> {
+        Ok(self.file.sync()?)
+    }
+}

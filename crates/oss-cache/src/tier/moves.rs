@@ -1,0 +1,456 @@
+//! How pages pass between the tiers.
+
+use super::codec;
+use super::cold::{Cold, ColdOptions, Found, Slot};
+use super::format::{Label, shape_key};
+use crate::cache::KvCache;
+use crate::policy::{Policy, PolicyKind};
+use crate::pool::{NO_PAGE, PageId};
+use crate::reuse::Match;
+use crate::tree::{NO_SLOT, NodeId, ROOT, Tree, chain};
+use crate::{Error, Result};
+
+/// The lower tiers.
+#[derive(Debug)]
+pub(crate) struct Tiers {
+    warm_limit: usize,
+    warm_bytes: usize,
+    /// Orders the blocks with compressed pages.
+    warm_order: Box<dyn Policy>,
+    pub(crate) cold: Option<Cold>,
+    /// Scratch for compression and for pages between tiers.
+    scratch: Vec<u8>,
+}
+
+/// Why a page did not come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// It is in no tier any more.
+    Lost,
+    /// There is no page for it to come back to.
+    NoRoom,
+}
+
+impl Tiers {
+    pub(crate) fn new(warm_limit: usize) -> Tiers {
+        let warm_order = PolicyKind::Lru.build();
+        Tiers { warm_limit, warm_bytes: 0, warm_order, cold: None, scratch: Vec::new() }
+    }
+}
+
+fn label(tree: &Tree, block: NodeId, group: usize) -> Label<'_> {
+    let node = tree.node(block);
+    Label {
+        hash: node.hash,
+        parent: tree.node(node.parent).hash,
+        block: node.block,
+        group: group as u32,
+        tokens: tree.tokens(block),
+    }
+}
+
+impl KvCache {
+    /// Bytes of compressed pages.
+    pub fn warm_bytes(&self) -> usize {
+        self.tiers.warm_bytes
+    }
+
+    /// Pages in the file.
+    pub fn cold_pages(&self) -> usize {
+        self.tiers.cold.as_ref().map_or(0, Cold::in_use)
+    }
+
+    /// Starts to bring the pages of a match back from the file, and returns how many are on their
+    /// way. [`KvCache::poll`] takes them in as they come; [`KvCache::adopt`] does not wait for
+    /// them but reads what is still missing itself.
+    pub fn prefetch(&mut self, found: &Match) -> usize {
+        let node = self.tree.node(found.block);
+        if node.generation != found.generation || !node.live {
+            return 0;
+        }
+        let Some(cold) = &mut self.tiers.cold else { return 0 };
+        let mut path = Vec::new();
+        self.tree.path(found.block, &mut path);
+        let page_tokens = self.layout.page_tokens;
+        for (group, layout) in self.layout.groups.iter().enumerate() {
+            let first = layout.first_page_needed(found.len, page_tokens).min(path.len());
+            for &block in &path[first..] {
+                let places = self.tree.places(block, group);
+                if places.hot == NO_PAGE && places.warm.is_none() && places.cold != NO_SLOT {
+                    cold.fetch(places.cold, layout.page_bytes);
+                }
+            }
+        }
+        cold.fetching()
+    }
+
+    /// Takes note of what the background threads have done. Call it now and then, as between
+    /// steps; it does not wait.
+    pub fn poll(&mut self) {
+        self.note_written();
+        while let Some((slot, bytes)) =
+            self.tiers.cold.as_mut().and_then(|cold| cold.fetched(false))
+        {
+            self.take_in(slot, bytes);
+        }
+    }
+
+    /// Writes everything worth keeping to the file, and waits for it: for the end of a process.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] when the file cannot be made durable.
+    pub fn persist(&mut self) -> Result<()> {
+        if self.tiers.cold.is_none() {
+            return Ok(());
+        }
+        let mut blocks: Vec<NodeId> = self.tree.ids().collect();
+        blocks.sort_unstable_by_key(|&block| self.tree.depth(block));
+        for block in blocks {
+            while self.tiers.cold.as_mut().is_some_and(|cold| !cold.has_room_in_queue()) {
+                self.note_one_written(true);
+            }
+            if self.tree.node(block).live {
+                self.write_through(block);
+            }
+        }
+        while self.note_one_written(true) {}
+        self.tiers.cold.as_ref().map_or(Ok(()), Cold::sync)
+    }
+
+    /// Opens the file and enters what it holds into the tree.
+    pub(crate) fn open_cold(&mut self, options: &ColdOptions) -> Result<()> {
+        let page_bytes: Vec<usize> =
+            self.layout.groups.iter().map(|group| group.page_bytes).collect();
+        let key = shape_key(options.content_key, &self.shape);
+        let (mut cold, mut found) = Cold::open(options, key, self.layout.page_tokens, &page_bytes)?;
+        // Parents before children, and of two copies the newer one first.
+        found.sort_by_key(|found| (found.block, std::cmp::Reverse(found.number)));
+        for found in &found {
+            let Some(block) = enter(&mut self.tree, found) else { continue };
+            let windowed = self.layout.groups[found.group].window.is_some();
+            self.tree.node_mut(block).boundary |= windowed;
+            let place = self.tree.places_mut(block, found.group);
+            if place.cold == NO_SLOT {
+                place.cold = found.slot;
+                cold.claim(found.slot, Slot { block, group: found.group });
+            }
+        }
+        cold.finish_claims();
+        self.tiers.cold = Some(cold);
+        let blocks: Vec<NodeId> = self.tree.ids().collect();
+        for block in blocks {
+            if self.tree.node(block).live {
+                self.prune(block);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the pages of a block that are worth keeping to the file, as far as its queue has room.
+    pub(crate) fn write_through(&mut self, block: NodeId) {
+        if self.tiers.cold.is_none() {
+            return;
+        }
+        self.tree.node_mut(block).pins += 1;
+        self.note_written();
+        for group in 0..self.layout.groups.len() {
+            let place = self.tree.places(block, group);
+            if place.cold == NO_SLOT && self.is_kept(block, group) {
+                if place.hot != NO_PAGE {
+                    self.store_hot(block, group);
+                } else if place.warm.is_some() {
+                    self.store_warm(block, group);
+                }
+            }
+        }
+        self.tree.node_mut(block).pins -= 1;
+        self.prune(block);
+    }
+
+    /// A block is about to lose its resident pages: sees to it that a lower tier has them.
+    pub(crate) fn demote(&mut self, block: NodeId) {
+        for group in 0..self.layout.groups.len() {
+            let place = self.tree.places(block, group);
+            if place.hot == NO_PAGE || place.warm.is_some() {
+                continue;
+            }
+            if !self.compress(block, group) && self.tree.places(block, group).cold == NO_SLOT {
+                self.store_hot(block, group);
+            }
+        }
+        while self.tiers.warm_bytes > self.tiers.warm_limit {
+            let Some(victim) = self.tiers.warm_order.victim(&mut |_| true) else { break };
+            // `drop_warm` takes it out again, as everybody does.
+            self.tiers.warm_order.insert(victim, self.tree.node(victim).hash);
+            self.drop_warm(victim);
+        }
+    }
+
+    /// A resident page for a group's page of a block that only a lower tier has.
+    pub(crate) fn bring_back(
+        &mut self,
+        block: NodeId,
+        group: usize,
+    ) -> std::result::Result<PageId, Missing> {
+        let page = self.page_for_one(group).ok_or(Missing::NoRoom)?;
+        let on_its_way = |cache: &KvCache| {
+            let slot = cache.tree.places(block, group).cold;
+            let cold = cache.tiers.cold.as_ref().filter(|_| slot != NO_SLOT);
+            cold.is_some_and(|cold| cold.is_writing(slot))
+        };
+        while on_its_way(self) && self.note_one_written(true) {}
+        let range = self.pool.range(&self.layout, group, page);
+        let place = self.tree.places(block, group);
+        let (slot, is_warm) = (place.cold, place.warm.is_some());
+        let target = &mut self.pool.arena_mut()[range];
+        let restored = match (&place.warm, &mut self.tiers.cold) {
+            (Some(compressed), _) => codec::restore(compressed, target),
+            (None, Some(cold)) if slot != NO_SLOT => {
+                cold.load(slot, &label(&self.tree, block, group), target)
+            }
+            (None, _) => false,
+        };
+        if !restored {
+            self.pool.release(&self.layout, group, page);
+            match is_warm {
+                true => self.forget_warm(block, group),
+                false if slot != NO_SLOT => self.unlink(slot),
+                false => {}
+            }
+            return Err(Missing::Lost);
+        }
+        match is_warm {
+            true => self.stats.warm_hits += 1,
+            false => self.stats.cold_hits += 1,
+        }
+        self.forget_warm(block, group);
+        self.enter_hot(block, group, page);
+        Ok(page)
+    }
+
+    /// Marks the lower tiers' copies of a block as used.
+    pub(crate) fn touch_lower(&mut self, block: NodeId) {
+        self.tiers.warm_order.touch(block);
+        if let Some(cold) = &mut self.tiers.cold {
+            for place in self.tree.all_places(block).iter().filter(|place| place.cold != NO_SLOT) {
+                cold.touch(place.cold);
+            }
+        }
+    }
+
+    /// Gives up what the lower tiers have of a block.
+    pub(crate) fn forget_lower(&mut self, block: NodeId) {
+        for group in 0..self.layout.groups.len() {
+            self.forget_warm(block, group);
+            let slot = std::mem::replace(&mut self.tree.places_mut(block, group).cold, NO_SLOT);
+            if let Some(cold) = self.tiers.cold.as_mut().filter(|_| slot != NO_SLOT) {
+                cold.forget(slot);
+            }
+        }
+    }
+
+    /// Checks the books of the lower tiers.
+    pub(crate) fn validate_lower(&self) -> Result<()> {
+        let same = |what, got: usize, expected: usize| match got == expected {
+            true => Ok(()),
+            false => Err(Error::Inconsistent { what, got, expected }),
+        };
+        let (mut warm_bytes, mut warm_blocks, mut slots) = (0, 0, 0);
+        for block in self.tree.ids() {
+            let places = self.tree.all_places(block);
+            warm_blocks += usize::from(places.iter().any(|place| place.warm.is_some()));
+            for (group, place) in places.iter().enumerate() {
+                warm_bytes += place.warm.as_ref().map_or(0, |bytes| bytes.len());
+                if place.cold != NO_SLOT {
+                    slots += 1;
+                    let owner = self.tiers.cold.as_ref().and_then(|cold| cold.owner(place.cold));
+                    let right = owner == Some(Slot { block, group });
+                    same("a cold slot knows its owner", right.into(), 1)?;
+                }
+            }
+        }
+        same("bytes of compressed pages", self.tiers.warm_bytes, warm_bytes)?;
+        same("blocks with compressed pages", self.tiers.warm_order.len(), warm_blocks)?;
+        same("cold slots in use", self.cold_pages(), slots)
+    }
+
+    fn enter_hot(&mut self, block: NodeId, group: usize, page: PageId) {
+        self.pool.give_to_tree(group, page);
+        self.tree.set_hot(block, group, page);
+        self.settle(block);
+    }
+
+    fn page_for_one(&mut self, group: usize) -> Option<PageId> {
+        let mut wanted = std::mem::take(&mut self.wanted);
+        wanted.fill(0);
+        wanted[group] = 1;
+        let room = self.make_room(&wanted);
+        self.wanted = wanted;
+        room.ok()?;
+        self.pool.take(&self.layout, group)
+    }
+
+    fn note_written(&mut self) {
+        while self.note_one_written(false) {}
+    }
+
+    fn note_one_written(&mut self, wait: bool) -> bool {
+        match self.tiers.cold.as_mut().and_then(|cold| cold.written(wait)) {
+            Some(Some(failed)) => self.unlink(failed),
+            Some(None) => {}
+            None => return false,
+        }
+        true
+    }
+
+    /// A slot's page cannot be had from it: forgets the slot.
+    fn unlink(&mut self, slot: u32) {
+        let Some(cold) = &mut self.tiers.cold else { return };
+        let Some(Slot { block, group }) = cold.owner(slot) else { return };
+        cold.forget(slot);
+        self.tree.places_mut(block, group).cold = NO_SLOT;
+        self.prune(block);
+    }
+
+    /// A page read ahead has come.
+    fn take_in(&mut self, slot: u32, bytes: Vec<u8>) {
+        let owner = self.tiers.cold.as_ref().and_then(|cold| cold.owner(slot));
+        if let Some(Slot { block, group }) = owner
+            && self.tree.places(block, group).hot == NO_PAGE
+        {
+            self.tree.node_mut(block).pins += 1;
+            if let Some(page) = self.page_for_one(group) {
+                let range = self.pool.range(&self.layout, group, page);
+                let target = &mut self.pool.arena_mut()[range];
+                let label = label(&self.tree, block, group);
+                let still_missing = self.tree.places(block, group).hot == NO_PAGE;
+                let cold = self.tiers.cold.as_mut();
+                if still_missing && cold.is_some_and(|cold| cold.unpack(&bytes, &label, target)) {
+                    self.enter_hot(block, group, page);
+                    self.stats.prefetched_pages += 1;
+                } else {
+                    self.pool.release(&self.layout, group, page);
+                }
+            }
+            self.tree.node_mut(block).pins -= 1;
+            self.prune(block);
+        }
+        if let Some(cold) = &mut self.tiers.cold {
+            cold.recycle(bytes);
+        }
+    }
+
+    /// A slot to write to, at the expense of the page that has been used least lately and that no
+    /// other page in the file follows.
+    fn cold_slot(&mut self) -> Option<u32> {
+        let cold = self.tiers.cold.as_mut()?;
+        if !cold.has_room_in_queue() {
+            cold.stats.dropped_writes += 1;
+            return None;
+        }
+        if let Some(slot) = cold.free_slot() {
+            return Some(slot);
+        }
+        let tree = &self.tree;
+        let is_cold = |block| tree.all_places(block).iter().any(|place| place.cold != NO_SLOT);
+        let (slot, owner) = cold.victim(|owner| !tree.children(owner.block).any(is_cold))?;
+        self.tree.places_mut(owner.block, owner.group).cold = NO_SLOT;
+        self.prune(owner.block);
+        Some(slot)
+    }
+
+    fn store_hot(&mut self, block: NodeId, group: usize) {
+        if self.tiers.cold.is_none() {
+            return;
+        }
+        let Some(slot) = self.cold_slot() else { return };
+        let page = self.tree.places(block, group).hot;
+        let range = self.pool.range(&self.layout, group, page);
+        let label = label(&self.tree, block, group);
+        let Some(cold) = &mut self.tiers.cold else { return };
+        if cold.store(slot, Slot { block, group }, &label, &self.pool.arena()[range]) {
+            self.tree.places_mut(block, group).cold = slot;
+        }
+    }
+
+    fn store_warm(&mut self, block: NodeId, group: usize) {
+        if self.tiers.cold.is_none() {
+            return;
+        }
+        let Some(slot) = self.cold_slot() else { return };
+        let Tiers { cold: Some(cold), scratch, .. } = &mut self.tiers else { return };
+        scratch.resize(self.layout.groups[group].page_bytes, 0);
+        let place = self.tree.places(block, group);
+        let label = label(&self.tree, block, group);
+        let restored = place.warm.as_ref().is_some_and(|bytes| codec::restore(bytes, scratch));
+        assert!(restored, "compressed page of block {block} is damaged in memory");
+        if cold.store(slot, Slot { block, group }, &label, scratch) {
+            self.tree.places_mut(block, group).cold = slot;
+        }
+    }
+
+    /// Keeps a compressed copy of a resident page, if it is small enough and any are kept.
+    fn compress(&mut self, block: NodeId, group: usize) -> bool {
+        if self.tiers.warm_limit == 0 {
+            return false;
+        }
+        let page = self.tree.places(block, group).hot;
+        let range = self.pool.range(&self.layout, group, page);
+        self.tiers.scratch.clear();
+        if !codec::compress(&self.pool.arena()[range], &mut self.tiers.scratch) {
+            self.stats.incompressible_pages += 1;
+            return false;
+        }
+        let compressed: Box<[u8]> = self.tiers.scratch.as_slice().into();
+        self.tiers.warm_bytes += compressed.len();
+        if self.tree.all_places(block).iter().all(|place| place.warm.is_none()) {
+            self.tiers.warm_order.insert(block, self.tree.node(block).hash);
+        }
+        self.tree.places_mut(block, group).warm = Some(compressed);
+        self.stats.compressed_pages += 1;
+        true
+    }
+
+    /// Gives up the compressed pages of a block, to the file if it has not got them.
+    fn drop_warm(&mut self, block: NodeId) {
+        self.tree.node_mut(block).pins += 1;
+        for group in 0..self.layout.groups.len() {
+            let place = self.tree.places(block, group);
+            if place.warm.is_some() {
+                if place.cold == NO_SLOT {
+                    self.store_warm(block, group);
+                }
+                self.forget_warm(block, group);
+                self.stats.warm_evicted_pages += 1;
+            }
+        }
+        self.tree.node_mut(block).pins -= 1;
+        self.prune(block);
+    }
+
+    fn forget_warm(&mut self, block: NodeId, group: usize) {
+        if let Some(bytes) = self.tree.places_mut(block, group).warm.take() {
+            self.tiers.warm_bytes -= bytes.len();
+            if self.tree.all_places(block).iter().all(|place| place.warm.is_none()) {
+                self.tiers.warm_order.remove(block);
+            }
+        }
+    }
+}
+
+/// The block that a slot of an earlier process belongs to, made if its parent is known.
+fn enter(tree: &mut Tree, found: &Found) -> Option<NodeId> {
+    let parent = tree.by_hash(found.parent)?;
+    let right = tree.depth(parent) == found.block as usize
+        && (parent == ROOT || tree.end(parent) == tree.depth(parent) * tree.page_tokens())
+        && chain(found.parent, &found.tokens) == found.hash;
+    if !right {
+        return None;
+    }
+    let same = |&child: &NodeId| tree.tokens(child) == found.tokens.as_slice();
+    let known = match found.tokens.len() == tree.page_tokens() {
+        true => tree.child(parent, &found.tokens),
+        false => tree.children(parent).find(same),
+    };
+    known.or_else(|| tree.insert(parent, &found.tokens))
+}

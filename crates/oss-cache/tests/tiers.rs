@@ -1,0 +1,289 @@
+//! Pages that leave memory come back bit for bit, or count as never computed.
+
+use std::path::Path;
+
+use oss_cache::{ColdOptions, Error, Group, KvCache, Options, PolicyKind};
+use oss_testing::Seeded;
+use plain::{BYTES, PAGE, Run, WINDOWED, adopt, check, compute, shape};
+
+#[path = "support/plain.rs"]
+mod plain;
+
+const PAGE_BYTES: usize = PAGE * BYTES;
+
+fn cold(path: &Path, slots: usize) -> ColdOptions {
+    let bytes = 4096 + slots as u64 * (PAGE_BYTES as u64 + 4096);
+    ColdOptions { path: path.to_path_buf(), bytes, queue: 64, content_key: 7 }
+}
+
+fn options(pages: usize, warm_pages: usize, cold: Option<ColdOptions>) -> Options {
+    let (capacity_bytes, warm_bytes) = (pages * PAGE_BYTES, warm_pages * PAGE_BYTES);
+    Options { capacity_bytes, warm_bytes, cold, ..Options::default() }
+}
+
+fn open(options: &Options) -> KvCache {
+    KvCache::with_options(shape(WINDOWED), options).expect("a sound shape and file")
+}
+
+fn tokens(kind: u32, n: u32) -> Vec<u32> {
+    (0..n).map(|index| kind * 1000 + index).collect()
+}
+
+/// Computes the tokens in a sequence of their own and lets it go.
+fn visit(cache: &mut KvCache, tokens: &[u32]) -> usize {
+    let (id, len) = adopt(cache, tokens);
+    compute(cache, id, tokens).expect("room for one sequence");
+    check(cache, id, tokens);
+    cache.remove(id);
+    cache.validate().expect("books in order");
+    len
+}
+
+#[test]
+fn pages_pushed_out_of_memory_come_back_from_the_compressed_ones() {
+    let mut cache = open(&options(80, 80, None));
+    for kind in 0..4 {
+        assert_eq!(visit(&mut cache, &tokens(kind, 100)), 0);
+    }
+    let stats = cache.stats();
+    assert!(stats.compressed_pages > 20 && stats.incompressible_pages == 0, "{stats:?}");
+    assert!(cache.warm_bytes() > 0);
+    for kind in 0..4 {
+        assert_eq!(visit(&mut cache, &tokens(kind, 100)), 100, "prompt {kind}");
+    }
+    assert!(cache.stats().warm_hits > 20, "{:?}", cache.stats());
+}
+
+#[test]
+fn pages_pushed_out_of_memory_come_back_from_the_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let cold = cold(&directory.path().join("cold"), 400);
+    let mut cache = open(&options(80, 0, Some(cold)));
+    for round in 0..2 {
+        for kind in 0..6 {
+            let expected = if round == 0 { 0 } else { 100 };
+            assert_eq!(visit(&mut cache, &tokens(kind, 100)), expected, "prompt {kind}");
+        }
+    }
+    let stats = cache.stats();
+    assert!(stats.cold_hits > 50 && stats.cold.bad_slots == 0, "{stats:?}");
+}
+
+#[test]
+fn a_new_process_finds_what_the_last_one_computed() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = options(200, 0, Some(cold(&directory.path().join("cold"), 400)));
+    let mut cache = open(&options);
+    for kind in 0..3 {
+        visit(&mut cache, &tokens(kind, 90 + kind));
+    }
+    cache.persist().unwrap();
+    let written = cache.cold_pages();
+    drop(cache);
+    let mut cache = open(&options);
+    assert_eq!(cache.cold_pages(), written);
+    cache.validate().unwrap();
+    for kind in 0..3 {
+        let tokens = tokens(kind, 90 + kind);
+        assert_eq!(cache.lookup(&tokens).len(), tokens.len(), "to the last token");
+        assert_eq!(visit(&mut cache, &tokens), tokens.len());
+    }
+    assert!(cache.stats().cold_hits > 60, "{:?}", cache.stats());
+}
+
+#[test]
+fn prefetched_pages_are_resident_when_the_sequence_comes() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = options(200, 0, Some(cold(&directory.path().join("cold"), 400)));
+    let mut cache = open(&options);
+    let tokens = tokens(1, 120);
+    visit(&mut cache, &tokens);
+    drop(cache); // the queue is written before the thread ends
+    let mut cache = open(&options);
+    let found = cache.lookup(&tokens);
+    assert_eq!(found.len(), 120);
+    let mut expected = cache.prefetch(&found);
+    assert!(expected > 30, "{expected}");
+    while expected > 0 {
+        std::thread::yield_now();
+        cache.poll();
+        cache.validate().unwrap();
+        expected = cache.prefetch(&found);
+    }
+    assert_eq!(visit(&mut cache, &tokens), 120);
+    let stats = cache.stats();
+    assert!(stats.prefetched_pages > 30 && stats.cold_hits == 0, "{stats:?}");
+}
+
+#[test]
+fn random_operations_agree_with_a_plain_vector_in_all_tiers() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut total = (0, 0);
+    for (seed, warm_pages) in [(1, 0), (2, 40), (3, 4)] {
+        let cold = cold(&directory.path().join(format!("cold{seed}")), 150);
+        let cache = open(&options(60, warm_pages, Some(cold)));
+        let seeded = Seeded::new(seed);
+        let mut run = Run { cache, plain: Vec::new(), seeded, reused: 0, refused: 0 };
+        for step in 0..1_500 {
+            run.step();
+            if step % 7 == 0 {
+                run.cache.poll();
+            }
+            run.cache.validate().unwrap_or_else(|error| panic!("step {step}: {error}"));
+            for (id, tokens) in &run.plain {
+                check(&run.cache, *id, tokens);
+            }
+        }
+        let stats = run.cache.stats();
+        total = (total.0 + stats.warm_hits, total.1 + stats.cold_hits);
+        assert_eq!(stats.cold.bad_slots, 0);
+    }
+    assert!(total.0 > 20 && total.1 > 100, "warm and cold hits: {total:?}");
+}
+
+/// A file written by one cache, damaged by `damage`, and what the next cache makes of it.
+fn after(damage: impl Fn(&mut Vec<u8>)) -> (KvCache, tempfile::TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("cold");
+    let options = options(200, 0, Some(cold(&path, 400)));
+    let mut cache = open(&options);
+    for kind in 0..3 {
+        visit(&mut cache, &tokens(kind, 100));
+    }
+    drop(cache);
+    let mut bytes = std::fs::read(&path).unwrap();
+    damage(&mut bytes);
+    std::fs::write(&path, bytes).unwrap();
+    (open(&options), directory)
+}
+
+/// Whatever is found is right; returns how much that was.
+fn found(cache: &mut KvCache) -> usize {
+    cache.validate().expect("books in order");
+    (0..3).map(|kind| visit_loosely(cache, &tokens(kind, 100))).sum()
+}
+
+/// As [`visit`], for files that may disappoint: less may come than was promised.
+fn visit_loosely(cache: &mut KvCache, tokens: &[u32]) -> usize {
+    let found = cache.lookup(tokens);
+    let id = cache.create();
+    let len = cache.adopt(id, &found, usize::MAX).expect("a living sequence");
+    assert!(len <= found.len());
+    check(cache, id, &tokens[..len]);
+    compute(cache, id, tokens).expect("room for one sequence");
+    check(cache, id, tokens);
+    cache.remove(id);
+    cache.validate().expect("books in order");
+    len
+}
+
+#[test]
+fn flipped_bytes_are_misses_and_counted() {
+    let (mut bad, mut right) = (0, 0);
+    for seed in 0..12 {
+        let (mut cache, _directory) = after(|bytes| {
+            let mut seeded = Seeded::new(seed);
+            for _ in 0..1 + seed {
+                let at = 4096 + seeded.below(bytes.len() - 4096);
+                bytes[at] ^= 1 << seeded.below(8);
+            }
+        });
+        right += found(&mut cache);
+        bad += cache.stats().cold.bad_slots;
+    }
+    assert!(bad > 12, "damaged slots that were noticed: {bad}");
+    assert!(right > 12 * 50, "the others are still good: {right}");
+}
+
+#[test]
+fn torn_slots_are_misses() {
+    // Half of a slot is what another slot holds, as after a crash in the middle of a write.
+    for seed in 0..6 {
+        let (mut cache, _directory) = after(|bytes| {
+            let mut seeded = Seeded::new(seed);
+            let slot = (PAGE_BYTES + 200).next_multiple_of(4096);
+            let slots = (bytes.len() - 4096) / slot;
+            let (from, to) = (seeded.below(slots), seeded.below(slots));
+            let cut = seeded.below(PAGE_BYTES);
+            let source = bytes[4096 + from * slot..][..cut].to_vec();
+            bytes[4096 + to * slot..][..cut].copy_from_slice(&source);
+        });
+        assert!(found(&mut cache) <= 300);
+    }
+}
+
+#[test]
+fn a_truncated_file_serves_what_is_left_of_it() {
+    let mut lengths = Vec::new();
+    for part in [0, 1, 5, 9] {
+        let (mut cache, _directory) = after(|bytes| bytes.truncate(bytes.len() * part / 10));
+        lengths.push(found(&mut cache));
+    }
+    assert_eq!(lengths[0], 0);
+    assert!(lengths[1] < lengths[3] && lengths[3] > 100, "{lengths:?}");
+}
+
+#[test]
+fn a_file_of_another_model_counts_as_empty() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("cold");
+    let first = options(200, 0, Some(cold(&path, 400)));
+    visit(&mut open(&first), &tokens(0, 100));
+    let key = ColdOptions { content_key: 8, ..cold(&path, 400) };
+    let cache = open(&options(200, 0, Some(key)));
+    assert!(cache.lookup(&tokens(0, 100)).is_empty());
+    assert_eq!((cache.stats().cold.foreign, cache.cold_pages()), (1, 0));
+    drop(cache);
+    std::fs::write(&path, b"somebody's diary").unwrap();
+    let cache = open(&first);
+    assert_eq!((cache.stats().cold.foreign, cache.cold_pages()), (1, 0));
+    drop(cache);
+    // A different window makes different pages, whatever the key says.
+    visit(&mut open(&first), &tokens(0, 100));
+    let mut other = shape(WINDOWED);
+    other.groups[0] = Group { layers: vec![0], window: Some(12) };
+    let cache = KvCache::with_options(other, &first).unwrap();
+    assert_eq!(cache.stats().cold.foreign, 1);
+}
+
+#[test]
+fn a_file_in_use_and_a_missing_directory_are_clear_errors() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("cold");
+    let first = options(200, 0, Some(cold(&path, 400)));
+    let _cache = open(&first);
+    let error = KvCache::with_options(shape(WINDOWED), &first).unwrap_err();
+    assert!(matches!(error, Error::InUse { .. }), "{error}");
+    let nowhere = options(200, 0, Some(cold(&directory.path().join("no/where"), 400)));
+    let error = KvCache::with_options(shape(WINDOWED), &nowhere).unwrap_err();
+    assert!(error.to_string().contains("no/where"), "{error}");
+    let tiny = ColdOptions { bytes: 100, ..cold(&directory.path().join("tiny"), 1) };
+    let error = KvCache::with_options(shape(WINDOWED), &options(9, 0, Some(tiny))).unwrap_err();
+    assert!(matches!(error, Error::Capacity { got: 100, .. }), "{error}");
+}
+
+#[test]
+fn a_full_file_makes_room_by_least_use() {
+    let directory = tempfile::tempdir().unwrap();
+    let small = cold(&directory.path().join("cold"), 60);
+    let mut cache = open(&options(60, 0, Some(small)));
+    for kind in 0..8 {
+        visit(&mut cache, &tokens(kind, 60));
+        cache.persist().unwrap();
+        cache.validate().unwrap();
+    }
+    let stats = cache.stats();
+    assert!(stats.cold.evicted_pages > 20, "{stats:?}");
+    assert_eq!(visit(&mut cache, &tokens(7, 60)), 60);
+}
+
+#[test]
+fn a_policy_of_choice_decides() {
+    for policy in PolicyKind::ALL {
+        let mut cache = open(&Options { policy, ..options(60, 30, None) });
+        for kind in [0, 1, 2, 0, 3, 0, 4, 0] {
+            visit(&mut cache, &tokens(kind, 60));
+        }
+        assert!(cache.stats().reused_tokens > 0, "{}", policy.name());
+    }
+}
