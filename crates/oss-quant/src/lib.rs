@@ -33,7 +33,7 @@
 //!   the same bits, on every instruction set.
 //! - Packed groups are multiples of 64 bytes; padding rows and columns are worth zero.
 //! - A format is one file in `formats/` and one row in each of two tables (`dtype.rs`,
-//!   `packing.rs`); its name occurs nowhere else.
+//!   `packed.rs`); its name occurs nowhere else.
 //!
 //! # What it does not do
 //! It multiplies no matrices, opens no files, and knows no models. Block formats are read as
@@ -45,6 +45,8 @@ mod error;
 mod formats;
 pub mod kv;
 mod measure;
+#[macro_use] // its macro names the type of a format
+mod packed;
 mod packing;
 mod planes;
 mod record;
@@ -53,7 +55,8 @@ mod unpack;
 pub use dtype::Dtype;
 pub use error::{Error, Result};
 pub use measure::Distortion;
-pub use packing::{BLOCK_COLS, GROUP_ROWS, Matrix, Packed, Packing, Row};
+pub use packed::Packed;
+pub use packing::{BLOCK_COLS, GROUP_ROWS, Matrix, Packing, Row};
 pub use unpack::{CodeFormat, FloatFormat, Visitor};
 
 const _: () = assert!(cfg!(target_endian = "little"), "formats are little-endian, and so must we");

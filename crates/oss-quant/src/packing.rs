@@ -5,9 +5,9 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::formats::mxfp4::{SPLIT_CODES, plain_block};
 use crate::formats::{self, Blocks, Floats};
+use crate::packed::Packed;
 use crate::planes::{Codes, Plane};
 use crate::record::Place;
-use crate::unpack::Visitor;
 
 /// Rows of a group.
 pub const GROUP_ROWS: usize = 16;
@@ -27,127 +27,6 @@ pub enum Row<'a> {
         /// One e8m0 byte per block.
         scales: &'a [u8],
     },
-}
-
-/// The format of a packed matrix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum Packed {
-    /// From [`Dtype::F32`].
-    F32,
-    /// From [`Dtype::F16`].
-    F16,
-    /// From [`Dtype::Bf16`].
-    Bf16,
-    /// From [`Dtype::Mxfp4`].
-    Mxfp4,
-    /// From [`Dtype::Q4_0`].
-    Q4_0,
-    /// From [`Dtype::Q4_1`].
-    Q4_1,
-    /// From [`Dtype::Q5_0`].
-    Q5_0,
-    /// From [`Dtype::Q5_1`].
-    Q5_1,
-    /// From [`Dtype::Q8_0`].
-    Q8_0,
-    /// From [`Dtype::Q2K`].
-    Q2K,
-    /// From [`Dtype::Q3K`]; the bytes are those of `Q6K`.
-    Q3K,
-    /// From [`Dtype::Q4K`].
-    Q4K,
-    /// From [`Dtype::Q5K`].
-    Q5K,
-    /// From [`Dtype::Q6K`].
-    Q6K,
-    /// From [`Dtype::Iq4Nl`].
-    Iq4Nl,
-}
-
-/// Picks the type of a format; the single list of all of them.
-macro_rules! with_format {
-    ($packed:expr, $B:ident => $codes:expr, $F:ident => $floats:expr) => {
-        with_format!(@arms $packed, $B => $codes, $F => $floats,
-            [Mxfp4 mxfp4, Q4_0 q4_0, Q4_1 q4_1, Q5_0 q5_0, Q5_1 q5_1, Q8_0 q8_0, Q2K q2_k,
-             Q3K q3_k, Q4K q4_k, Q5K q5_k, Q6K q6_k, Iq4Nl iq4_nl],
-            [F32 f32, F16 f16, Bf16 bf16])
-    };
-    (@arms $packed:expr, $B:ident => $codes:expr, $F:ident => $floats:expr,
-     [$($block:ident $block_file:ident),*], [$($float:ident $float_file:ident),*]) => {
-        match $packed {
-            $(Packed::$block => {
-                type $B = formats::$block_file::$block;
-                $codes
-            })*
-            $(Packed::$float => {
-                type $F = formats::$float_file::$float;
-                $floats
-            })*
-        }
-    };
-}
-
-impl Packed {
-    /// The packed format of an element type.
-    ///
-    /// # Errors
-    /// [`Error::NotAWeight`].
-    pub fn for_dtype(dtype: Dtype) -> Result<Packed> {
-        Packed::all().find(|packed| packed.dtype() == dtype).ok_or(Error::NotAWeight { got: dtype })
-    }
-
-    /// Every packed format.
-    pub fn all() -> impl Iterator<Item = Packed> {
-        use Packed as P;
-        [
-            P::F32,
-            P::F16,
-            P::Bf16,
-            P::Mxfp4,
-            P::Q4_0,
-            P::Q4_1,
-            P::Q5_0,
-            P::Q5_1,
-            P::Q8_0,
-            P::Q2K,
-            P::Q3K,
-            P::Q4K,
-            P::Q5K,
-            P::Q6K,
-            P::Iq4Nl,
-        ]
-        .into_iter()
-    }
-
-    /// The element type that it is packed from.
-    pub fn dtype(self) -> Dtype {
-        match self {
-            Packed::F32 => Dtype::F32,
-            Packed::F16 => Dtype::F16,
-            Packed::Bf16 => Dtype::Bf16,
-            Packed::Mxfp4 => Dtype::Mxfp4,
-            Packed::Q4_0 => Dtype::Q4_0,
-            Packed::Q4_1 => Dtype::Q4_1,
-            Packed::Q5_0 => Dtype::Q5_0,
-            Packed::Q5_1 => Dtype::Q5_1,
-            Packed::Q8_0 => Dtype::Q8_0,
-            Packed::Q2K => Dtype::Q2K,
-            Packed::Q3K => Dtype::Q3K,
-            Packed::Q4K => Dtype::Q4K,
-            Packed::Q5K => Dtype::Q5K,
-            Packed::Q6K => Dtype::Q6K,
-            Packed::Iq4Nl => Dtype::Iq4Nl,
-        }
-    }
-
-    /// Calls the visitor with the type that unpacks this format.
-    #[inline(always)]
-    pub fn visit<V: Visitor>(self, visitor: V) -> V::Output {
-        with_format!(self,
-            B => visitor.codes::<<B as Blocks>::Unpacked>(),
-            F => visitor.floats::<F>())
-    }
 }
 
 /// The shape and format of a packed matrix.
