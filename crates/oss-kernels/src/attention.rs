@@ -312,10 +312,12 @@ impl<'a, F: Fn(usize) -> &'a [u8]> Tile<F> {
     ) {
         let padded = self.shape.padded_head_dim();
         let weights: &[[f32; TILE]; H] = weights.try_into().expect("one tile of each head");
-        let mut acc: [S::F32; H] = std::array::from_fn(|h| {
+        let mut acc = [s.zero(); H];
+        for (h, acc) in acc.iter_mut().enumerate() {
             let from = &values[h * padded + 16 * d16..][..16];
-            s.mul(s.load(from.try_into().expect("16 values")), s.splat(corrections[h]))
-        });
+            let old = s.load(from.try_into().expect("16 values"));
+            *acc = s.mul(old, s.splat(corrections[h]));
+        }
         for page in self.pages() {
             let slot = self.slot(page);
             let first = self.visible.start.max(page * PAGE);
@@ -346,13 +348,14 @@ fn soften<S: Simd>(
     scores[..visible.start].fill(f32::NEG_INFINITY);
     scores[visible.end..].fill(f32::NEG_INFINITY);
     let (scores, _) = scores.as_chunks_mut::<16>();
-    let v = [0, 1, 2, 3].map(|i| s.load(&scores[i]));
+    let v = [s.load(&scores[0]), s.load(&scores[1]), s.load(&scores[2]), s.load(&scores[3])];
     let largest = s.reduce_max(s.max(s.max(v[0], v[1]), s.max(v[2], v[3])));
     let new_max = max.max(largest);
     let correction = exp_of(s, *max - new_max);
-    let weights = v.map(|v| math::exp(s, s.sub(v, s.splat(new_max))));
-    for (weights, to) in weights.into_iter().zip(scores) {
-        s.store(weights, to);
+    let mut weights = v;
+    for (weights, to) in weights.iter_mut().zip(scores) {
+        *weights = math::exp(s, s.sub(*weights, s.splat(new_max)));
+        s.store(*weights, to);
     }
     let added = s.add(s.add(weights[0], weights[1]), s.add(weights[2], weights[3]));
     *sum = *sum * correction + s.reduce_add(added);

@@ -78,36 +78,44 @@ struct Walk<'a, 'b> {
     out: &'b mut [f32],
 }
 
+/// Where a tile lies: one group of weight rows, and `n` of the call's input rows from `first`.
+#[derive(Clone, Copy)]
+struct Place {
+    group: usize,
+    first: usize,
+    n: usize,
+}
+
 impl<'a> Walk<'a, '_> {
-    /// Calls `tile(self, group bytes, first row of the tile, row count, first output)` for each
-    /// group and each tile of 8, 4 or 1 input rows (no more than `widest`).
-    #[inline(always)]
-    fn for_each_tile(
-        &mut self,
-        widest: usize,
-        mut tile: impl FnMut(&'a [u8], &[u32], &mut [f32], usize),
-    ) {
-        let group_bytes = self.product.matrix.packing.group_bytes();
-        let columns = self.groups.len() * GROUP_ROWS;
-        let first_group = self.groups.start;
-        for group in self.groups.clone() {
-            let bytes = &self.product.matrix.bytes[group * group_bytes..][..group_bytes];
-            let column = (group - first_group) * GROUP_ROWS;
-            let mut t = 0;
-            while t < self.rows.len() {
-                let left = self.rows.len() - t;
-                let n = if left >= 8 && widest >= 8 {
-                    8
-                } else if left >= 4 && widest >= 4 {
-                    4
-                } else {
-                    1
-                };
-                let out = &mut self.out[t * columns + column..];
-                tile(bytes, &self.rows[t..t + n], out, columns);
-                t += n;
-            }
+    fn start(&self) -> Place {
+        Place { group: self.groups.start, first: 0, n: 0 }
+    }
+
+    /// Goes on to the next tile: 8, 4 or 1 input rows, no more than `widest`. Kernels loop over
+    /// this rather than taking a closure: a closure that is not inlined loses the instruction set.
+    fn advance(&self, place: &mut Place, widest: usize) -> bool {
+        place.first += place.n;
+        if place.first >= self.rows.len() {
+            (place.group, place.first) = (place.group + 1, 0);
         }
+        let left = self.rows.len() - place.first;
+        let fits = |n: &usize| *n <= widest && *n <= left;
+        place.n = [8, 4, 1].into_iter().find(fits).unwrap_or(0);
+        place.n > 0 && place.group < self.groups.end
+    }
+
+    /// The weights and the input rows of a tile.
+    fn tile(&self, place: Place) -> (&'a [u8], &[u32]) {
+        let group_bytes = self.product.matrix.packing.group_bytes();
+        let bytes = &self.product.matrix.bytes[place.group * group_bytes..][..group_bytes];
+        (bytes, &self.rows[place.first..place.first + place.n])
+    }
+
+    /// Where the tile's outputs begin, and how far apart those of two input rows are.
+    fn out(&mut self, place: Place) -> (&mut [f32], usize) {
+        let columns = self.groups.len() * GROUP_ROWS;
+        let column = (place.group - self.groups.start) * GROUP_ROWS;
+        (&mut self.out[place.first * columns + column..], columns)
     }
 }
 
@@ -116,8 +124,7 @@ impl<'a> Walk<'a, '_> {
 fn store_tile<S: oss_simd::Simd, const T: usize>(
     s: S,
     tile: [S::F32; T],
-    out: &mut [f32],
-    columns: usize,
+    (out, columns): (&mut [f32], usize),
 ) {
     for (t, v) in tile.into_iter().enumerate() {
         let out = &mut out[t * columns..][..GROUP_ROWS];

@@ -26,14 +26,24 @@ impl<F: CodeFormat> Kernel for Codes<'_, '_, F> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(mut self, s: S) {
-        let product = self.walk.product;
-        let widest = if S::REGISTERS >= 32 { 8 } else { 4 };
-        self.walk.for_each_tile(widest, |group, rows, out, columns| match rows.len() {
-            8 => store_tile(s, tile::<S, F, 8>(s, product, group, rows), out, columns),
-            4 => store_tile(s, tile::<S, F, 4>(s, product, group, rows), out, columns),
-            _ => store_tile(s, tile::<S, F, 1>(s, product, group, rows), out, columns),
-        });
+    fn run<S: Simd>(self, s: S) {
+        let mut walk = self.walk;
+        let product = walk.product;
+        // Constants, so that tiles that are too wide for the registers are not even compiled.
+        let widest = if S::REGISTERS >= 32 { 8 } else { S::REGISTERS.min(4) };
+        let mut place = walk.start();
+        while walk.advance(&mut place, widest) {
+            let (group, rows) = walk.tile(place);
+            match place.n {
+                8 if S::REGISTERS >= 32 => {
+                    store_tile(s, tile::<S, F, 8>(s, product, group, rows), walk.out(place))
+                }
+                4 if S::REGISTERS >= 4 => {
+                    store_tile(s, tile::<S, F, 4>(s, product, group, rows), walk.out(place))
+                }
+                _ => store_tile(s, tile::<S, F, 1>(s, product, group, rows), walk.out(place)),
+            }
+        }
     }
 }
 

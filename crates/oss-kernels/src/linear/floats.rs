@@ -25,12 +25,19 @@ impl<F: FloatFormat> Kernel for Floats<'_, '_, F> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(mut self, s: S) {
-        let product = self.walk.product;
-        self.walk.for_each_tile(4, |group, rows, out, columns| match rows.len() {
-            4 => store_tile(s, tile::<S, F, 4>(s, product, group, rows), out, columns),
-            _ => store_tile(s, tile::<S, F, 1>(s, product, group, rows), out, columns),
-        });
+    fn run<S: Simd>(self, s: S) {
+        let mut walk = self.walk;
+        let product = walk.product;
+        let mut place = walk.start();
+        while walk.advance(&mut place, S::REGISTERS.min(4)) {
+            let (group, rows) = walk.tile(place);
+            match place.n {
+                4 if S::REGISTERS >= 4 => {
+                    store_tile(s, tile::<S, F, 4>(s, product, group, rows), walk.out(place))
+                }
+                _ => store_tile(s, tile::<S, F, 1>(s, product, group, rows), walk.out(place)),
+            }
+        }
     }
 }
 
@@ -55,5 +62,9 @@ fn tile<S: Simd, F: FloatFormat, const T: usize>(
             }
         }
     }
-    acc.map(|[a, b, c, d]| s.add(s.add(a, b), s.add(c, d)))
+    let mut sums = [s.zero(); T];
+    for (sum, [a, b, c, d]) in sums.iter_mut().zip(acc) {
+        *sum = s.add(s.add(a, b), s.add(c, d));
+    }
+    sums
 }

@@ -26,12 +26,19 @@ impl<F: CodeFormat> Kernel for Values<'_, '_, F> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(mut self, s: S) {
-        let product = self.walk.product;
-        self.walk.for_each_tile(4, |group, rows, out, columns| match rows.len() {
-            4 => store_tile(s, tile::<S, F, 4>(s, product, group, rows), out, columns),
-            _ => store_tile(s, tile::<S, F, 1>(s, product, group, rows), out, columns),
-        });
+    fn run<S: Simd>(self, s: S) {
+        let mut walk = self.walk;
+        let product = walk.product;
+        let mut place = walk.start();
+        while walk.advance(&mut place, S::REGISTERS.min(4)) {
+            let (group, rows) = walk.tile(place);
+            match place.n {
+                4 if S::REGISTERS >= 4 => {
+                    store_tile(s, tile::<S, F, 4>(s, product, group, rows), walk.out(place))
+                }
+                _ => store_tile(s, tile::<S, F, 1>(s, product, group, rows), walk.out(place)),
+            }
+        }
     }
 }
 
@@ -86,11 +93,16 @@ fn numbers<S: Simd, F: CodeFormat>(s: S, codes: S::U8) -> [S::F32; 4] {
     let lanes = s.u8_as_i32(codes);
     let byte = s.splat_i32(255);
     let zero = s.splat_i32(F::ZERO);
-    [
+    let codes = [
         s.and_i32(lanes, byte),
         s.and_i32(s.shr_i32::<8>(lanes), byte),
         s.and_i32(s.shr_i32::<16>(lanes), byte),
         s.shr_i32::<24>(lanes),
-    ]
-    .map(|code| s.i32_to_f32(s.sub_i32(code, zero)))
+    ];
+    // A loop, because a closure that is not inlined loses the instruction set.
+    let mut numbers = [s.zero(); 4];
+    for (number, code) in numbers.iter_mut().zip(codes) {
+        *number = s.i32_to_f32(s.sub_i32(code, zero));
+    }
+    numbers
 }

@@ -51,7 +51,7 @@ impl Simd for Scalar {
     type Dot = [i32; 16];
 
     const NAME: &'static str = "scalar";
-    const REGISTERS: usize = 8;
+    const REGISTERS: usize = 1;
     const DOT_IS_EXACT: bool = true;
 
     #[inline(always)]
