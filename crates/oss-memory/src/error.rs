@@ -4,6 +4,8 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use crate::budget::Kind;
+
 /// An operating error of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -57,6 +59,30 @@ pub enum Error {
         bytes: usize,
         /// The system's reason.
         source: io::Error,
+    },
+    /// The budget has not that much left.
+    #[error(
+        "{got} bytes for {kind} were asked for, expected at most {expected} of a budget of {limit}"
+    )]
+    Budget {
+        /// What the bytes are for.
+        kind: Kind,
+        /// Bytes asked for.
+        got: usize,
+        /// Bytes that are free.
+        expected: usize,
+        /// The budget in bytes.
+        limit: usize,
+    },
+    /// The system describes its memory in an unknown way.
+    #[error("{}: got {got:?}, expected {expected}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What it holds.
+        got: String,
+        /// What it should hold.
+        expected: &'static str,
     },
 }
 

@@ -32,11 +32,17 @@
 //!
 //! It knows no arithmetic and no file format.
 
+mod budget;
 mod buffer;
 mod error;
+mod extents;
 pub mod file;
 mod os;
+mod scratch;
 
+pub use budget::{Budget, Kind, Reservation};
 pub use buffer::{Buffer, Pages};
 pub use error::{Error, Result};
+pub use extents::{Extent, Extents, Move, SMALLEST};
 pub use os::{HUGE_PAGE, page_size};
+pub use scratch::{Frame, Scratch, ScratchSize};
