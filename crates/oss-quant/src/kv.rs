@@ -104,6 +104,11 @@ impl KvFormat {
         }
     }
 
+    /// The format of this name, upper or lower case; `None` when there is none.
+    pub fn from_name(name: &str) -> Option<KvFormat> {
+        KvFormat::ALL.into_iter().find(|format| format.name().eq_ignore_ascii_case(name))
+    }
+
     /// Bytes of one head's page of `page_tokens` (always [`PAGE_TOKENS`]) positions.
     ///
     /// # Panics

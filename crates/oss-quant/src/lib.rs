@@ -39,6 +39,8 @@
 //! It multiplies no matrices, opens no files, and knows no models. Block formats are read as
 //! little-endian bytes, on little-endian machines only.
 
+#![forbid(unsafe_code)]
+
 mod bytes;
 mod dtype;
 mod error;

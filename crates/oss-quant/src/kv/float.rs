@@ -2,6 +2,7 @@
 
 use super::{KvCodec, KvFormat, PAGE_TOKENS, lanes};
 use crate::bytes::array;
+use half::slice::HalfFloatSliceExt;
 use oss_simd::Simd;
 
 /// [`KvFormat::F32`].
@@ -32,10 +33,13 @@ macro_rules! float_codec {
 
             fn write_key(slot: &mut [u8], position: usize, key: &[f32]) {
                 const SIZE: usize = size_of::<$bits>();
-                let columns = slot.chunks_exact_mut(PAGE_TOKENS * SIZE);
-                for (column, &x) in columns.zip(key) {
-                    let bits: $bits = $encode(x);
-                    column[position * SIZE..][..SIZE].copy_from_slice(&bits.to_le_bytes());
+                let columns = slot.chunks_exact_mut(16 * PAGE_TOKENS * SIZE);
+                for (columns, chunk) in columns.zip(key.chunks(16)) {
+                    let bits: [$bits; 16] = $encode(padded(chunk));
+                    let columns = columns.chunks_exact_mut(PAGE_TOKENS * SIZE);
+                    for (column, bits) in columns.zip(&bits[..chunk.len()]) {
+                        column[position * SIZE..][..SIZE].copy_from_slice(&bits.to_le_bytes());
+                    }
                 }
             }
 
@@ -43,11 +47,10 @@ macro_rules! float_codec {
                 const SIZE: usize = size_of::<$bits>();
                 let row_bytes = lanes(value.len()) * SIZE;
                 let at = Self::key_bytes(value.len()) + position * row_bytes;
-                let row = &mut slot[at..at + row_bytes];
-                row[value.len() * SIZE..].fill(0);
-                for (out, &x) in row.chunks_exact_mut(SIZE).zip(value) {
-                    let bits: $bits = $encode(x);
-                    out.copy_from_slice(&bits.to_le_bytes());
+                let row = slot[at..at + row_bytes].chunks_exact_mut(16 * SIZE);
+                for (out, chunk) in row.zip(value.chunks(16)) {
+                    let bits: [$bits; 16] = $encode(padded(chunk));
+                    out.copy_from_slice(bytemuck::bytes_of(&bits));
                 }
             }
 
@@ -105,22 +108,36 @@ fn load_bf16<S: Simd>(s: S, from: [u16; 16]) -> S::F32 {
     s.load_bf16(&from)
 }
 
-fn half(x: f32) -> u16 {
-    half::f16::from_f32(x).to_bits()
+/// Up to sixteen numbers, the rest zero.
+fn padded(chunk: &[f32]) -> [f32; 16] {
+    let mut all = [0.0; 16];
+    all[..chunk.len()].copy_from_slice(chunk);
+    all
+}
+
+fn single(numbers: [f32; 16]) -> [u32; 16] {
+    numbers.map(f32::to_bits)
+}
+
+fn half(numbers: [f32; 16]) -> [u16; 16] {
+    // All at once: the conversion looks for hardware support each time that it is called.
+    let mut halves = [half::f16::ZERO; 16];
+    halves.convert_from_f32_slice(&numbers);
+    halves.map(half::f16::to_bits)
 }
 
 fn unhalf(bits: u16) -> f32 {
     half::f16::from_bits(bits).to_f32()
 }
 
-fn brain(x: f32) -> u16 {
-    half::bf16::from_f32(x).to_bits()
+fn brain(numbers: [f32; 16]) -> [u16; 16] {
+    numbers.map(|x| half::bf16::from_f32(x).to_bits())
 }
 
 fn unbrain(bits: u16) -> f32 {
     half::bf16::from_bits(bits).to_f32()
 }
 
-float_codec!(F32, u32, f32::to_bits, f32::from_bits, load_f32);
+float_codec!(F32, u32, single, f32::from_bits, load_f32);
 float_codec!(F16, u16, half, unhalf, load_f16);
 float_codec!(Bf16, u16, brain, unbrain, load_bf16);

@@ -112,6 +112,15 @@ fn every_instruction_set_reads_what_the_scalar_reader_reads() {
 }
 
 #[test]
+fn formats_are_found_by_name() {
+    for format in KvFormat::ALL {
+        assert_eq!(KvFormat::from_name(format.name()), Some(format));
+        assert_eq!(KvFormat::from_name(&format.to_string().to_uppercase()), Some(format));
+    }
+    assert_eq!(KvFormat::from_name("int2"), None);
+}
+
+#[test]
 fn slots_have_the_documented_sizes() {
     let bytes = |format: KvFormat| format.slot_bytes(16, 64);
     assert_eq!(bytes(KvFormat::F32), 8192);
