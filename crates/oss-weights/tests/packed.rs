@@ -1,0 +1,463 @@
+//! The packed file: what is written is read back, what is damaged is named, what was interrupted
+//! is continued.
+
+use std::path::{Path, PathBuf};
+
+use oss_weights::packed::{Reader, SectionPlan, Writer};
+use oss_weights::{Container, Error, Fingerprint, Kind};
+use xxhash_rust::xxh3::xxh3_64;
+
+const SOURCE: Fingerprint = Fingerprint(0x0123_4567_89ab_cdef);
+const HUGE: u64 = 2 << 20;
+
+fn plan(name: &str, length: u64) -> SectionPlan {
+    SectionPlan {
+        kind: "matrix".to_string(),
+        format: "p16".to_string(),
+        shape: vec![3, length / 3],
+        note: "{}".to_string(),
+        ..SectionPlan::blob(name, length)
+    }
+}
+
+/// Long and short sections, an empty one, a blob.
+fn plans() -> Vec<SectionPlan> {
+    vec![
+        SectionPlan::blob("config.json", 11),
+        plan("experts", HUGE + 12345),
+        plan("norm", 4 * 96),
+        plan("empty", 0),
+        plan("attention", HUGE),
+    ]
+}
+
+/// Bytes that differ from section to section.
+fn content(plan: &SectionPlan) -> Vec<u8> {
+    let seed = xxh3_64(plan.name.as_bytes());
+    (0..plan.length).map(|i| (seed.wrapping_mul(i | 1) >> 32) as u8).collect()
+}
+
+fn write_rest(writer: &Writer) {
+    for plan in plans() {
+        if !writer.is_complete(&plan.name) {
+            writer.section(&plan.name, &content(&plan)).unwrap();
+        }
+    }
+}
+
+fn check_all(path: &Path) {
+    let reader = Reader::open(path).unwrap();
+    assert_eq!(reader.source(), SOURCE);
+    reader.verify(|_, _| ()).unwrap();
+    for plan in plans() {
+        assert!(reader.section(&plan.name).unwrap() == content(&plan), "{}", plan.name);
+    }
+}
+
+fn scratch() -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.oss");
+    (directory, path)
+}
+
+/// A finished file with small sections only, as bytes.
+fn small_file() -> Vec<u8> {
+    let (_directory, path) = scratch();
+    let plans = [plan("one", 300), plan("two", 5000), SectionPlan::blob("config.json", 2)];
+    let writer = Writer::create(&path, SOURCE, &plans).unwrap();
+    for plan in &plans {
+        writer.section(&plan.name, &content(plan)).unwrap();
+    }
+    writer.finish().unwrap();
+    std::fs::read(&path).unwrap()
+}
+
+fn open_error(bytes: Vec<u8>) -> String {
+    Reader::from_bytes("file", bytes).unwrap_err().to_string()
+}
+
+/// Puts the right checksums over a changed header or table, as an attacker would.
+fn reseal(bytes: &mut [u8]) {
+    let table_bytes = u64::from_le_bytes(bytes[24..32].try_into().unwrap());
+    if let Some(table) = bytes.get(128..128 + table_bytes as usize) {
+        let checksum = xxh3_64(table);
+        bytes[48..56].copy_from_slice(&checksum.to_le_bytes());
+    }
+    let checksum = xxh3_64(&bytes[..120]);
+    bytes[120..128].copy_from_slice(&checksum.to_le_bytes());
+}
+
+#[test]
+fn what_is_written_is_read_back_and_aligned() {
+    let (_directory, path) = scratch();
+    let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+    write_rest(&writer);
+    writer.finish().unwrap();
+    check_all(&path);
+    assert!(!path.with_extension("oss.partial").exists());
+
+    let reader = Reader::open(&path).unwrap();
+    assert_eq!(reader.sections().count(), 5);
+    for (section, plan) in reader.sections().zip(plans()) {
+        let alignment = if section.length >= HUGE { HUGE } else { 4096 };
+        assert_eq!(section.offset % alignment, 0, "{}", section.name);
+        assert_eq!(reader.section(&section.name).unwrap().as_ptr() as usize % 4096, 0);
+        assert_eq!((&section.kind, &section.format), (&plan.kind, &plan.format));
+        assert_eq!((&section.shape, &section.note), (&plan.shape, &plan.note));
+    }
+    reader.release("experts");
+    reader.prefetch("experts");
+    check_all(&path);
+}
+
+#[test]
+fn a_container_tells_the_packed_file_and_serves_its_blobs() {
+    let (_directory, path) = scratch();
+    let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+    write_rest(&writer);
+    writer.finish().unwrap();
+    let container = Container::open(&path).unwrap();
+    assert_eq!(container.kind(), Kind::Packed);
+    assert_eq!(container.tensors().count(), 0);
+    assert!(container.packed().unwrap().find("experts").is_some());
+    assert_eq!(container.side_file("config.json").unwrap(), Some(content(&plans()[0])));
+    assert_eq!(container.side_file("norm").unwrap(), None, "a matrix is no side file");
+    let error = container.packed().unwrap().section("mlp").unwrap_err().to_string();
+    assert!(error.ends_with("model.oss: no section mlp among 5"), "{error}");
+    let other = Container::from_bytes("small", small_file(), Vec::new()).unwrap();
+    assert_ne!(container.fingerprint(), other.fingerprint());
+}
+
+#[test]
+fn sections_may_be_written_piece_by_piece_and_side_by_side() {
+    let (_directory, path) = scratch();
+    let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+    std::thread::scope(|scope| {
+        for plan in plans() {
+            let writer = &writer;
+            scope.spawn(move || {
+                let mut section = writer.begin(&plan.name);
+                for piece in content(&plan).chunks(100_003) {
+                    section.append(piece).unwrap();
+                }
+                section.finish().unwrap();
+            });
+        }
+    });
+    assert_eq!(writer.progress().0, writer.progress().1);
+    writer.finish().unwrap();
+    check_all(&path);
+}
+
+#[test]
+fn a_writer_dropped_after_any_section_is_continued() {
+    for complete in 0..=plans().len() {
+        let (_directory, path) = scratch();
+        let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+        for plan in &plans()[..complete] {
+            writer.section(&plan.name, &content(plan)).unwrap();
+        }
+        if let Some(next) = plans().get(complete).filter(|plan| plan.length > 1) {
+            writer.begin(&next.name).append(&content(next)[1..]).unwrap();
+        }
+        drop(writer);
+        assert!(!path.exists(), "nothing is at the goal before the end");
+
+        let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+        let found = plans().iter().filter(|plan| writer.is_complete(&plan.name)).count();
+        assert_eq!(found, complete);
+        write_rest(&writer);
+        writer.finish().unwrap();
+        check_all(&path);
+    }
+}
+
+#[test]
+fn a_partial_file_is_never_opened() {
+    let (_directory, path) = scratch();
+    let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+    write_rest(&writer);
+    drop(writer);
+    let partial = path.with_extension("oss.partial");
+    let error = Container::open(&partial).unwrap_err().to_string();
+    assert!(
+        error.ends_with("got a file that was not finished, expected a finished one"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_section_damaged_between_two_goes_is_written_again() {
+    let (_directory, path) = scratch();
+    let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+    write_rest(&writer);
+    drop(writer);
+    let partial = path.with_extension("oss.partial");
+    let mut bytes = std::fs::read(&partial).unwrap();
+    let needle = content(&plans()[1])[100..116].to_vec();
+    let place = bytes.windows(16).position(|window| window == needle).unwrap();
+    bytes[place] ^= 1;
+    std::fs::write(&partial, bytes).unwrap();
+
+    let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+    let missing: Vec<String> =
+        plans().into_iter().map(|p| p.name).filter(|name| !writer.is_complete(name)).collect();
+    assert_eq!(missing, ["experts"]);
+    write_rest(&writer);
+    writer.finish().unwrap();
+    check_all(&path);
+}
+
+#[test]
+fn a_partial_file_of_another_plan_or_source_is_started_over() {
+    let (_directory, path) = scratch();
+    for (source, plans) in [(SOURCE, plans()), (Fingerprint(1), plans()), (SOURCE, vec![])] {
+        let writer = Writer::create(&path, source, &plans).unwrap();
+        assert!(plans.iter().all(|plan| !writer.is_complete(&plan.name)));
+        for plan in &plans {
+            writer.section(&plan.name, &content(plan)).unwrap();
+        }
+    }
+    Writer::create(&path, SOURCE, &[]).unwrap().finish().unwrap();
+    assert_eq!(Reader::open(&path).unwrap().sections().count(), 0);
+}
+
+#[test]
+fn a_partial_file_of_garbage_is_started_over() {
+    let (_directory, path) = scratch();
+    for garbage in [&b""[..], b"short", &[0x55; 5000]] {
+        std::fs::write(path.with_extension("oss.partial"), garbage).unwrap();
+        let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+        write_rest(&writer);
+        writer.finish().unwrap();
+        check_all(&path);
+    }
+}
+
+#[test]
+fn a_file_that_died_before_its_renaming_is_renamed_or_replaced() {
+    let (_directory, path) = scratch();
+    let partial = path.with_extension("oss.partial");
+    let finish = |plans: &[SectionPlan]| {
+        let writer = Writer::create(&path, SOURCE, plans).unwrap();
+        let found = plans.iter().filter(|plan| writer.is_complete(&plan.name)).count();
+        for plan in plans.iter().filter(|plan| !writer.is_complete(&plan.name)) {
+            writer.section(&plan.name, &content(plan)).unwrap();
+        }
+        writer.finish().unwrap();
+        Reader::open(&path).unwrap().verify(|_, _| ()).unwrap();
+        found
+    };
+    assert_eq!(finish(&plans()), 0);
+    std::fs::rename(&path, &partial).unwrap();
+    assert_eq!(finish(&plans()), 5, "the same plan finds everything complete");
+    std::fs::rename(&path, &partial).unwrap();
+    assert_eq!(finish(&plans()[..2]), 0, "another plan takes nothing of it");
+    // A damaged one is not repaired in place: it might be another process's goal by now.
+    assert_eq!(finish(&plans()), 0);
+    let mut bytes = std::fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&partial, bytes).unwrap();
+    assert_eq!(finish(&plans()), 0);
+}
+
+#[test]
+fn two_writers_of_one_file_do_not_meet() {
+    let (_directory, path) = scratch();
+    let first = Writer::create(&path, SOURCE, &plans()).unwrap();
+    let error = Writer::create(&path, SOURCE, &plans()).unwrap_err();
+    assert!(matches!(error, Error::Busy { .. }), "{error}");
+    first.discard().unwrap();
+    assert!(!path.with_extension("oss.partial").exists());
+    Writer::create(&path, SOURCE, &plans()).unwrap();
+}
+
+#[test]
+fn an_unfinished_plan_cannot_be_finished() {
+    let (_directory, path) = scratch();
+    let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+    writer.section("config.json", &content(&plans()[0])).unwrap();
+    let error = writer.finish().unwrap_err().to_string();
+    assert!(error.contains("section experts: state: got a missing section"), "{error}");
+    assert!(!path.exists());
+}
+
+#[test]
+fn wrong_lengths_are_refused_with_the_section_named() {
+    let (_directory, path) = scratch();
+    let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+    let error = writer.section("norm", &[0; 385]).unwrap_err().to_string();
+    let expected = "section norm: writing after 0 bytes: got 385, expected at most 384";
+    assert!(error.contains(expected), "{error}");
+    let error = writer.section("norm", &[0; 383]).unwrap_err().to_string();
+    assert!(error.contains("section norm: bytes written: got 383, expected 384"), "{error}");
+    assert!(!writer.is_complete("norm"));
+    writer.section("norm", &content(&plans()[2])).unwrap();
+}
+
+#[test]
+fn plans_that_cannot_be_are_refused() {
+    let (_directory, path) = scratch();
+    let create = |plans: &[SectionPlan]| Writer::create(&path, SOURCE, plans).unwrap_err();
+    let error = create(&[plan("a", 1), plan("a", 2)]).to_string();
+    assert!(error.contains("section a: name: got a second one"), "{error}");
+    let error = create(&[plan("", 1)]).to_string();
+    assert!(error.contains("name: got an empty one"), "{error}");
+    let error = create(&[plan("a", u64::MAX - 5)]).to_string();
+    assert!(error.contains("section a: length: got 18446744073709551610"), "{error}");
+    let error = create(&[plan("a", 1 << 62), plan("b", 1 << 62)]).to_string();
+    assert!(error.contains("section b: length"), "{error}");
+}
+
+#[test]
+fn a_damaged_section_is_found_by_verifying_and_named() {
+    let mut bytes = small_file();
+    *bytes.last_mut().unwrap() ^= 0x80;
+    let reader = Reader::from_bytes("file", bytes).unwrap();
+    reader.verify_section("one").unwrap();
+    let mut reports = Vec::new();
+    let error = reader.verify(|done, total| reports.push((done, total))).unwrap_err().to_string();
+    assert!(error.starts_with("file: section config.json: checksum: got"), "{error}");
+    assert_eq!(reports, [(300, 5302), (5300, 5302), (5302, 5302)]);
+}
+
+#[test]
+fn every_cut_is_refused() {
+    let bytes = small_file();
+    for length in (0..bytes.len()).filter(|l| *l < 700 || l % 1001 == 0 || l + 1 == bytes.len()) {
+        open_error(bytes[..length].to_vec());
+    }
+    let error = open_error(bytes[..bytes.len() - 1].to_vec());
+    let expected = format!("file length: got {}, expected {}", bytes.len() - 1, bytes.len());
+    assert!(error.contains(&expected), "{error}");
+    let error = open_error(bytes[..100].to_vec());
+    assert!(error.contains("zeros at byte 64 ends early: got 36 bytes, expected 56"), "{error}");
+}
+
+#[test]
+fn every_flipped_bit_of_header_and_table_is_refused() {
+    let bytes = small_file();
+    let table_bytes = u64::from_le_bytes(bytes[24..32].try_into().unwrap()) as usize;
+    for at in 0..128 + table_bytes {
+        for bit in 0..8 {
+            let mut bytes = bytes.clone();
+            bytes[at] ^= 1 << bit;
+            assert!(Reader::from_bytes("file", bytes).is_err(), "bit {bit} of byte {at}");
+        }
+    }
+}
+
+#[test]
+fn other_magics_and_versions_are_told() {
+    let mut bytes = small_file();
+    bytes[0] = b'X';
+    assert!(open_error(bytes).contains("file: magic: got [58, 4f, 53, 53, 0d"));
+    let mut bytes = small_file();
+    bytes[8] = 2;
+    reseal(&mut bytes);
+    assert_eq!(open_error(bytes), "file: format version: got 2, expected 1");
+    let mut bytes = small_file();
+    bytes[100] = 1;
+    reseal(&mut bytes);
+    assert!(open_error(bytes).contains("unused bytes of the header: got others, expected zeros"));
+}
+
+#[test]
+fn a_table_longer_than_the_file_is_refused() {
+    for length in [1 << 20, u64::MAX, u64::MAX - 127] {
+        let mut bytes = small_file();
+        bytes[24..32].copy_from_slice(&length.to_le_bytes());
+        let checksum = xxh3_64(&bytes[..120]);
+        bytes[120..128].copy_from_slice(&checksum.to_le_bytes());
+        assert!(open_error(bytes).contains("section table at byte 128 ends early"));
+    }
+}
+
+/// The record fields of the first section: (offset of the field, new value, what is said).
+#[test]
+fn records_that_lie_are_refused_even_with_right_checksums() {
+    let first = 128 + 8;
+    let cases: [(usize, u64, &str); 6] = [
+        (128, u64::MAX, "section count: got 18446744073709551615, expected at most"),
+        (first, u64::MAX, "section one: place: got 300 bytes at 18446744073709551615"),
+        (first, 0, "section one: place: got 300 bytes at 0, expected bytes from"),
+        (first, 4100, "section one: offset: got 4100, expected a multiple of 4096"),
+        (first + 8, u64::MAX, "section one: place: got 18446744073709551615 bytes at 4096"),
+        (first + 8, 301, "section one: seal: got"),
+    ];
+    for (at, value, expected) in cases {
+        let mut bytes = small_file();
+        bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        reseal(&mut bytes);
+        let error = open_error(bytes);
+        assert!(error.contains(expected), "{error} instead of {expected}");
+    }
+}
+
+#[test]
+fn random_tables_never_panic() {
+    use proptest::prelude::*;
+    let base = small_file();
+    let table_bytes = u64::from_le_bytes(base[24..32].try_into().unwrap()) as usize;
+    let change = (0..128 + table_bytes, any::<u8>());
+    proptest!(ProptestConfig::with_cases(2000), |(changes in prop::collection::vec(change, 1..6))| {
+        let mut bytes = base.clone();
+        for (at, value) in changes {
+            bytes[at] = value;
+        }
+        reseal(&mut bytes);
+        if let Ok(reader) = Reader::from_bytes("file", bytes) {
+            for section in reader.sections() {
+                reader.section(&section.name).unwrap();
+            }
+            let _damaged_or_not = reader.verify(|_, _| ());
+        }
+    });
+}
+
+const CHILD: &str = "OSS_WEIGHTS_KILLED_WRITER";
+
+/// The test runs itself as a child process that packs slowly, and kills it at some moment.
+#[test]
+fn a_killed_process_leaves_what_the_next_one_continues() {
+    if let Some(path) = std::env::var_os(CHILD) {
+        let writer = Writer::create(Path::new(&path), SOURCE, &plans()).unwrap();
+        for plan in plans() {
+            let mut section = writer.begin(&plan.name);
+            for piece in content(&plan).chunks(1 << 18) {
+                section.append(piece).unwrap();
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            section.finish().unwrap();
+        }
+        panic!("the parent should have killed this process by now");
+    }
+    let mut found = Vec::new();
+    for pause_ms in [0, 15, 40, 70, 90] {
+        let (_directory, path) = scratch();
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "a_killed_process_leaves_what_the_next_one_continues"])
+            .env(CHILD, &path)
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let partial = path.with_extension("oss.partial");
+        while !partial.exists() {
+            assert!(child.try_wait().unwrap().is_none(), "the child ended before it began");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(pause_ms));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!path.exists());
+        assert!(Container::open(&partial).is_err(), "half a file was opened");
+
+        let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+        found.push(plans().iter().filter(|plan| writer.is_complete(&plan.name)).count());
+        write_rest(&writer);
+        writer.finish().unwrap();
+        check_all(&path);
+    }
+    assert!(found.iter().any(|&n| n < plans().len()), "every child had finished: {found:?}");
+}
