@@ -56,6 +56,16 @@ pub enum Error {
         /// The size of the vocabulary.
         expected: usize,
     },
+    /// A token is longer than any that text could give.
+    #[error("token {id} has {got} bytes, expected at most {expected}")]
+    TokenLength {
+        /// The token's id.
+        id: usize,
+        /// Its length in bytes.
+        got: usize,
+        /// The largest length.
+        expected: usize,
+    },
     /// The `tokenizers` crate refused the pieces.
     #[error("the tokenizer cannot be built: {reason}")]
     Build {

@@ -62,6 +62,9 @@ struct Settings {
     adds_bos: bool,
 }
 
+/// More than any vocabulary has: a table this long is still small.
+const MAX_TOKENS: u32 = 1 << 22;
+
 /// A tokenizer's parts before they are put together.
 struct Ready {
     parts: Parts,
@@ -123,6 +126,9 @@ impl Tokenizer {
 
     fn build(ready: Ready) -> Result<Self> {
         let Ready { parts, bytes, aliases, settings } = ready;
+        if let Some(got) = bytes.iter().map(|&(id, _)| id).find(|&id| id >= MAX_TOKENS) {
+            return Err(Error::TokenId { role: "largest", got, expected: MAX_TOKENS as usize });
+        }
         let mut table = Table::default();
         for (id, bytes) in &bytes {
             table.set(*id, bytes);

@@ -1,113 +1,116 @@
 //! JSON as Python writes it.
 
-use std::io;
+use std::fmt::Write as _;
 
-use serde::Serialize;
-use serde_json::Value;
-use serde_json::ser::{CharEscape, Formatter, PrettyFormatter, Serializer};
+use serde_json::{Map, Value};
 
 /// `json.dumps(value, ensure_ascii=False)`: a space after `,` and `:`, nothing but what JSON
 /// demands is escaped.
 pub fn to_json(value: &Value) -> String {
-    write(value, Separators)
+    Style::default().write(value)
 }
 
-/// `json.dumps(value, ensure_ascii=False, indent=indent)`.
-pub(super) fn to_json_indented(value: &Value, indent: usize) -> String {
-    let indent = " ".repeat(indent);
-    write(value, PrettyFormatter::with_indent(indent.as_bytes()))
+/// The options of Python's `json.dumps` that templates use.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Style {
+    /// Spaces for each level; `None` writes one line.
+    pub(super) indent: Option<usize>,
+    /// Between values, and after a key.
+    pub(super) separators: Option<(String, String)>,
+    pub(super) sort_keys: bool,
+    pub(super) ensure_ascii: bool,
 }
 
-fn write(value: &Value, formatter: impl Formatter) -> String {
-    let mut bytes = Vec::new();
-    let mut serializer = Serializer::with_formatter(&mut bytes, PythonEscapes(formatter));
-    value.serialize(&mut serializer).expect("a JSON value is written to memory");
-    String::from_utf8(bytes).expect("JSON text is UTF-8")
+impl Style {
+    pub(super) fn write(&self, value: &Value) -> String {
+        let mut out = String::new();
+        self.value(&mut out, value, 1);
+        out
+    }
+
+    fn value(&self, out: &mut String, value: &Value, depth: usize) {
+        match value {
+            Value::Null => out.push_str("null"),
+            Value::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
+            Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
+                Some(float) => out.push_str(&python_float(float)),
+                None => out.push_str(&number.to_string()),
+            },
+            Value::String(text) => self.string(out, text),
+            Value::Array(values) => {
+                out.push('[');
+                for (place, value) in values.iter().enumerate() {
+                    self.break_line(out, place, depth);
+                    self.value(out, value, depth + 1);
+                }
+                self.close(out, values.is_empty(), depth);
+                out.push(']');
+            }
+            Value::Object(fields) => self.object(out, fields, depth),
+        }
+    }
+
+    fn object(&self, out: &mut String, fields: &Map<String, Value>, depth: usize) {
+        let mut sorted: Vec<(&String, &Value)> = fields.iter().collect();
+        if self.sort_keys {
+            sorted.sort_by_key(|field| field.0);
+        }
+        out.push('{');
+        for (place, (name, value)) in sorted.into_iter().enumerate() {
+            self.break_line(out, place, depth);
+            self.string(out, name);
+            out.push_str(self.separators.as_ref().map_or(": ", |(_, key)| key));
+            self.value(out, value, depth + 1);
+        }
+        self.close(out, fields.is_empty(), depth);
+        out.push('}');
+    }
+
+    /// What stands before a value inside brackets.
+    fn break_line(&self, out: &mut String, place: usize, depth: usize) {
+        if place > 0 {
+            let plain = if self.indent.is_some() { "," } else { ", " };
+            out.push_str(self.separators.as_ref().map_or(plain, |(item, _)| item));
+        }
+        self.line(out, depth);
+    }
+
+    fn close(&self, out: &mut String, empty: bool, depth: usize) {
+        if !empty {
+            self.line(out, depth - 1);
+        }
+    }
+
+    fn line(&self, out: &mut String, depth: usize) {
+        if let Some(indent) = self.indent {
+            let _ = write!(out, "\n{:width$}", "", width = indent * depth);
+        }
+    }
+
+    fn string(&self, out: &mut String, text: &str) {
+        out.push('"');
+        for character in text.chars() {
+            match character {
+                '"' => out.push_str("\\\""),
+                '\\' => out.push_str("\\\\"),
+                '\n' => out.push_str("\\n"),
+                '\r' => out.push_str("\\r"),
+                '\t' => out.push_str("\\t"),
+                '\u{8}' => out.push_str("\\b"),
+                '\u{c}' => out.push_str("\\f"),
+                '\0'..='\u{1f}' => escape(out, character),
+                _ if self.ensure_ascii && !character.is_ascii() => escape(out, character),
+                _ => out.push(character),
+            }
+        }
+        out.push('"');
+    }
 }
 
-/// `", "` and `": "`.
-struct Separators;
-
-impl Formatter for Separators {
-    fn begin_array_value<W: ?Sized + io::Write>(
-        &mut self,
-        out: &mut W,
-        first: bool,
-    ) -> io::Result<()> {
-        if first { Ok(()) } else { out.write_all(b", ") }
-    }
-
-    fn begin_object_key<W: ?Sized + io::Write>(
-        &mut self,
-        out: &mut W,
-        first: bool,
-    ) -> io::Result<()> {
-        if first { Ok(()) } else { out.write_all(b", ") }
-    }
-
-    fn begin_object_value<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
-        out.write_all(b": ")
-    }
-}
-
-/// The inner formatter, with floats as Python's `repr` writes them.
-struct PythonEscapes<F>(F);
-
-impl<F: Formatter> Formatter for PythonEscapes<F> {
-    fn write_f64<W: ?Sized + io::Write>(&mut self, out: &mut W, value: f64) -> io::Result<()> {
-        out.write_all(python_float(value).as_bytes())
-    }
-
-    fn write_char_escape<W: ?Sized + io::Write>(
-        &mut self,
-        out: &mut W,
-        escape: CharEscape,
-    ) -> io::Result<()> {
-        self.0.write_char_escape(out, escape)
-    }
-
-    fn begin_array<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
-        self.0.begin_array(out)
-    }
-
-    fn end_array<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
-        self.0.end_array(out)
-    }
-
-    fn begin_array_value<W: ?Sized + io::Write>(
-        &mut self,
-        out: &mut W,
-        first: bool,
-    ) -> io::Result<()> {
-        self.0.begin_array_value(out, first)
-    }
-
-    fn end_array_value<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
-        self.0.end_array_value(out)
-    }
-
-    fn begin_object<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
-        self.0.begin_object(out)
-    }
-
-    fn end_object<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
-        self.0.end_object(out)
-    }
-
-    fn begin_object_key<W: ?Sized + io::Write>(
-        &mut self,
-        out: &mut W,
-        first: bool,
-    ) -> io::Result<()> {
-        self.0.begin_object_key(out, first)
-    }
-
-    fn begin_object_value<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
-        self.0.begin_object_value(out)
-    }
-
-    fn end_object_value<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
-        self.0.end_object_value(out)
+/// `\uXXXX`, twice beyond the first plane.
+fn escape(out: &mut String, character: char) {
+    for unit in character.encode_utf16(&mut [0; 2]) {
+        let _ = write!(out, "\\u{unit:04x}");
     }
 }
 
@@ -136,10 +139,24 @@ mod tests {
     #[test]
     fn values_are_written_as_python_does() {
         let value = json!({"a": [1, 2.5, null, true], "é": "<\"&\n\u{7f}\u{1}", "e": {}, "f": []});
-        let expected = "{\"a\": [1, 2.5, null, true], \"é\": \"<\\\"&\\n\u{7f}\\u0001\", \"e\": {}, \"f\": []}";
+        let expected = "{\"a\": [1, 2.5, null, true], \"é\": \"<\\\"&\\n\u{7f}\\u0001\", \
+                        \"e\": {}, \"f\": []}";
         assert_eq!(to_json(&value), expected);
-        let expected = "{\n  \"a\": [\n    1\n  ],\n  \"e\": {}\n}";
-        assert_eq!(to_json_indented(&json!({"a": [1], "e": {}}), 2), expected);
+    }
+
+    #[test]
+    fn every_style_is_written_as_python_does() {
+        let value = json!({"b": [1, {"x": "é🚀"}], "a": {}});
+        let style = Style { indent: Some(2), ..Style::default() };
+        let expected =
+            "{\n  \"b\": [\n    1,\n    {\n      \"x\": \"é🚀\"\n    }\n  ],\n  \"a\": {}\n}";
+        assert_eq!(style.write(&value), expected);
+        let style = Style { sort_keys: true, ensure_ascii: true, ..Style::default() };
+        let expected = r#"{"a": {}, "b": [1, {"x": "\u00e9\ud83d\ude80"}]}"#;
+        assert_eq!(style.write(&value), expected);
+        let separators = Some((",".to_owned(), ":".to_owned()));
+        let style = Style { separators, ..Style::default() };
+        assert_eq!(style.write(&value), r#"{"b":[1,{"x":"é🚀"}],"a":{}}"#);
     }
 
     #[test]
@@ -151,7 +168,7 @@ mod tests {
             (1e16, "1e+16"),
             (1.5e-5, "1.5e-05"),
             (1e-4, "0.0001"),
-            (123456789012345.6, "123456789012345.6"),
+            (123_456_789_012_345.6, "123456789012345.6"),
             (1e300, "1e+300"),
         ];
         for (value, text) in cases {

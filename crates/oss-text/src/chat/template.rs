@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::clock;
 use super::guard::{Guard, Level};
-use super::json::{to_json, to_json_indented};
+use super::json::Style;
 use super::{Message, Role, Tool};
 use crate::error::{Error, Result};
 use crate::tokenizer::Tokenizer;
@@ -275,17 +275,15 @@ fn tojson(value: Jinja, options: Kwargs) -> std::result::Result<Jinja, minijinja
         minijinja::Error::new(ErrorKind::InvalidOperation, error.to_string())
     };
     let value = serde_json::to_value(&value).map_err(invalid)?;
-    let indent: Option<usize> = options.get("indent")?;
-    // Accepted and without effect: what is written is always ordered as it came and unescaped.
-    let _: Option<Jinja> = options.get("ensure_ascii")?;
-    let _: Option<Jinja> = options.get("sort_keys")?;
-    let _: Option<Jinja> = options.get("separators")?;
-    options.assert_all_used()?;
-    let text = match indent {
-        Some(indent) => to_json_indented(&value, indent),
-        None => to_json(&value),
+    let separators: Option<Vec<String>> = options.get("separators")?;
+    let style = Style {
+        indent: options.get("indent")?,
+        separators: separators.and_then(|list| Some((list.first()?.clone(), list.get(1)?.clone()))),
+        sort_keys: options.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
+        ensure_ascii: options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
     };
-    Ok(Jinja::from_safe_string(text))
+    options.assert_all_used()?;
+    Ok(Jinja::from(style.write(&value)))
 }
 
 /// The template's own refusal, found again behind the engine's error.

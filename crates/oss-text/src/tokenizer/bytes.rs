@@ -73,7 +73,7 @@ fn escaped_byte(token: &str) -> Option<u8> {
 #[derive(Default)]
 pub(super) struct Table {
     blob: Vec<u8>,
-    spans: Vec<Option<(u32, u32)>>,
+    spans: Vec<Option<(usize, usize)>>,
 }
 
 impl Table {
@@ -83,14 +83,14 @@ impl Table {
         if self.spans.len() <= id {
             self.spans.resize(id + 1, None);
         }
-        let start = self.blob.len() as u32;
+        let start = self.blob.len();
         self.blob.extend_from_slice(bytes);
-        self.spans[id] = Some((start, self.blob.len() as u32));
+        self.spans[id] = Some((start, self.blob.len()));
     }
 
     pub(super) fn get(&self, id: u32) -> Option<&[u8]> {
         let (start, end) = self.spans.get(id as usize).copied().flatten()?;
-        Some(&self.blob[start as usize..end as usize])
+        Some(&self.blob[start..end])
     }
 
     /// One more than the largest id.

@@ -44,6 +44,9 @@ pub struct Vocabulary {
     pub add_space_prefix: Option<bool>,
 }
 
+/// Far longer than any token of a real vocabulary; bounds the work of cutting a token in two.
+const MAX_TOKEN_BYTES: usize = 4096;
+
 const NORMAL: i32 = 1;
 const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
@@ -57,6 +60,11 @@ impl Vocabulary {
 
     fn check(&self) -> Result<()> {
         let expected = self.tokens.len();
+        let long = self.tokens.iter().enumerate().find(|(_, token)| token.len() > MAX_TOKEN_BYTES);
+        if let Some((id, token)) = long {
+            let (got, expected) = (token.len(), MAX_TOKEN_BYTES);
+            return Err(Error::TokenLength { id, got, expected });
+        }
         let arrays = [("token_type", self.types.len()), ("scores", self.scores.len())];
         for (array, got) in arrays {
             if got != 0 && got != expected {

@@ -3,5 +3,6 @@
 mod chat;
 mod harmony;
 mod malformed;
+mod naive;
 mod o200k;
 mod tokenizer;

@@ -236,7 +236,7 @@ fn token_stream() -> impl Strategy<Value = Vec<u32>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
     fn any_stream_of_tokens_gives_messages_in_order(ids in token_stream()) {
