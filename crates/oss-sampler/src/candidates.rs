@@ -7,12 +7,12 @@
 use crate::noise::{self, Key};
 use crate::scan::{self, BLOCK, Field};
 use oss_simd::{Isa, Kernel, Simd, math};
-use std::cmp::Ordering;
 
 /// One token of the list.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Candidate {
-    pub(crate) id: u32,
+    /// Its place: what is kept first is lowest. The id is in the lower half, so that it breaks ties.
+    rank: u64,
     pub(crate) logit: f32,
     /// `exp((logit − max) / temperature)`: 1 for the best token.
     pub(crate) weight: f32,
@@ -46,10 +46,23 @@ fn fixed(weight: f32) -> u64 {
     (f64::from(weight) * ONE) as u64
 }
 
-/// Larger logits first, then lower ids.
-pub(crate) fn best_first(a: &Candidate, b: &Candidate) -> Ordering {
-    // Equal zeros of different sign are equal; NaN does not occur.
-    b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.id.cmp(&b.id))
+impl Candidate {
+    /// A candidate whose rank is by logit, the best first.
+    fn new(id: u32, logit: f32) -> Candidate {
+        // Minus the logit; added to zero, both zeros are the same.
+        Candidate { rank: rank(0.0 - logit, id), logit, weight: 0.0 }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.rank as u32
+    }
+}
+
+/// An integer that orders by key, then by id. The key is no NaN and not −0.
+fn rank(key: f32, id: u32) -> u64 {
+    let bits = key.to_bits();
+    let ordered = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
+    u64::from(ordered) << 32 | u64::from(id)
 }
 
 impl<'a> Candidates<'a> {
@@ -66,14 +79,14 @@ impl<'a> Candidates<'a> {
         self.field.temperature = temperature;
     }
 
-    /// Keeps the `k` first by [`best_first`].
+    /// Keeps the `k` largest logits.
     pub(crate) fn keep_best(&mut self, k: usize) {
         if !self.listed {
             self.list_best(k);
         }
         let list = &mut self.buffers.list;
         if k < list.len() {
-            list.select_nth_unstable_by(k - 1, best_first);
+            list.select_nth_unstable_by_key(k - 1, |candidate| candidate.rank);
             list.truncate(k);
         }
         self.weigh();
@@ -83,7 +96,7 @@ impl<'a> Candidates<'a> {
     pub(crate) fn keep_best_mass(&mut self, p: f32) {
         if self.listed {
             let target = part(mass(&self.buffers.list), p);
-            return self.keep_mass(target, best_first);
+            return self.keep_mass(target);
         }
         let total = (scan::mass(self.isa, self.field) * ONE) as u128;
         let target = part(total, p);
@@ -95,7 +108,7 @@ impl<'a> Candidates<'a> {
                 break;
             }
         }
-        self.keep_mass(target, best_first);
+        self.keep_mass(target);
     }
 
     /// Keeps tokens whose weight is at least `least`, in (0, 1].
@@ -118,24 +131,20 @@ impl<'a> Candidates<'a> {
         &self.buffers.list
     }
 
-    /// The candidates in a total order.
-    pub(crate) fn sorted(
-        &mut self,
-        order: impl Fn(&Candidate, &Candidate) -> Ordering,
-    ) -> &[Candidate] {
+    /// The candidates, best first.
+    pub(crate) fn sorted(&mut self) -> &[Candidate] {
         self.list();
-        self.buffers.list.sort_unstable_by(order);
-        &self.buffers.list
+        let list = &mut self.buffers.list;
+        for candidate in list.iter_mut() {
+            candidate.rank = rank(0.0 - candidate.logit, candidate.id());
+        }
+        list.sort_unstable_by_key(|candidate| candidate.rank);
+        list
     }
 
     /// The mass of the candidates, as a multiple of the best token's.
     pub(crate) fn total(&mut self) -> f64 {
         mass(self.list()) as f64 / ONE
-    }
-
-    /// The logits and how they are tempered.
-    pub(crate) fn field(&self) -> Field<'a> {
-        self.field
     }
 
     /// The mean, by probability, of the candidates' tempered distances from the best: at most zero.
@@ -150,15 +159,15 @@ impl<'a> Candidates<'a> {
         -(sum as f64) / mass(list) as f64
     }
 
-    /// Keeps the smallest first part, in a total order, with at least the fraction `p` of the
-    /// candidates' mass.
-    pub(crate) fn keep_first_mass(
-        &mut self,
-        p: f32,
-        order: impl Fn(&Candidate, &Candidate) -> Ordering,
-    ) {
+    /// Keeps the candidates of smallest `key`, as few as have at least the fraction `p` of all mass.
+    /// The key is taken of the tempered distance from the best; it is not −0.
+    pub(crate) fn keep_mass_by(&mut self, p: f32, key: impl Fn(f32) -> f32) {
         self.list();
-        self.keep_mass(part(mass(&self.buffers.list), p), order);
+        let field = self.field;
+        for candidate in &mut self.buffers.list {
+            candidate.rank = rank(key(field.value(candidate.logit)), candidate.id());
+        }
+        self.keep_mass(part(mass(&self.buffers.list), p));
     }
 
     /// Draws a token: the largest noisy value.
@@ -170,7 +179,7 @@ impl<'a> Candidates<'a> {
         for candidates in self.buffers.list.chunks(16) {
             let (mut ids, mut values) = ([0; 16], [f32::NEG_INFINITY; 16]);
             for (lane, candidate) in candidates.iter().enumerate() {
-                ids[lane] = candidate.id;
+                ids[lane] = candidate.id();
                 values[lane] = self.field.value(candidate.logit);
             }
             noise::add(self.isa, key, &ids, &mut values);
@@ -183,14 +192,14 @@ impl<'a> Candidates<'a> {
         winner
     }
 
-    /// Keeps the smallest first part of the list, in a total order, with at least `target` mass; at
-    /// least one token. Expected linear time: halves are selected, never the whole sorted.
-    fn keep_mass(&mut self, target: u128, order: impl Fn(&Candidate, &Candidate) -> Ordering) {
+    /// Keeps as few candidates of lowest rank as have at least `target` mass; at least one. Expected
+    /// linear time: halves are selected, never the whole sorted.
+    fn keep_mass(&mut self, target: u128) {
         let list = &mut self.buffers.list;
         let (mut start, mut end, mut before) = (0, list.len(), 0);
         while end - start > 64 {
             let half = (end - start) / 2;
-            list[start..end].select_nth_unstable_by(half, &order);
+            list[start..end].select_nth_unstable_by_key(half, |candidate| candidate.rank);
             let left = mass(&list[start..start + half]);
             if before + left >= target {
                 end = start + half;
@@ -199,7 +208,7 @@ impl<'a> Candidates<'a> {
                 start += half;
             }
         }
-        list[start..end].sort_unstable_by(&order);
+        list[start..end].sort_unstable_by_key(|candidate| candidate.rank);
         let mut keep = start;
         while keep < end && before < target {
             before += u128::from(fixed(list[keep].weight));
@@ -235,7 +244,8 @@ impl<'a> Candidates<'a> {
             }
             push_from(list, self.field.logits, block, least);
             if list.len() >= k.saturating_mul(2) {
-                let (_, worst, _) = list.select_nth_unstable_by(k - 1, best_first);
+                let (_, worst, _) =
+                    list.select_nth_unstable_by_key(k - 1, |candidate| candidate.rank);
                 // Ids ascend: what equals the k-th best from here on loses to it.
                 least = worst.logit.next_up();
                 list.truncate(k);
@@ -266,7 +276,7 @@ fn push_from(list: &mut Vec<Candidate>, logits: &[f32], block: usize, least: f32
         let first = (start + 16 * part) as u32;
         for (id, &logit) in (first..).zip(logits) {
             if logit >= least {
-                list.push(Candidate { id, logit, weight: 0.0 });
+                list.push(Candidate::new(id, logit));
             }
         }
     }

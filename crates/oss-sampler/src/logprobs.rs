@@ -1,6 +1,6 @@
 //! Log-probabilities of the model's own distribution.
 
-use crate::candidates::{Buffers, Candidates, best_first};
+use crate::candidates::{Buffers, Candidates};
 use crate::scan::{self, Field};
 use oss_simd::Isa;
 
@@ -28,8 +28,8 @@ impl Logprobs {
         let mut buffers = std::mem::take(&mut self.buffers);
         let mut best = Candidates::new(isa, field, &mut buffers);
         best.keep_best(n);
-        for candidate in best.sorted(best_first) {
-            self.top.push((candidate.id, self.of(candidate.logit)));
+        for candidate in best.sorted() {
+            self.top.push((candidate.id(), self.of(candidate.logit)));
         }
         self.buffers = buffers;
     }

@@ -79,12 +79,15 @@ pub(crate) fn gumbel<S: Simd>(s: S, key: Key, ids: S::I32) -> S::F32 {
 /// prospector), each keyed with half of the key.
 #[inline(always)]
 fn random_bits<S: Simd>(s: S, key: Key, ids: S::I32) -> S::I32 {
-    key.0.into_iter().fold(ids, |x, key| {
-        let x = s.add_i32(x, s.splat_i32(key.cast_signed()));
-        let x = s.mul_i32(xor(s, x, s.shr_i32::<16>(x)), s.splat_i32(0x21f0_aaad));
-        let x = s.mul_i32(xor(s, x, s.shr_i32::<15>(x)), s.splat_i32(0x735a_2d97));
-        xor(s, x, s.shr_i32::<15>(x))
-    })
+    mix(s, mix(s, ids, key.0[0]), key.0[1])
+}
+
+#[inline(always)]
+fn mix<S: Simd>(s: S, x: S::I32, key: u32) -> S::I32 {
+    let x = s.add_i32(x, s.splat_i32(key.cast_signed()));
+    let x = s.mul_i32(xor(s, x, s.shr_i32::<16>(x)), s.splat_i32(0x21f0_aaad));
+    let x = s.mul_i32(xor(s, x, s.shr_i32::<15>(x)), s.splat_i32(0x735a_2d97));
+    xor(s, x, s.shr_i32::<15>(x))
 }
 
 #[inline(always)]

@@ -1,6 +1,6 @@
 //! The sampler of one sequence.
 
-use crate::candidates::{Buffers, Candidates, best_first};
+use crate::candidates::{Buffers, Candidates};
 use crate::filter::{self, Adjust, DryScratch};
 use crate::history::History;
 use crate::logprobs::Logprobs;
@@ -167,7 +167,7 @@ impl Sampler {
         filter::narrow(&self.options, &mut candidates);
         let total = candidates.total();
         let share = |weight: f32| (f64::from(weight) / total) as f32;
-        Ok(candidates.sorted(best_first).iter().map(|c| (c.id, share(c.weight))).collect())
+        Ok(candidates.sorted().iter().map(|c| (c.id(), share(c.weight))).collect())
     }
 
     /// Adds a token, drawn or not, to what was generated.

@@ -191,21 +191,23 @@ struct Noisiest<'a> {
 }
 
 impl Noisiest<'_> {
-    /// The noisy values of a block.
+    /// Writes the noisy values of a block; the largest.
     #[inline(always)]
-    fn scores<S: Simd>(&self, s: S, block: usize) -> [f32; BLOCK] {
+    fn score<S: Simd>(&self, s: S, block: usize, scores: &mut [f32; BLOCK]) -> f32 {
         let start = block * BLOCK;
         let logits = self.field.logits;
         let x = load_block(s, &logits[start..logits.len().min(start + BLOCK)]);
         let (max, temperature) = (s.splat(self.field.max), s.splat(self.field.temperature));
-        let mut scores = [0.0; BLOCK];
+        let mut highest = s.splat(f32::NEG_INFINITY);
         let (parts, _) = scores.as_chunks_mut::<16>();
-        for (index, (part, x)) in parts.iter_mut().zip(x).enumerate() {
-            let value = s.div(s.sub(x, max), temperature);
+        for (index, part) in parts.iter_mut().enumerate() {
+            let value = s.div(s.sub(x[index], max), temperature);
             let ids = noise::consecutive(s, (start + 16 * index) as u32);
-            s.store(s.add(value, noise::gumbel(s, self.key, ids)), part);
+            let noisy = s.add(value, noise::gumbel(s, self.key, ids));
+            s.store(noisy, part);
+            highest = s.max(highest, noisy);
         }
-        scores
+        s.reduce_max(highest)
     }
 }
 
@@ -215,16 +217,17 @@ impl Kernel for Noisiest<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> u32 {
         let Field { peaks, max, .. } = self.field;
-        let highest = peaks.iter().position(|&peak| peak == max).unwrap_or(0);
-        // The winner scores at least this, so blocks that cannot reach it are passed over.
-        let floor = self.scores(s, highest).into_iter().fold(f32::NEG_INFINITY, f32::max);
+        let mut scores = [0.0; BLOCK];
+        // The winner scores at least what the block of the largest logit does, so blocks that cannot
+        // reach that are passed over.
+        let first = peaks.iter().position(|&peak| peak == max).unwrap_or(0);
+        let floor = self.score(s, first, &mut scores);
         let (mut best, mut winner) = (f32::NEG_INFINITY, 0);
         for (block, &peak) in peaks.iter().enumerate() {
             if self.field.value(peak) + LARGEST_NOISE < floor.max(best) {
                 continue;
             }
-            let scores = self.scores(s, block);
-            let highest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let highest = self.score(s, block, &mut scores);
             if highest > best {
                 let inside = scores.iter().position(|&x| x == highest).unwrap_or(0);
                 (best, winner) = (highest, block * BLOCK + inside);

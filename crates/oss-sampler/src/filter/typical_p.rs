@@ -16,9 +16,6 @@ pub(super) const FILTER: Filter = Filter {
 /// is `ln Z − Σ p v`; so they are apart by `|v − Σ p v|`, and Z matters no further.
 fn keep_typical(options: &Options, candidates: &mut Candidates<'_>) {
     let expected = candidates.mean_value();
-    let field = candidates.field();
-    let distance = |logit: f32| (f64::from(field.value(logit)) - expected).abs();
-    candidates.keep_first_mass(options.typical_p, |a, b| {
-        distance(a.logit).total_cmp(&distance(b.logit)).then(a.id.cmp(&b.id))
-    });
+    let distance = |value: f32| (f64::from(value) - expected).abs() as f32;
+    candidates.keep_mass_by(options.typical_p, distance);
 }
