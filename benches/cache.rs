@@ -1,0 +1,145 @@
+//! What do the cache's look-ups, moves between tiers and policies cost?
+//!
+//! Page-table look-ups per slot, prefix look-ups per block (at most 1 µs is wanted), compression
+//! and restoration in GB/s of the page, and whole traces replayed per policy with their hit rates.
+
+use std::hint::black_box;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use oss_cache::tier::codec;
+use oss_cache::{Group, KvCache, PolicyKind, SequenceId, Shape, simulate};
+use oss_testing::Seeded;
+
+/// Small slots, so that long prompts fit; the tables are those of a model with 24 layers.
+fn cache() -> KvCache {
+    let groups = vec![
+        Group { layers: (0..24).step_by(2).collect(), window: Some(128) },
+        Group { layers: (1..24).step_by(2).collect(), window: None },
+    ];
+    let shape = Shape { page_tokens: 16, n_kv_heads: 8, head_dim: 1, slot_bytes: 64, groups };
+    KvCache::new(shape, 64 << 20).expect("a sound shape")
+}
+
+fn computed(cache: &mut KvCache, tokens: &[u32]) -> SequenceId {
+    let id = cache.create();
+    for chunk in tokens.chunks(512) {
+        cache.reserve(id, chunk.len()).expect("room");
+        cache.commit_tokens(id, chunk);
+    }
+    id
+}
+
+fn tables(criterion: &mut Criterion) {
+    let mut cache = cache();
+    let tokens: Vec<u32> = (0..4096).collect();
+    let id = computed(&mut cache, &tokens);
+    let mut group = criterion.benchmark_group("page table");
+    group.throughput(Throughput::Elements(12 * 8 * 256));
+    group.bench_function("slots of 4,096 positions in 12 layers", |bencher| {
+        bencher.iter(|| {
+            let mut sum = 0;
+            for layer in (1..24).step_by(2) {
+                for page in 0..256 {
+                    for head in 0..8 {
+                        sum += cache.slot_range(layer, id, page, head).start;
+                    }
+                }
+            }
+            black_box(sum)
+        });
+    });
+    group.throughput(Throughput::Elements(1));
+    group.bench_function("reserve and commit one position", |bencher| {
+        bencher.iter(|| {
+            if cache.len(id) > 8000 {
+                cache.truncate(id, 4096).expect("within the sequence");
+            }
+            cache.reserve(id, 1).expect("room");
+            cache.commit_tokens(id, &[7]);
+        });
+    });
+    group.finish();
+}
+
+fn prefix(criterion: &mut Criterion) {
+    let mut cache = cache();
+    let mut seeded = Seeded::new(1);
+    // Two hundred other prompts share the first page, so that the tree is not a single path.
+    for _ in 0..200 {
+        let tokens: Vec<u32> = (0..16).chain((0..64).map(|_| seeded.bits() as u32)).collect();
+        let id = computed(&mut cache, &tokens);
+        cache.remove(id);
+    }
+    let tokens: Vec<u32> = (0..8192).collect();
+    let id = computed(&mut cache, &tokens);
+    cache.remove(id);
+    let mut group = criterion.benchmark_group("prefix");
+    for len in [512, 8192] {
+        assert_eq!(cache.lookup(&tokens[..len]).len(), len);
+        group.throughput(Throughput::Elements(len as u64 / 16));
+        group.bench_with_input(
+            BenchmarkId::new("look-up, blocks", len / 16),
+            &len,
+            |bencher, &len| {
+                bencher.iter(|| black_box(cache.lookup(&tokens[..len])));
+            },
+        );
+        group.bench_with_input(
+            BenchmarkId::new("look-up, adopt, remove, blocks", len / 16),
+            &len,
+            |bencher, &len| {
+                bencher.iter(|| {
+                    let found = cache.lookup(&tokens[..len]);
+                    let id = cache.create();
+                    let adopted = cache.adopt(id, &found, usize::MAX).expect("a living sequence");
+                    assert_eq!(adopted, len);
+                    cache.remove(id);
+                });
+            },
+        );
+    }
+    group.finish();
+}
+
+fn compression(criterion: &mut Criterion) {
+    // A page of gpt-oss in bf16: 12 layers, 8 heads, 16 positions of 64 keys and 64 values.
+    let top = |value: f32| ((value.to_bits() >> 16) as u16).to_le_bytes();
+    let normals = Seeded::new(2).normals(12 * 8 * 16 * 128, 1.5);
+    let page: Vec<u8> = normals.into_iter().flat_map(top).collect();
+    let mut compressed = Vec::new();
+    assert!(codec::compress(&page, &mut compressed));
+    let gain = page.len() as f64 / compressed.len() as f64;
+    let mut group = criterion.benchmark_group(format!("page of bf16 normals, gain {gain:.2}"));
+    group.throughput(Throughput::Bytes(page.len() as u64));
+    group.bench_function("compress", |bencher| {
+        bencher.iter(|| {
+            compressed.clear();
+            assert!(codec::compress(black_box(&page), &mut compressed));
+        });
+    });
+    let mut restored = vec![0; page.len()];
+    group.bench_function("restore", |bencher| {
+        bencher.iter(|| assert!(codec::restore(black_box(&compressed), &mut restored)));
+    });
+    group.finish();
+}
+
+fn policies(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("replay with room for 2,000 blocks");
+    group.sample_size(10);
+    for trace in simulate::judges(1) {
+        let blocks = trace.requests.iter().map(Vec::len).sum::<usize>();
+        group.throughput(Throughput::Elements(blocks as u64));
+        for kind in PolicyKind::ALL {
+            let rate = simulate::replay(&trace, kind, 2_000).hit_rate();
+            let name = format!("{}, {}: hit rate {rate:.3}", trace.name, kind.name());
+            group.bench_function(name, |bencher| {
+                bencher.iter(|| simulate::replay(&trace, kind, 2_000));
+            });
+        }
+    }
+    group.finish();
+}
+
+criterion_group!(benches, tables, prefix, compression, policies);
+criterion_main!(benches);

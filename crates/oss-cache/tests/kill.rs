@@ -1,0 +1,142 @@
+//! Processes that die while they write the file of cold pages, and disks that are full.
+//!
+//! `OSS_CACHE_KILL_ROUNDS` sets how many processes are killed; a few are enough to find a gross
+//! mistake, a hundred belong into a thorough check.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use oss_cache::{ColdOptions, KvCache, Options};
+use oss_testing::Seeded;
+use plain::{BYTES, PAGE, Run, WINDOWED, adopt, check, compute, shape};
+
+#[path = "support/plain.rs"]
+mod plain;
+
+/// Names the file that a child process is to write.
+const FILE: &str = "OSS_CACHE_KILL_FILE";
+const CHILD: &str = "a_writer_that_nobody_kills_leaves_everything_in_order";
+/// Fewer slots than pages of all prompts, so that slots are written over and over.
+const SLOTS: u64 = 150;
+const PROMPTS: u32 = 8;
+
+fn open(path: &Path) -> KvCache {
+    let slot = (PAGE * BYTES) as u64 + 4096;
+    let path = path.to_path_buf();
+    let cold = ColdOptions { path, bytes: 4096 + SLOTS * slot, queue: 16, content_key: 1 };
+    let capacity_bytes = 60 * PAGE * BYTES;
+    let options = Options { capacity_bytes, cold: Some(cold), ..Options::default() };
+    KvCache::with_options(shape(WINDOWED), &options).expect("a sound shape and file")
+}
+
+fn prompt(kind: u32) -> Vec<u32> {
+    (0..60 + kind).map(|index| kind * 1000 + index).collect()
+}
+
+/// Takes over what is known of a prompt, checks it, computes the rest.
+fn visit(cache: &mut KvCache, tokens: &[u32]) -> usize {
+    let (id, len) = {
+        let found = cache.lookup(tokens);
+        let id = cache.create();
+        (id, cache.adopt(id, &found, usize::MAX).expect("a living sequence"))
+    };
+    check(cache, id, &tokens[..len]);
+    compute(cache, id, tokens).expect("room for one sequence");
+    check(cache, id, tokens);
+    cache.remove(id);
+    cache.validate().expect("books in order");
+    len
+}
+
+/// Visits random prompts; forever, or `most` times.
+fn write(path: &Path, most: usize) -> KvCache {
+    let mut cache = open(path);
+    let mut seeded = Seeded::new(u64::from(std::process::id()));
+    for _ in 0..most {
+        visit(&mut cache, &prompt(seeded.below(PROMPTS as usize) as u32));
+    }
+    cache
+}
+
+fn child(path: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("the test's own program"));
+    command.args(["--exact", CHILD]).env(FILE, path);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+#[test]
+fn a_writer_that_nobody_kills_leaves_everything_in_order() {
+    if let Some(path) = std::env::var_os(FILE) {
+        write(&PathBuf::from(path), usize::MAX);
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("cold");
+    drop(write(&path, 40));
+    let mut cache = open(&path);
+    let found: usize = (0..PROMPTS).map(|kind| visit(&mut cache, &prompt(kind))).sum();
+    assert!(found > 60, "{found} positions survived");
+    assert_eq!(cache.stats().cold.bad_slots, 0);
+}
+
+#[test]
+fn a_killed_writer_leaves_a_file_that_is_useless_at_worst() {
+    let rounds = std::env::var("OSS_CACHE_KILL_ROUNDS").ok().and_then(|text| text.parse().ok());
+    let rounds: usize = rounds.unwrap_or(6);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("cold");
+    let mut seeded = Seeded::new(5);
+    let mut found = 0;
+    for _ in 0..rounds {
+        let mut child = child(&path).spawn().expect("a child process");
+        std::thread::sleep(Duration::from_millis(40 + seeded.below(120) as u64));
+        child.kill().expect("a living child");
+        let status = child.wait().expect("a dead child");
+        assert_ne!(status.code(), Some(101), "the child found something wrong by itself");
+        let mut cache = open(&path);
+        cache.validate().expect("books in order");
+        found += (0..PROMPTS).map(|kind| visit(&mut cache, &prompt(kind))).sum::<usize>();
+        let (id, len) = adopt(&mut cache, &prompt(0));
+        check(&cache, id, &prompt(0)[..len]);
+    }
+    assert!(found > 0, "nothing survived in {rounds} rounds");
+}
+
+/// The system refuses to let the file grow beyond 64 KiB, as a full disk would.
+#[cfg(unix)]
+#[test]
+fn a_full_disk_costs_only_the_pages_it_does_not_take() {
+    const SMALL: &str = "OSS_CACHE_SMALL_FILE";
+    if let Some(path) = std::env::var_os(SMALL) {
+        let mut cache = write(&PathBuf::from(path), 30);
+        cache.persist().expect("what has been written can be made durable");
+        let stats = cache.stats();
+        assert!(stats.cold.failed_writes > 0 && stats.cold.written_pages > 0, "{stats:?}");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let script = "trap '' XFSZ; ulimit -f 128; exec \"$0\" --exact \"$1\"";
+    let output = Command::new("sh")
+        .args(["-c", script])
+        .arg(std::env::current_exe().expect("the test's own program"))
+        .arg("a_full_disk_costs_only_the_pages_it_does_not_take")
+        .env(SMALL, directory.path().join("cold"))
+        .output()
+        .expect("a shell");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+fn a_file_serves_one_process_after_the_other() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("cold");
+    for seed in 0..3 {
+        let cache = open(&path);
+        let seeded = Seeded::new(seed);
+        let mut run = Run { cache, plain: Vec::new(), seeded, reused: 0, refused: 0 };
+        (0..300).for_each(|_| run.step());
+        run.cache.validate().expect("books in order");
+        assert_eq!(run.cache.stats().cold.bad_slots, 0);
+    }
+}
