@@ -15,7 +15,8 @@ pub(super) enum Level {
     /// Every character with which a control token begins or ends, and every other in one that is
     /// no letter or digit.
     Characters,
-    /// The first character of every control token's name.
+    /// The first character of every control token's name; and at the field's ends, where it may
+    /// touch another, of every name's beginning, and the last of every name's end.
     Names,
 }
 
@@ -92,10 +93,12 @@ impl Guard {
 
     /// `None`: nothing to replace.
     fn hide_text(&self, text: &str, level: Level) -> Option<String> {
+        let ends = if level == Level::Names { self.partial_names(text) } else { Vec::new() };
         let begins_name = |at: usize| self.names.iter().any(|name| text[at..].starts_with(name));
+        let hides = |at| level == Level::Characters || ends.contains(&at) || begins_name(at);
         let mut changed = false;
         let hide = |(at, character): (usize, char)| match self.stand_in(character) {
-            Some(stand_in) if level == Level::Characters || begins_name(at) => {
+            Some(stand_in) if hides(at) => {
                 changed = true;
                 stand_in
             }
@@ -103,6 +106,25 @@ impl Guard {
         };
         let hidden = text.char_indices().map(hide).collect();
         changed.then_some(hidden)
+    }
+
+    /// Where the text ends with the beginning of a name, that beginning's first character; where
+    /// it begins with the end of one, that end's last character.
+    fn partial_names(&self, text: &str) -> Vec<usize> {
+        let mut places = Vec::new();
+        for name in &self.names {
+            let last = name.chars().next_back().map_or(0, char::len_utf8);
+            for (at, _) in name.char_indices().skip(1) {
+                let (begin, end) = name.split_at(at);
+                if text.ends_with(begin) {
+                    places.push(text.len() - begin.len());
+                }
+                if text.starts_with(end) {
+                    places.push(end.len() - last);
+                }
+            }
+        }
+        places
     }
 
     /// Puts the characters back: the text, and the offsets of what was put back.

@@ -144,8 +144,8 @@ impl Template {
     /// `<|{{ name }}|>`, does make control tokens out of names.)
     ///
     /// If the stand-ins change what the template writes (it looked at the content, for
-    /// `</think>` say), only the full names of control tokens are replaced. If even that changes
-    /// it, the template looked for control tokens in the content; it does not get to see them,
+    /// `</think>` say), only the names of control tokens, and beginnings and ends of names at the
+    /// ends of a field, are replaced. If even that changes it, the template looked for control tokens in the content; it does not get to see them,
     /// and `text` is what it writes then.
     ///
     /// # Errors
@@ -270,11 +270,12 @@ fn environment() -> Environment<'static> {
     environment
 }
 
-fn tojson(value: Jinja, options: Kwargs) -> std::result::Result<Jinja, minijinja::Error> {
+#[expect(clippy::needless_pass_by_value, reason = "the engine hands keyword arguments by value")]
+fn tojson(value: &Jinja, options: Kwargs) -> std::result::Result<Jinja, minijinja::Error> {
     let invalid = |error: serde_json::Error| {
         minijinja::Error::new(ErrorKind::InvalidOperation, error.to_string())
     };
-    let value = serde_json::to_value(&value).map_err(invalid)?;
+    let value = serde_json::to_value(value).map_err(invalid)?;
     let separators: Option<Vec<String>> = options.get("separators")?;
     let style = Style {
         indent: options.get("indent")?,

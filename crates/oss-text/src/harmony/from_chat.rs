@@ -114,12 +114,16 @@ fn developer(instructions: Option<String>, tools: Vec<Namespace>) -> Message {
 
 fn assistant(out: &mut Vec<Message>, index: usize, message: &chat::Message) -> Result<()> {
     let some = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
-    if let Some(thought) = some(&message.reasoning_content) {
+    let thought = some(&message.reasoning_content);
+    let only_thought = thought.is_some() && message.content.is_none();
+    if let Some(thought) = thought {
         out.push(Message::new(Role::Assistant, thought).on("analysis"));
     }
     if message.tool_calls.is_empty() {
-        let text = need_content(index, message)?;
-        out.push(Message::new(Role::Assistant, text).on("final"));
+        if !only_thought {
+            let text = need_content(index, message)?;
+            out.push(Message::new(Role::Assistant, text).on("final"));
+        }
         return Ok(());
     }
     if let Some(preamble) = some(&message.content) {

@@ -175,6 +175,15 @@ fn a_template_that_reads_its_content_still_writes_the_same_text() {
     assert_eq!(prompt.text, template.render_text(&request).unwrap());
     assert_eq!(prompt.ids.iter().filter(|&&id| DEMO.is_special(id)).count(), 3);
 
+    // Names of control tokens that two fields or the template complete are none either.
+    let source = "{{ messages[0].content.split('</think>')[-1] }}{{ messages[1].content }}";
+    let template = Template::new(source).unwrap();
+    let halves = [Message::user("<think></think>a<|en"), Message::user("d|>b")];
+    let halves = Request { messages: &halves, ..Request::default() };
+    let prompt = template.render(&halves, &DEMO).unwrap();
+    assert_eq!(prompt.text, "a<|end|>b");
+    assert!(prompt.ids.iter().all(|&id| !DEMO.is_special(id)));
+
     // A template that looks for control tokens in the content does not get to see them.
     let source = "<|start|>{{ 'yes' if '<|end|>' in messages[0].content else 'no' }}";
     let prompt = Template::new(source).unwrap().render(&request, &DEMO).unwrap();
