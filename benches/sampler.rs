@@ -1,4 +1,5 @@
-//! How long does a draw take? (µs, and GB/s of logits read once; the aim is at most 60 µs for top-k 40
+//! How long does a draw take? (µs, and GB/s of logits read once; the aim is at most 60 µs for top-k
+//! 40
 //! with top-p 0.95 over 201,088 logits and 10 µs over 32,000.)
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};

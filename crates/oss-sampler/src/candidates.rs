@@ -11,7 +11,8 @@ use oss_simd::{Isa, Kernel, Simd, math};
 /// One token of the list.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Candidate {
-    /// Its place: what is kept first is lowest. The id is in the lower half, so that it breaks ties.
+    /// Its place: what is kept first is lowest. The id is in the lower half, so that it breaks
+    /// ties.
     rank: u64,
     pub(crate) logit: f32,
     /// `exp((logit − max) / temperature)`: 1 for the best token.
@@ -159,7 +160,8 @@ impl<'a> Candidates<'a> {
         -(sum as f64) / mass(list) as f64
     }
 
-    /// Keeps the candidates of smallest `key`, as few as have at least the fraction `p` of all mass.
+    /// Keeps the candidates of smallest `key`, as few as have at least the fraction `p` of all
+    /// mass.
     /// The key is taken of the tempered distance from the best; it is not −0.
     pub(crate) fn keep_mass_by(&mut self, p: f32, key: impl Fn(f32) -> f32) {
         self.list();
@@ -192,7 +194,8 @@ impl<'a> Candidates<'a> {
         winner
     }
 
-    /// Keeps as few candidates of lowest rank as have at least `target` mass; at least one. Expected
+    /// Keeps as few candidates of lowest rank as have at least `target` mass; at least one.
+    /// Expected
     /// linear time: halves are selected, never the whole sorted.
     fn keep_mass(&mut self, target: u128) {
         let list = &mut self.buffers.list;

@@ -30,7 +30,8 @@
 //! One vector pass finds NaNs and the largest logit of each block of 64. Penalties and bias touch
 //! single logits; filters then select among the few blocks that matter, in linear time, and never
 //! sort the vocabulary. Of the tokens that are left, the one with the largest
-//! `logit / temperature + noise` is taken, with Gumbel noise from (seed, choice, position, id): that
+//! `logit / temperature + noise` is taken, with Gumbel noise from (seed, choice, position, id):
+//! that
 //! draws from the softmax (the Gumbel-max identity).
 //!
 //! # Invariants

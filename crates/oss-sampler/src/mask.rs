@@ -31,7 +31,8 @@ impl Mask {
         mask
     }
 
-    /// A mask of 32-bit words, bit `id % 32` of word `id / 32`; bits past the vocabulary and missing
+    /// A mask of 32-bit words, bit `id % 32` of word `id / 32`; bits past the vocabulary and
+    /// missing
     /// words count as not allowed.
     #[must_use]
     pub fn from_words_u32(vocabulary: usize, words: &[u32]) -> Mask {

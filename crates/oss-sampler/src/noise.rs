@@ -57,7 +57,8 @@ pub(crate) fn consecutive<S: Simd>(s: S, first: u32) -> S::I32 {
 
 /// `−ln(−ln u)` for a uniform `u` of each id.
 ///
-/// With 32 random bits h, u = 1 − (h + ½) / 2³². The inner logarithm is taken so that it is exact to
+/// With 32 random bits h, u = 1 − (h + ½) / 2³². The inner logarithm is taken so that it is exact
+/// to
 /// single precision at both ends, so rare tokens (down to about 1e-10) are drawn as often as they
 /// should be.
 #[inline(always)]
@@ -115,7 +116,8 @@ fn split<S: Simd>(s: S, x: S::F32) -> (S::F32, S::F32) {
     (s.i32_to_f32(exponent), s.sub(one_more, s.splat(1.0)))
 }
 
-/// `ln(2^e (1 + f))` for f in [√½ − 1, √2 − 1]: ln(1 + f) = 2 artanh(f / (2 + f)), whose series is cut
+/// `ln(2^e (1 + f))` for f in [√½ − 1, √2 − 1]: ln(1 + f) = 2 artanh(f / (2 + f)), whose series is
+/// cut
 /// after the ninth power (next term below 3e-9).
 #[inline(always)]
 fn logarithm<S: Simd>(s: S, e: S::F32, f: S::F32) -> S::F32 {

@@ -218,7 +218,8 @@ impl Kernel for Noisiest<'_> {
     fn run<S: Simd>(self, s: S) -> u32 {
         let Field { peaks, max, .. } = self.field;
         let mut scores = [0.0; BLOCK];
-        // The winner scores at least what the block of the largest logit does, so blocks that cannot
+        // The winner scores at least what the block of the largest logit does, so blocks that
+        // cannot
         // reach that are passed over.
         let first = peaks.iter().position(|&peak| peak == max).unwrap_or(0);
         let floor = self.score(s, first, &mut scores);

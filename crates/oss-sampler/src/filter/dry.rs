@@ -22,7 +22,8 @@ pub(super) const FILTER: Filter = Filter {
 /// Buffers that are kept from draw to draw.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scratch {
-    /// `matches[i]`: how many tokens before, and with, the one `i` from the end equal the text's end.
+    /// `matches[i]`: how many tokens before, and with, the one `i` from the end equal the text's
+    /// end.
     matches: Vec<u32>,
     /// (token, length of the repetition that it would continue).
     found: Vec<(u32, u32)>,

@@ -12,7 +12,8 @@ pub(super) const FILTER: Filter = Filter {
     step: Step::Candidates(keep_typical),
 };
 
-/// With `p = w / Z` and `ln w = v`, the surprise of a token is `ln Z − v` and the entropy, its mean,
+/// With `p = w / Z` and `ln w = v`, the surprise of a token is `ln Z − v` and the entropy, its
+/// mean,
 /// is `ln Z − Σ p v`; so they are apart by `|v − Σ p v|`, and Z matters no further.
 fn keep_typical(options: &Options, candidates: &mut Candidates<'_>) {
     let expected = candidates.mean_value();
