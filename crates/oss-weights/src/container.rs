@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use oss_memory::file::{self, Advice};
+use oss_quant::Dtype;
 
 use crate::error::{Error, Result, shown};
 use crate::fingerprint::Fingerprint;
 use crate::metadata::Metadata;
 use crate::source::Source;
-use crate::tensor::{Data, Span, Tensor, TensorInfo};
+use crate::tensor::{Data, Span, Tensor, TensorInfo, stored_bytes};
 use crate::{fingerprint, gguf, packed, safetensors};
 
 /// The largest side file that is read: the largest tokenizer.json takes some 30 MB.
@@ -107,8 +108,8 @@ impl Container {
             Kind::Packed => {
                 let reader = packed::Reader::new(source.clone())?;
                 let parts = Parts {
-                    metadata: Metadata::empty(&path),
-                    tensors: Vec::new(),
+                    metadata: packed_metadata(&reader)?,
+                    tensors: packed_tensors(&reader)?,
                     header_bytes: vec![reader.header_bytes()],
                     sources: vec![source],
                 };
@@ -169,7 +170,8 @@ impl Container {
         fingerprint::of(files.map(|(source, &header)| (source.bytes(), header)))
     }
 
-    /// GGUF's key/value pairs (of a split file: the first part's). Empty for the other formats.
+    /// GGUF's key/value pairs (of a split file: the first part's); of a packed file: those of the
+    /// GGUF file that it was made from. Empty otherwise.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
@@ -302,4 +304,41 @@ fn detect(source: &Source) -> Result<Kind> {
     };
     let expected = "a GGUF, safetensors or packed file".to_string();
     Err(Error::NotAModel { file: source.path().to_path_buf(), got, expected })
+}
+
+/// The keys and values that a packed file keeps of the GGUF file it was made from.
+fn packed_metadata(reader: &packed::Reader) -> Result<Metadata> {
+    if reader.find(packed::METADATA).is_none() {
+        return Ok(Metadata::empty(reader.path()));
+    }
+    let name = reader.path().display().to_string();
+    let image = Source::memory(&name, reader.section(packed::METADATA)?.to_vec().into());
+    Ok(gguf::parse(&image, 0)?.metadata)
+}
+
+/// The sections of a packed file that are tensors.
+fn packed_tensors(reader: &packed::Reader) -> Result<Vec<TensorInfo>> {
+    let mut tensors = Vec::new();
+    for section in reader.sections().filter(|section| section.kind == packed::TENSOR) {
+        let (file, name) = (reader.path(), &section.name);
+        let wrong = |what: &str, got: String, expected: String| {
+            Err(Error::tensor(file, name, what, got, expected))
+        };
+        let Ok(dtype) = Dtype::from_name(&section.format) else {
+            let expected = "an element type".to_owned();
+            return wrong("element type", section.format.clone(), expected);
+        };
+        let bytes = stored_bytes(file, name, dtype, &section.shape)?;
+        if bytes != section.length {
+            return wrong("length", section.length.to_string(), bytes.to_string());
+        }
+        let span = Span {
+            file: 0,
+            start: section.offset as usize,
+            end: (section.offset + section.length) as usize,
+        };
+        let shape = section.shape.iter().map(|&dimension| dimension as usize).collect();
+        tensors.push(TensorInfo { name: name.clone(), dtype, shape, data: span, scales: None });
+    }
+    Ok(tensors)
 }

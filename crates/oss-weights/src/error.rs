@@ -59,11 +59,11 @@ pub enum Error {
         /// The tensor.
         tensor: String,
         /// Which part of its description.
-        what: String,
+        what: Box<str>,
         /// Its value.
-        got: String,
+        got: Box<str>,
         /// The values that it may have.
-        expected: String,
+        expected: Box<str>,
     },
     /// The file is sound, but this tensor's element type is not among those supported.
     #[error("{file}: tensor {tensor}: element type {got} is not supported")]
@@ -105,11 +105,11 @@ pub enum Error {
         /// The section.
         section: String,
         /// Which part of it.
-        what: String,
+        what: Box<str>,
         /// Its value.
-        got: String,
+        got: Box<str>,
         /// The values that it may have.
-        expected: String,
+        expected: Box<str>,
     },
     /// No section of that name is in the packed file.
     #[error("{file}: no section {section} among {count}")]
@@ -168,9 +168,9 @@ impl Error {
         Error::InvalidTensor {
             file: file.to_path_buf(),
             tensor: shown(tensor),
-            what: what.to_string(),
-            got: got.to_string(),
-            expected: expected.to_string(),
+            what: what.to_string().into(),
+            got: got.to_string().into(),
+            expected: expected.to_string().into(),
         }
     }
 }

@@ -17,7 +17,7 @@ mod types;
 mod write;
 
 pub(crate) use split::open;
-pub use write::Writer;
+pub use write::{Writer, metadata_image};
 
 /// The first four bytes of every GGUF file.
 pub(crate) const MAGIC: &[u8; 4] = b"GGUF";

@@ -30,7 +30,7 @@ mod format;
 mod read;
 mod write;
 
-pub use format::{BLOB, HUGE_ALIGNMENT, SMALL_ALIGNMENT, VERSION};
+pub use format::{BLOB, HUGE_ALIGNMENT, METADATA, SMALL_ALIGNMENT, TENSOR, VERSION};
 pub use read::Reader;
 pub use write::{SectionWriter, Writer};
 

@@ -7,6 +7,7 @@ use crate::error::{Error, Result, shown};
 use crate::tensor::{TensorPlan, stored_bytes};
 
 /// The tensors of a file that is being written, each with its number of bytes.
+#[derive(Debug)]
 pub(crate) struct Sequence {
     file: PathBuf,
     tensors: Vec<(String, u64)>,

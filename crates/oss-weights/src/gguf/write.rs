@@ -32,6 +32,7 @@ use crate::tensor::TensorPlan;
 /// assert_eq!(container.tensor("w")?.info.shape, [2, 3]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(Debug)]
 pub struct Writer {
     out: file::Writer,
     sequence: Sequence,
@@ -101,6 +102,24 @@ impl Writer {
     }
 }
 
+/// The image of a GGUF file that holds these keys and values and no tensors.
+pub fn metadata_image(metadata: &Metadata) -> Vec<u8> {
+    let mut out = MAGIC.to_vec();
+    begin(&mut out, metadata, 0);
+    out
+}
+
+/// Version, counts, and all keys with their values.
+fn begin(out: &mut Vec<u8>, metadata: &Metadata, tensors: usize) {
+    out.extend(3u32.to_le_bytes());
+    out.extend((tensors as u64).to_le_bytes());
+    out.extend((metadata.len() as u64).to_le_bytes());
+    for (key, value) in metadata.iter() {
+        encode_string(key, out);
+        value.encode(out);
+    }
+}
+
 /// The bytes before the first padding.
 fn header(
     path: &Path,
@@ -110,13 +129,7 @@ fn header(
     alignment: u64,
 ) -> Result<Vec<u8>> {
     let mut out = MAGIC.to_vec();
-    out.extend(3u32.to_le_bytes());
-    out.extend((tensors.len() as u64).to_le_bytes());
-    out.extend((metadata.len() as u64).to_le_bytes());
-    for (key, value) in metadata.iter() {
-        encode_string(key, &mut out);
-        value.encode(&mut out);
-    }
+    begin(&mut out, metadata, tensors.len());
     let mut offset = 0u64;
     for (plan, bytes) in tensors.iter().zip(sequence.sizes()) {
         let type_id = types::id(plan.dtype).ok_or_else(|| {

@@ -21,6 +21,11 @@ pub(crate) const PARTIAL_MAGIC: &[u8; 8] = b"\x89OSSpart";
 pub const VERSION: u32 = 1;
 /// The kind of sections that are whole files, kept as they are.
 pub const BLOB: &str = "blob";
+/// The `kind` of a section that is one tensor, kept as its file had it: `format` is its element
+/// type's name and `shape` its dimensions, outermost first.
+pub const TENSOR: &str = "tensor";
+/// The blob that holds a GGUF file's keys and values: the image of a GGUF file without tensors.
+pub const METADATA: &str = "metadata.gguf";
 /// Alignment of sections of at least this size: a huge page.
 pub const HUGE_ALIGNMENT: u64 = 2 << 20;
 /// Alignment of shorter sections, which no huge page could hold: a small page.
@@ -289,8 +294,8 @@ pub(crate) fn section_error(
     Error::InvalidSection {
         file: file.to_path_buf(),
         section: shown(section),
-        what: what.to_string(),
-        got: got.to_string(),
-        expected: expected.to_string(),
+        what: what.to_string().into(),
+        got: got.to_string().into(),
+        expected: expected.to_string().into(),
     }
 }

@@ -107,7 +107,7 @@ impl Reader {
     /// # Errors
     /// [`Error::MissingSection`] when there is none of that name.
     pub fn section(&self, name: &str) -> Result<&[u8]> {
-        Ok(self.bytes(self.known(name)?))
+        Ok(self.bytes_of(self.known(name)?))
     }
 
     fn known(&self, name: &str) -> Result<&Section> {
@@ -118,8 +118,12 @@ impl Reader {
         })
     }
 
-    /// The range was checked against the file when the table was read.
-    fn bytes(&self, section: &Section) -> &[u8] {
+    /// The bytes of one of this file's sections, in the map: its range was checked against the file
+    /// when the table was read.
+    ///
+    /// # Panics
+    /// When the section is another file's and lies outside of this one.
+    pub fn bytes_of(&self, section: &Section) -> &[u8] {
         &self.source.bytes()[section.offset as usize..(section.offset + section.length) as usize]
     }
 
@@ -151,7 +155,7 @@ impl Reader {
 
     fn check(&self, section: &Section, mut progress: impl FnMut(u64)) -> Result<()> {
         let mut hash = Xxh3::new();
-        for step in self.bytes(section).chunks(STEP) {
+        for step in self.bytes_of(section).chunks(STEP) {
             hash.update(step);
             progress(step.len() as u64);
         }

@@ -15,6 +15,7 @@ use crate::tensor::TensorPlan;
 ///
 /// Nothing stands at the path before [`Writer::finish`]. The header is padded to a multiple of
 /// eight bytes, so tensors are aligned when wider types are declared before narrower ones.
+#[derive(Debug)]
 pub struct Writer {
     out: file::Writer,
     sequence: Sequence,
