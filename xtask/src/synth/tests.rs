@@ -1,0 +1,122 @@
+use oss_weights::{Container, Data};
+
+use super::*;
+
+fn options(shape: &str, format: Format, output: PathBuf) -> Options {
+    Options {
+        shape: shape.into(),
+        format,
+        dense: None,
+        head: None,
+        routing: Routing::Uniform,
+        seed: 1,
+        output,
+        layers: None,
+        tokenizer: None,
+        pre: "gpt-4o".into(),
+    }
+}
+
+#[test]
+fn every_family_and_format_opens_with_the_shape_it_was_asked_for() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for (shape, format, embedding) in [
+        ("tiny", Format::Gguf, "token_embd.weight"),
+        ("tiny", Format::Safetensors, "model.embed_tokens.weight"),
+        ("tiny-llama", Format::Gguf, "token_embd.weight"),
+        ("tiny-llama", Format::Safetensors, "model.embed_tokens.weight"),
+    ] {
+        let output = directory.path().join(format!("{shape}-{format:?}.gguf"));
+        let bytes = write(&options(shape, format, output.clone())).expect("written");
+        let container = Container::open(&output).expect("opens");
+        assert_eq!(container.tensors().map(|t| t.bytes() as u64).sum::<u64>(), bytes);
+        let expected = Shape::named(shape).expect("a shape");
+        let found = container.tensor(embedding).expect("an embedding");
+        assert_eq!(found.info.shape, [expected.vocabulary, expected.hidden]);
+        if format == Format::Gguf {
+            let tokens = container.metadata().strings("tokenizer.ggml.tokens").expect("strings");
+            let mut tokens = tokens.expect("tokens");
+            assert_eq!(tokens.len(), expected.vocabulary);
+            tokens.sort_unstable();
+            tokens.dedup();
+            assert_eq!(tokens.len(), expected.vocabulary, "tokens are unique");
+        }
+    }
+}
+
+#[test]
+fn the_tensors_are_those_of_the_demo_model() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let demo_directory = directory.path().join("demo");
+    fs::create_dir(&demo_directory).expect("a directory");
+    for (name, bytes) in oss_demo::files() {
+        fs::write(demo_directory.join(name), bytes).expect("a file");
+    }
+    let demo_gguf = directory.path().join("demo.gguf");
+    fs::write(&demo_gguf, oss_demo::GGUF).expect("a file");
+    for (format, demo) in [(Format::Gguf, demo_gguf), (Format::Safetensors, demo_directory)] {
+        let output = directory.path().join(format!("{format:?}.gguf"));
+        let mut options = options("tiny", format, output.clone());
+        options.layers = Some(4);
+        write(&options).expect("written");
+        let names = |path: &Path| -> Vec<(String, usize)> {
+            let container = Container::open(path).expect("opens");
+            let mut names: Vec<_> =
+                container.tensors().map(|t| (t.name.clone(), t.shape.len())).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(&output), names(&demo));
+        if format == Format::Gguf {
+            let keys = |path: &Path| -> Vec<String> {
+                let container = Container::open(path).expect("opens");
+                let mut keys: Vec<_> =
+                    container.metadata().iter().map(|(key, _)| key.to_owned()).collect();
+                keys.sort();
+                keys
+            };
+            assert_eq!(keys(&output), keys(&demo));
+        }
+    }
+}
+
+#[test]
+fn a_seed_fixes_every_byte_and_another_seed_changes_them() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let write_with = |name: &str, seed: u64| {
+        let output = directory.path().join(name);
+        let mut options = options("tiny", Format::Gguf, output.clone());
+        options.seed = seed;
+        write(&options).expect("written");
+        fs::read(output).expect("bytes")
+    };
+    let first = write_with("a.gguf", 5);
+    assert!(first == write_with("b.gguf", 5), "the same seed gives the same file");
+    assert!(first != write_with("c.gguf", 6), "another seed gives another file");
+}
+
+#[test]
+fn zipf_routing_biases_the_router_by_rank() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let output = directory.path().join("zipf.gguf");
+    let mut options = options("tiny", Format::Gguf, output.clone());
+    options.routing = Routing::Zipf;
+    write(&options).expect("written");
+    let container = Container::open(&output).expect("opens");
+    let Data::Plain(bytes) = container.tensor("blk.1.ffn_gate_inp.bias").expect("a bias").data
+    else {
+        panic!("a vector is plain");
+    };
+    let mut biases: Vec<f32> =
+        bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().expect("four"))).collect();
+    biases.sort_by(f32::total_cmp);
+    assert_eq!(biases, [4f32, 3.0, 2.0, 1.0].map(|rank| -rank.ln()));
+}
+
+#[test]
+fn a_type_that_rows_do_not_fit_names_the_tensor() {
+    let mut options = options("tiny", Format::Gguf, PathBuf::from("unused"));
+    options.dense = Some(Dtype::Q4K);
+    let error = write(&options).expect_err("rows of 64 are no blocks of 256").to_string();
+    assert!(error.contains("token_embd.weight") && error.contains("64"), "{error}");
+}
