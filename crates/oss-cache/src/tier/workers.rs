@@ -4,8 +4,8 @@
 //! are used again. The owner of the cache never waits for a thread unless it says so.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use oss_memory::file::RandomAccess;
@@ -25,7 +25,8 @@ pub(super) struct Parcel {
 #[derive(Debug)]
 pub(super) struct Worker {
     jobs: Option<SyncSender<Parcel>>,
-    answers: Receiver<Parcel>,
+    /// Never locked: it makes the cache `Sync`, so that workers may read slots in parallel.
+    answers: Mutex<Receiver<Parcel>>,
     spare: Vec<Vec<u8>>,
     /// Jobs without answer.
     waiting: usize,
@@ -68,6 +69,7 @@ impl Worker {
         let (answered, answers) = channel();
         let builder = std::thread::Builder::new().name(name.to_string());
         let thread = Some(builder.spawn(move || work(taken, answered))?);
+        let answers = Mutex::new(answers);
         Ok(Worker { jobs: Some(jobs), answers, spare: Vec::new(), waiting: 0, most, thread })
     }
 
@@ -84,9 +86,13 @@ impl Worker {
         sent
     }
 
+    fn answers(&mut self) -> &mut Receiver<Parcel> {
+        self.answers.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// An answer, if there is one.
     pub(super) fn poll(&mut self) -> Option<Parcel> {
-        let parcel = self.answers.try_recv().ok()?;
+        let parcel = self.answers().try_recv().ok()?;
         self.waiting -= 1;
         Some(parcel)
     }
@@ -96,7 +102,7 @@ impl Worker {
         if self.waiting == 0 {
             return None;
         }
-        let parcel = self.answers.recv().ok()?;
+        let parcel = self.answers().recv().ok()?;
         self.waiting -= 1;
         Some(parcel)
     }
