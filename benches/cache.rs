@@ -24,7 +24,7 @@ fn computed(cache: &mut KvCache, tokens: &[u32]) -> SequenceId {
     let id = cache.create();
     for chunk in tokens.chunks(512) {
         cache.reserve(id, chunk.len()).expect("room");
-        cache.commit_tokens(id, chunk);
+        cache.commit_tokens(id, chunk.iter().copied());
     }
     id
 }
@@ -55,7 +55,7 @@ fn tables(criterion: &mut Criterion) {
                 cache.truncate(id, 4096).expect("within the sequence");
             }
             cache.reserve(id, 1).expect("room");
-            cache.commit_tokens(id, &[7]);
+            cache.commit_tokens(id, [7].into_iter());
         });
     });
     group.finish();

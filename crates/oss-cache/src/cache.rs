@@ -75,10 +75,11 @@ impl KvCache {
     pub fn with_options(shape: Shape, options: &Options) -> Result<KvCache> {
         let layout = Layout::new(&shape)?;
         let groups = layout.groups.len();
+        let blocks = options.capacity_bytes / layout.extent_bytes;
         let mut cache = KvCache {
             pool: Pool::new(&layout, options.capacity_bytes)?,
             sequences: Sequences::new(groups),
-            tree: Tree::new(layout.page_tokens, groups),
+            tree: Tree::new(layout.page_tokens, groups, blocks),
             policy: options.policy.build(),
             windows: PolicyKind::Lru.build(),
             tiers: Tiers::new(options.warm_bytes),
@@ -257,7 +258,8 @@ impl KvCache {
     }
 
     /// Counts `n` reserved positions as written. Window pages that no later query needs are let
-    /// go; they stayed until now because the earliest query of the `n` rows needed them.
+    /// go; they stayed until now because the earliest query of the `n` rows needed them. One page
+    /// more than needed stays, so that truncating by up to a page always succeeds.
     ///
     /// As the tokens are not told, the sequence will not be found by later ones with the same
     /// prefix; [`KvCache::commit_tokens`] is for those that shall be.
@@ -277,9 +279,11 @@ impl KvCache {
         let reserved = sequence.reserved - sequence.len;
         assert!(n <= reserved, "commit: got {n} positions, expected at most {reserved} (reserved)");
         sequence.len += n;
+        // One page more than the next query needs, so that rejected drafts can be taken back.
+        let earliest = sequence.len.saturating_sub(self.layout.page_tokens);
         for (group, table) in sequence.tables.iter_mut().enumerate() {
             let needed = self.layout.groups[group];
-            let first = needed.first_page_needed(sequence.len, self.layout.page_tokens);
+            let first = needed.first_page_needed(earliest, self.layout.page_tokens);
             for index in table.first..first.min(table.pages.len()) {
                 let page = std::mem::replace(&mut table.pages[index], NO_PAGE);
                 self.pool.release(&self.layout, group, page);
@@ -347,9 +351,10 @@ impl KvCache {
         }
     }
 
-    /// Bytes of memory that pages have ever touched: what the cache takes of the machine.
+    /// Bytes of memory that the pages take of the machine, free ones that have been used before
+    /// included.
     pub fn bytes_resident(&self) -> usize {
-        self.pool.bytes_touched(&self.layout)
+        self.pool.bytes_resident(&self.layout)
     }
 
     /// A hash over the complete pages a sequence has at hand, in order. Equal for sequences with

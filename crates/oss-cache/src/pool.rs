@@ -26,6 +26,8 @@ struct Extent {
     listed_at: u32,
     /// One bit for each free page.
     free: u64,
+    /// Takes memory: it has been touched, and not been given back to the system since.
+    resident: bool,
 }
 
 #[derive(Debug, Default)]
@@ -51,6 +53,10 @@ pub(crate) struct Pool {
     returned: Vec<u32>,
     /// Extents from here on have never been touched: they are zero and use no memory yet.
     untouched: usize,
+    /// Extents that may be in use.
+    limit: usize,
+    /// Extents that take memory.
+    resident: usize,
     groups: Vec<GroupPages>,
 }
 
@@ -66,9 +72,14 @@ impl Pool {
             arena: Buffer::new(n_extents * layout.extent_bytes, Pages::Huge)?,
             refs: vec![0; n_extents << layout.extent_shift],
             in_tree: vec![false; n_extents << layout.extent_shift],
-            extents: vec![Extent { group: 0, listed_at: u32::MAX, free: 0 }; n_extents],
+            extents: vec![
+                Extent { group: 0, listed_at: u32::MAX, free: 0, resident: false };
+                n_extents
+            ],
             returned: Vec::with_capacity(n_extents),
             untouched: 0,
+            limit: n_extents,
+            resident: 0,
             groups: layout
                 .groups
                 .iter()
@@ -107,8 +118,36 @@ impl Pool {
         &mut self.arena
     }
 
+    fn extents_in_use(&self) -> usize {
+        self.untouched - self.returned.len()
+    }
+
     fn free_extents(&self) -> usize {
-        self.returned.len() + self.extents.len() - self.untouched
+        self.limit.saturating_sub(self.extents_in_use())
+    }
+
+    /// Changes how many extents may be in use; more than there are is no more than all.
+    pub(crate) fn set_limit(&mut self, extents: usize) {
+        self.limit = extents.min(self.extents.len());
+    }
+
+    /// Whether more extents are in use than may be.
+    pub(crate) fn is_over_limit(&self) -> bool {
+        self.extents_in_use() > self.limit
+    }
+
+    /// Gives the memory of free extents back to the system.
+    pub(crate) fn release_free(&mut self, layout: &Layout) -> Result<()> {
+        let mut free = self.returned.clone();
+        free.sort_unstable();
+        for run in free.chunk_by(|&a, &b| a + 1 == b) {
+            let (first, last) = (run[0] as usize, run[run.len() - 1] as usize);
+            self.arena.release(first * layout.extent_bytes..(last + 1) * layout.extent_bytes)?;
+            for extent in &mut self.extents[first..=last] {
+                self.resident -= usize::from(std::mem::take(&mut extent.resident));
+            }
+        }
+        Ok(())
     }
 
     /// Pages the group could still get if no other group took any.
@@ -120,9 +159,9 @@ impl Pool {
         self.groups[group].in_use
     }
 
-    /// Bytes of extents that have been touched; the rest of the arena uses no memory.
-    pub(crate) fn bytes_touched(&self, layout: &Layout) -> usize {
-        self.untouched * layout.extent_bytes
+    /// Bytes of extents that take memory.
+    pub(crate) fn bytes_resident(&self, layout: &Layout) -> usize {
+        self.resident * layout.extent_bytes
     }
 
     /// Whether `wanted[group]` pages of every group can be had together; else the group that
@@ -174,9 +213,13 @@ impl Pool {
 
     /// A page and whether its memory has never been touched.
     fn take_any(&mut self, layout: &Layout, group: usize) -> Option<(PageId, bool)> {
+        let has_extent = self.free_extents() > 0;
         let pages = &mut self.groups[group];
         let mut fresh = false;
         if pages.partly_free.is_empty() {
+            if !has_extent {
+                return None;
+            }
             let extent = match self.returned.pop() {
                 Some(extent) => extent,
                 None if self.untouched < self.extents.len() => {
@@ -188,7 +231,9 @@ impl Pool {
             };
             let count = layout.groups[group].pages_per_extent;
             let free = u64::MAX >> (64 - count);
-            self.extents[extent as usize] = Extent { group: group as u16, listed_at: 0, free };
+            self.resident += usize::from(!self.extents[extent as usize].resident);
+            self.extents[extent as usize] =
+                Extent { group: group as u16, listed_at: 0, free, resident: true };
             pages.partly_free.push(extent);
             pages.free += count;
         }
@@ -322,6 +367,8 @@ impl Pool {
                 same("extent in its list", self.groups[group].partly_free[at] as usize, index)?;
             }
         }
+        let resident = self.extents.iter().filter(|extent| extent.resident).count();
+        same("resident extents", self.resident, resident)?;
         for (group, pages) in self.groups.iter().enumerate() {
             same("pages in use", pages.in_use, in_use[group])?;
             same("idle pages", pages.idle, idle[group])?;

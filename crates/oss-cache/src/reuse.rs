@@ -6,7 +6,7 @@ use crate::pool::NO_PAGE;
 use crate::sequence::SequenceId;
 use crate::stats::Stats;
 use crate::tier::Missing;
-use crate::tree::{NodeId, Places, ROOT};
+use crate::tree::{NodeId, Places, ROOT, ROOT_HASH, chain};
 
 /// The longest known prefix of some tokens, as [`KvCache::lookup`] found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,12 +77,12 @@ impl KvCache {
     ///
     /// # Panics
     /// As [`KvCache::commit`].
-    pub fn commit_tokens(&mut self, id: SequenceId, tokens: &[u32]) {
+    pub fn commit_tokens(&mut self, id: SequenceId, tokens: impl ExactSizeIterator<Item = u32>) {
         let sequence = self.sequences.get(id);
         let reserved = sequence.reserved - sequence.len;
         let n = tokens.len();
         assert!(n <= reserved, "commit: got {n} positions, expected at most {reserved} (reserved)");
-        for &token in tokens {
+        for token in tokens {
             let sequence = self.sequences.get_mut(id);
             if !sequence.tracked {
                 break;
@@ -128,6 +128,13 @@ impl KvCache {
     pub fn stats(&self) -> Stats {
         let cold = self.tiers.cold.as_ref().map(|cold| cold.stats).unwrap_or_default();
         Stats { cold, ..self.stats }
+    }
+
+    /// A key for what else may be kept of a prompt (as the logits after its last token): the hash
+    /// chain over all its tokens, the same on every machine. Equal prompts have equal keys;
+    /// different ones almost surely (63 bits) different keys.
+    pub fn prompt_key(&self, tokens: &[u32]) -> u64 {
+        tokens.chunks(self.layout.page_tokens).fold(ROOT_HASH, chain)
     }
 
     /// Blocks in the prefix tree.

@@ -21,6 +21,19 @@ impl KvCache {
         Ok(())
     }
 
+    /// Changes how many bytes of pages may be in use, up to what the cache was made with. Pages kept
+    /// for reuse are given up as far as needed, and the memory of free pages goes back to the
+    /// system. Returns the bytes still resident: more than asked for while sequences use them.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] when the system does not take the memory back.
+    pub fn set_capacity(&mut self, bytes: usize) -> Result<usize> {
+        self.pool.set_limit(bytes / self.layout.extent_bytes);
+        while self.pool.is_over_limit() && (self.thin() || self.evict() || self.thin_all()) {}
+        self.pool.release_free(&self.layout)?;
+        Ok(self.bytes_resident())
+    }
+
     /// Gives up the window pages of one block that no sequence uses and no rule keeps.
     fn thin(&mut self) -> bool {
         let (tree, pool, groups) = (&self.tree, &self.pool, &self.layout.groups);

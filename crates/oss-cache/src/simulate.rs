@@ -45,7 +45,7 @@ impl Outcome {
 /// # Panics
 /// When a single request is longer than the capacity.
 pub fn replay(trace: &Trace, policy: PolicyKind, capacity: usize) -> Outcome {
-    let mut tree = Tree::new(1, 1);
+    let mut tree = Tree::new(1, 1, capacity);
     let mut policy = policy.build();
     let mut outcome = Outcome::default();
     for request in &trace.requests {

@@ -120,15 +120,16 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    pub(crate) fn new(page_tokens: usize, groups: usize) -> Tree {
+    /// An empty tree with room for `expected` blocks; it grows beyond.
+    pub(crate) fn new(page_tokens: usize, groups: usize, expected: usize) -> Tree {
         let mut tree = Tree {
             page_tokens,
             groups,
-            nodes: Vec::new(),
-            tokens: Vec::new(),
-            places: Vec::new(),
+            nodes: Vec::with_capacity(expected),
+            tokens: Vec::with_capacity(expected * page_tokens),
+            places: Vec::with_capacity(expected * groups),
             free: Vec::new(),
-            by_hash: HashMap::default(),
+            by_hash: HashMap::with_capacity_and_hasher(expected, BuildHasherDefault::default()),
         };
         let root = tree.allocate();
         let node = tree.node_mut(root);

@@ -168,13 +168,31 @@ fn a_window_keeps_its_pages_until_the_chunk_is_committed() {
     write(&mut cache, id, 0, &[1; 160]);
     assert_eq!(cache.slot(0, id, 0, 0)[..BYTES], pattern(0, 0, 0, 1));
     cache.commit(id, 160);
-    // A query at 160 needs positions from 129 on: page 8.
-    assert_eq!(cache.first_position(0, id), 128);
-    assert_eq!(cache.pages(0).in_use, 2);
+    // A query at 160 needs positions from 129 on: page 8. One more can be taken back.
+    assert_eq!(cache.first_position(0, id), 112);
+    assert_eq!(cache.pages(0).in_use, 3);
     assert_eq!(cache.pages(1).in_use, 10);
     cache.reserve(id, 16).unwrap();
     cache.commit(id, 15);
-    assert_eq!(cache.first_position(0, id), 144);
+    assert_eq!(cache.first_position(0, id), 128);
+}
+
+#[test]
+fn rejected_drafts_can_always_be_taken_back() {
+    let mut cache = KvCache::new(shape(&[(&[0], Some(33)), (&[1], None)]), 1 << 20).unwrap();
+    let id = cache.create();
+    let mut tokens: Vec<u32> = Vec::new();
+    for step in 0..300 {
+        let drafts = step % 16 + 1;
+        cache.reserve(id, drafts + 1).unwrap();
+        let len = tokens.len();
+        tokens.extend((0..=drafts).map(|draft| (step * 20 + draft) as u32));
+        write(&mut cache, id, len, &tokens[len..]);
+        cache.commit(id, drafts + 1);
+        assert_eq!(cache.truncate(id, len + 1).unwrap(), len + 1);
+        tokens.truncate(len + 1);
+        check(&cache, id, &tokens);
+    }
 }
 
 #[test]
@@ -226,6 +244,28 @@ fn a_reused_page_is_zero() {
     let second = cache.create();
     cache.reserve(second, 1).unwrap();
     assert!(cache.slot(0, second, 0, 1).iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn capacity_taken_away_comes_back() {
+    let page = PAGE * BYTES * HEADS;
+    let mut cache = KvCache::new(shape(&[(&[0], None)]), 100 * page).unwrap();
+    let (a, b) = (cache.create(), cache.create());
+    cache.reserve(a, 40 * PAGE).unwrap();
+    cache.reserve(b, 20 * PAGE).unwrap();
+    cache.remove(a);
+    assert_eq!(cache.bytes_resident(), 60 * page);
+    assert_eq!(cache.set_capacity(30 * page).unwrap(), 20 * page);
+    cache.validate().unwrap();
+    assert_eq!(cache.pages(0).available, 10);
+    assert!(cache.reserve(b, 31 * PAGE).is_err());
+    // Less than what is in use: nothing is taken away from a sequence.
+    assert_eq!(cache.set_capacity(0).unwrap(), 20 * page);
+    assert!(cache.reserve(b, 20 * PAGE).is_ok() && cache.reserve(b, 21 * PAGE).is_err());
+    assert_eq!(cache.set_capacity(usize::MAX).unwrap(), 20 * page);
+    cache.reserve(b, 100 * PAGE).unwrap();
+    assert!(cache.slot(0, b, 99, 0).iter().all(|&byte| byte == 0));
+    cache.validate().unwrap();
 }
 
 #[test]

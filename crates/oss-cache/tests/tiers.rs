@@ -13,7 +13,7 @@ const PAGE_BYTES: usize = PAGE * BYTES;
 
 fn cold(path: &Path, slots: usize) -> ColdOptions {
     let bytes = 4096 + slots as u64 * (PAGE_BYTES as u64 + 4096);
-    ColdOptions { path: path.to_path_buf(), bytes, queue: 64, content_key: 7 }
+    ColdOptions { path: path.to_path_buf(), bytes, queue: 2_000, content_key: 7 }
 }
 
 fn options(pages: usize, warm_pages: usize, cold: Option<ColdOptions>) -> Options {
@@ -120,7 +120,8 @@ fn random_operations_agree_with_a_plain_vector_in_all_tiers() {
     let directory = tempfile::tempdir().unwrap();
     let mut total = (0, 0);
     for (seed, warm_pages) in [(1, 0), (2, 40), (3, 4)] {
-        let cold = cold(&directory.path().join(format!("cold{seed}")), 150);
+        let path = directory.path().join(format!("cold{seed}"));
+        let cold = ColdOptions { queue: 24, ..cold(&path, 150) };
         let cache = open(&options(60, warm_pages, Some(cold)));
         let seeded = Seeded::new(seed);
         let mut run = Run { cache, plain: Vec::new(), seeded, reused: 0, refused: 0 };

@@ -56,7 +56,7 @@ pub(crate) fn compute(cache: &mut KvCache, id: SequenceId, tokens: &[u32]) -> Re
             cache.arena_mut(layer)[at..at + BYTES].copy_from_slice(&pattern(layer, state));
         }
     }
-    cache.commit_tokens(id, &tokens[from..]);
+    cache.commit_tokens(id, tokens[from..].iter().copied());
     Ok(())
 }
 
