@@ -45,12 +45,17 @@ impl Guard {
         Self { names, pairs }
     }
 
-    /// Puts stand-ins into everything that the request supplies. Tells whether there was
-    /// anything to replace.
-    pub(super) fn hide(&self, context: &mut Map<String, Value>, level: Level) -> bool {
+    /// Puts stand-ins into everything but the variables that the model's files set. Tells whether
+    /// there was anything to replace.
+    pub(super) fn hide(
+        &self,
+        context: &mut Map<String, Value>,
+        trusted: &Map<String, Value>,
+        level: Level,
+    ) -> bool {
         let mut changed = false;
         for (name, value) in context.iter_mut() {
-            if !TRUSTED.contains(&name.as_str()) {
+            if !trusted.contains_key(name) {
                 self.hide_value(value, level, &mut changed);
             }
         }
@@ -141,9 +146,6 @@ impl Guard {
         (text, protected)
     }
 }
-
-/// The variables that the program sets, not the request.
-const TRUSTED: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
 
 fn is_private(character: char) -> bool {
     ('\u{F0000}'..='\u{FFFFD}').contains(&character)

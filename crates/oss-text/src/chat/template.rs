@@ -155,25 +155,24 @@ impl Template {
         let context = self.context(&Request { now, ..request.clone() });
         let plain = self.run(context.clone())?;
         let guard = Guard::new(tokenizer.special_tokens(), &self.source, &context);
-        for level in [Level::Characters, Level::Names] {
-            let mut guarded = context.clone();
-            if !guard.hide(&mut guarded, level) {
-                // The request holds nothing of the kind.
-                let ids = tokenizer.encode_guarded(&plain, &[]);
-                return Ok(Prompt { text: plain, ids });
-            }
-            let written = self.run(guarded);
-            let (text, protected) = match (written, level) {
-                (Ok(written), _) => guard.restore(&written),
-                (Err(_), Level::Characters) => continue,
-                (Err(error), Level::Names) => return Err(error),
-            };
-            if text == plain || level == Level::Names {
-                let ids = tokenizer.encode_guarded(&text, &protected);
-                return Ok(Prompt { text, ids });
+        let encoded = |text: String, protected: &[usize]| {
+            let ids = tokenizer.encode_guarded(&text, protected);
+            Prompt { text, ids }
+        };
+        let mut hidden = context.clone();
+        if !guard.hide(&mut hidden, &self.names, Level::Characters) {
+            return Ok(encoded(plain, &[]));
+        }
+        if let Ok(written) = self.run(hidden) {
+            let (text, protected) = guard.restore(&written);
+            if text == plain {
+                return Ok(encoded(text, &protected));
             }
         }
-        unreachable!("the last level always returns")
+        let mut hidden = context;
+        guard.hide(&mut hidden, &self.names, Level::Names);
+        let (text, protected) = guard.restore(&self.run(hidden)?);
+        Ok(encoded(text, &protected))
     }
 
     fn run(&self, context: Map<String, Value>) -> Result<String> {
@@ -195,8 +194,8 @@ impl Template {
             [] => Value::Null,
             tools => json!(tools),
         };
-        let mut context = self.names.clone();
-        context.extend(request.variables.clone());
+        let mut context = request.variables.clone();
+        context.extend(self.names.clone());
         context.insert("messages".to_owned(), messages.into());
         context.insert("tools".to_owned(), tools);
         context.insert("documents".to_owned(), Value::Null);

@@ -201,6 +201,15 @@ fn a_template_and_its_names_come_from_the_configuration() {
     let template = Template::from_config(config.to_string().as_bytes()).unwrap().unwrap();
     assert_eq!(template.render_text(&Request::default()).unwrap(), "<|return|>");
     assert!(Template::from_config(b"{}").unwrap().is_none());
+
+    // What the files say is a control token; what the request says is not.
+    let tokenizer = DEMO.with_config(oss_demo::file("tokenizer_config.json").unwrap()).unwrap();
+    let template = Template::new("{{ eos_token }}{{ word }}").unwrap().with_tokenizer(&tokenizer);
+    let word = variables(&json!({"word": "<|return|>", "eos_token": "<|end|>"}));
+    let request = Request { variables: word, ..Request::default() };
+    let prompt = template.render(&request, &tokenizer).unwrap();
+    assert_eq!(prompt.text, "<|return|><|return|>");
+    assert_eq!(prompt.ids.iter().filter(|&&id| tokenizer.is_special(id)).count(), 1);
 }
 
 #[test]
