@@ -35,15 +35,47 @@
 //! # }
 //! ```
 //!
+//! Prefixes are computed once. With [`KvCache::commit_tokens`] the complete pages of a sequence
+//! enter a prefix tree, those of its windows included; [`KvCache::lookup`] finds the longest prefix
+//! of a prompt whose pages are at hand, and [`KvCache::adopt`] lets a new sequence begin with it.
+//!
+//! ```
+//! # use oss_cache::{Group, KvCache, Shape};
+//! # fn main() -> Result<(), oss_cache::Error> {
+//! # let groups = vec![Group { layers: vec![0], window: None }];
+//! # let shape = Shape { page_tokens: 16, n_kv_heads: 2, head_dim: 8, slot_bytes: 1024, groups };
+//! # let mut cache = KvCache::new(shape, 1 << 20)?;
+//! let prompt: Vec<u32> = (0..100).collect();
+//! let first = cache.create();
+//! cache.reserve(first, 100)?;
+//! cache.commit_tokens(first, prompt.iter().copied());
+//! cache.mark(first); // the end of a message: findable to the last token
+//!
+//! let found = cache.lookup(&prompt);
+//! let second = cache.create();
+//! let known = cache.adopt(second, &found, 99)?; // leaves one position to compute
+//! assert_eq!((found.len(), known), (100, 99));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Pages that only the tree owns are idle: they make room when pages run out. Window pages go
+//! first, except before message ends and before every 64th page, then whole blocks by
+//! [`PolicyKind`]. What leaves memory may pass to lower tiers ([`tier`]): compressed, or in a file
+//! that the next process finds again. A page comes back bit for bit or counts as never computed.
+//!
 //! Invariants
 //! - A page that a sequence may write has one owner; a page with two owners is never written.
 //! - A fresh page is zero, so what it held before can never show.
-//! - `reserve` either reserves everything or changes nothing.
-//! - `reserve`, `commit` and `slot` allocate nothing, but for the tables of a sequence longer than
-//!   16,384 positions, which double.
+//! - `reserve` gives all that is asked for or leaves the sequence as it was.
+//! - A prefix is found by its hash and believed by its tokens.
+//! - Every position that is taken over was computed from the same tokens, by the same content key.
+//! - `reserve`, `commit` and `slot` allocate nothing but for the tables of a sequence longer than
+//!   16,384 positions, which double; `commit_tokens` only when the tree outgrows the pages.
 //!
-//! What it does not do: it starts no threads for attention, interprets no bytes, and takes no
-//! locks; one step thread owns a cache.
+//! What it does not do: it starts no threads for attention (two for the file of cold pages),
+//! interprets no bytes, and takes no locks; one step thread owns a cache. It does not make a second
+//! request wait for a first one that is computing the same prefix: that is the scheduler's part.
 #![forbid(unsafe_code)]
 
 mod cache;

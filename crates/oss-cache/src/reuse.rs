@@ -45,7 +45,7 @@ impl KvCache {
     /// since, or could not be brought back from a lower tier.
     ///
     /// # Errors
-    /// [`Error::UnknownSequence`].
+    /// [`crate::Error::UnknownSequence`].
     ///
     /// # Panics
     /// When the sequence is not empty.

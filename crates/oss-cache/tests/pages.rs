@@ -161,6 +161,15 @@ fn random_operations_agree_with_a_plain_vector() {
 }
 
 #[test]
+fn threads_may_read_and_send_a_cache() {
+    fn both<T: Send + Sync>(value: T) -> T {
+        value
+    }
+    let cache = both(KvCache::new(shape(&[(&[0], None)]), 1 << 20).unwrap());
+    assert_eq!(cache.sequences(), 0);
+}
+
+#[test]
 fn a_window_keeps_its_pages_until_the_chunk_is_committed() {
     let mut cache = KvCache::new(shape(&[(&[0], Some(32)), (&[1], None)]), 1 << 20).unwrap();
     let id = cache.create();
