@@ -7,9 +7,9 @@ mod map;
 mod random_access;
 mod writer;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub use crate::os::Advice;
 use crate::{Error, Result};
@@ -35,4 +35,48 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
         return Err(Error::TooLarge { path: path.to_path_buf(), got, expected: limit });
     }
     Ok(bytes)
+}
+
+/// Makes a directory and those above it; it may exist already.
+///
+/// # Errors
+/// When the system refuses.
+pub fn create_directory(path: &Path) -> Result<()> {
+    fs::create_dir_all(path).map_err(Error::file("create", path))
+}
+
+/// The paths of what lies in a directory, sorted.
+///
+/// # Errors
+/// When the system refuses.
+pub fn list(directory: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(directory).map_err(Error::file("list", directory))?;
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+    let mut paths: Vec<PathBuf> =
+        paths.collect::<std::io::Result<_>>().map_err(Error::file("list", directory))?;
+    paths.sort();
+    Ok(paths)
+}
+
+/// Removes a file; false when there was none.
+///
+/// # Errors
+/// When the system refuses.
+pub fn remove(path: &Path) -> Result<bool> {
+    match fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(Error::file("remove", path)(error)),
+    }
+}
+
+/// Gives a complete and synchronised file its name, replacing what had it, durably.
+///
+/// # Errors
+/// When the system refuses, as between two file systems; both are then as they were.
+pub fn rename(from: &Path, to: &Path) -> Result<()> {
+    fs::rename(from, to).map_err(Error::file("rename", from))?;
+    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = parent.unwrap_or(Path::new("."));
+    crate::os::sync_directory(directory).map_err(Error::file("synchronise", directory))
 }

@@ -127,16 +127,6 @@ pub enum Error {
         /// The partial file.
         file: PathBuf,
     },
-    /// The finished file could not be moved, or an unfinished one not removed.
-    #[error("{file}: could not {action}: {source}")]
-    Finish {
-        /// What was tried, as in "could not rename".
-        action: &'static str,
-        /// The partial file.
-        file: PathBuf,
-        /// The system's reason.
-        source: std::io::Error,
-    },
 }
 
 impl Error {

@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use oss_weights::packed::{Reader, SectionPlan, Writer};
-use oss_weights::{Container, Error, Fingerprint, Kind};
+use oss_weights::packed::{self, Reader, SectionPlan, Writer};
+use oss_weights::{Container, Data, Dtype, Error, Fingerprint, Kind, gguf};
 use xxhash_rust::xxh3::xxh3_64;
 
 const SOURCE: Fingerprint = Fingerprint(0x0123_4567_89ab_cdef);
@@ -126,6 +126,54 @@ fn a_container_tells_the_packed_file_and_serves_its_blobs() {
     assert!(error.ends_with("model.oss: no section mlp among 5"), "{error}");
     let other = Container::from_bytes("small", small_file(), Vec::new()).unwrap();
     assert_ne!(container.fingerprint(), other.fingerprint());
+}
+
+/// A packed file with one tensor of this plan and GGUF metadata, opened.
+fn with_tensor(format: &str, shape: &[u64], image: &[u8]) -> Result<Container, Error> {
+    let (_directory, path) = scratch();
+    let tensor = SectionPlan {
+        kind: packed::TENSOR.to_string(),
+        format: format.to_string(),
+        shape: shape.to_vec(),
+        ..plan("w", 2 * 34)
+    };
+    let plans = [tensor, SectionPlan::blob(packed::METADATA, image.len() as u64)];
+    let writer = Writer::create(&path, SOURCE, &plans).unwrap();
+    writer.section("w", &content(&plans[0])).unwrap();
+    writer.section(packed::METADATA, image).unwrap();
+    writer.finish().unwrap();
+    Container::open(&path)
+}
+
+#[test]
+fn tensors_and_metadata_kept_in_a_packed_file_are_served_as_such() {
+    let gguf = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/edge/edge.gguf");
+    let gguf = Container::open(&gguf).unwrap();
+    let image = gguf::metadata_image(gguf.metadata());
+    let container = with_tensor("Q8_0", &[2, 32], &image).unwrap();
+    let tensor = container.tensor("w").unwrap();
+    assert_eq!((tensor.info.dtype, tensor.info.shape.as_slice()), (Dtype::Q8_0, &[2, 32][..]));
+    assert_eq!(tensor.data, Data::Plain(&content(&plan("w", 68))));
+    let pairs = |c: &Container| {
+        c.metadata().iter().map(|(key, value)| (key.to_string(), value.clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(pairs(&container), pairs(&gguf));
+}
+
+#[test]
+fn tensors_and_metadata_in_a_packed_file_that_lie_are_refused() {
+    let image = gguf::metadata_image(&Default::default());
+    let error = |format, shape: &[u64], image: &[u8]| {
+        with_tensor(format, shape, image).unwrap_err().to_string()
+    };
+    let wrong = error("Q8_0", &[3, 32], &image);
+    assert!(wrong.contains("model.oss: tensor w: length: got 68, expected 102"), "{wrong}");
+    let wrong = error("Q8_0", &[1 << 40, 1 << 40], &image);
+    assert!(wrong.contains("tensor w: shape: got"), "{wrong}");
+    let wrong = error("Q9", &[2, 32], &image);
+    assert!(wrong.contains("tensor w: element type: got Q9, expected an element type"), "{wrong}");
+    let wrong = error("Q8_0", &[2, 32], &image[..20]);
+    assert!(wrong.contains("model.oss: metadata count at byte 16 ends early"), "{wrong}");
 }
 
 #[test]
@@ -259,6 +307,33 @@ fn a_file_that_died_before_its_renaming_is_renamed_or_replaced() {
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(&partial, bytes).unwrap();
     assert_eq!(finish(&plans()), 0);
+}
+
+#[test]
+fn a_goal_that_is_a_directory_is_named_and_the_partial_file_stays() {
+    let (_directory, path) = scratch();
+    std::fs::create_dir(&path).unwrap();
+    let finish = || {
+        let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+        write_rest(&writer);
+        writer.finish()
+    };
+    let error = finish().unwrap_err().to_string();
+    assert!(error.contains("model.oss.partial: could not rename: "), "{error}");
+    std::fs::remove_dir(&path).unwrap();
+    finish().unwrap();
+    check_all(&path);
+}
+
+#[test]
+fn a_partial_file_removed_by_others_is_an_error_even_beside_an_older_goal() {
+    let (_directory, path) = scratch();
+    Writer::create(&path, SOURCE, &[]).unwrap().finish().unwrap();
+    let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+    write_rest(&writer);
+    std::fs::remove_file(path.with_extension("oss.partial")).unwrap();
+    let error = writer.finish().unwrap_err().to_string();
+    assert!(error.contains("model.oss.partial: could not rename: "), "{error}");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use oss_weights::Container;
 use oss_weights::packed::Reader;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -27,10 +28,16 @@ fuzz_target!(|bytes: &[u8]| {
         let checksum = xxh3_64(&file[..120]);
         file[120..128].copy_from_slice(&checksum.to_le_bytes());
     }
-    let Ok(reader) = Reader::from_bytes("fuzz", file) else { return };
+    let Ok(reader) = Reader::from_bytes("fuzz", file.clone()) else { return };
     for section in reader.sections() {
         let bytes = reader.section(&section.name).expect("listed");
         assert_eq!(bytes.len() as u64, section.length);
     }
     let _damaged_or_not = reader.verify(|_, _| ());
+    if let Ok(container) = Container::from_bytes("fuzz", file, Vec::new()) {
+        for tensor in container.tensors() {
+            assert!(container.find(&tensor.name).is_some());
+        }
+        container.fingerprint();
+    }
 });

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use oss_memory::file::RandomAccess;
+use oss_memory::file::{self, RandomAccess};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::error::{Error, Result};
@@ -74,7 +74,7 @@ impl Writer {
     /// rename it, or it was renamed between our opening and our locking and is the goal by now: it
     /// must never be written to, unless with the same bytes.
     fn replace(&mut self) -> Result<()> {
-        remove(&self.partial)?;
+        file::remove(&self.partial)?;
         self.file = open_locked(&self.partial)?;
         self.start()
     }
@@ -250,7 +250,20 @@ impl Writer {
         self.file.sync()?;
         self.file.write_at(&self.header(false, xxh3_64(&table)).encode(), 0)?;
         self.file.sync()?;
-        rename(&self.partial, &self.goal)
+        if !self.was_renamed()? {
+            file::rename(&self.partial, &self.goal)?;
+        }
+        Ok(())
+    }
+
+    /// Whether another process, which had our complete file before we locked it, has renamed it.
+    fn was_renamed(&self) -> Result<bool> {
+        if self.partial.exists() || !self.goal.exists() {
+            return Ok(false);
+        }
+        let header = read_header(&RandomAccess::open_read_only(&self.goal)?)?;
+        let ours = self.layout.plan_checksum;
+        Ok(header.is_some_and(|header| !header.partial && header.plan_checksum == ours))
     }
 
     /// Gives up: removes the partial file.
@@ -258,7 +271,8 @@ impl Writer {
     /// # Errors
     /// When the system refuses.
     pub fn discard(self) -> Result<()> {
-        remove(&self.partial)
+        file::remove(&self.partial)?;
+        Ok(())
     }
 }
 
@@ -346,22 +360,4 @@ fn read_header(file: &RandomAccess) -> Result<Option<Header>> {
     let mut bytes = [0; HEADER_BYTES];
     file.read_at(&mut bytes, 0)?;
     Ok(Header::decode(file.path(), &bytes).ok())
-}
-
-fn rename(from: &Path, to: &Path) -> Result<()> {
-    match std::fs::rename(from, to) {
-        // Another process found our complete file before we locked it, and renamed it.
-        Err(source) if source.kind() == std::io::ErrorKind::NotFound && to.exists() => Ok(()),
-        Err(source) => Err(Error::Finish { action: "rename", file: from.to_path_buf(), source }),
-        Ok(()) => Ok(()),
-    }
-}
-
-fn remove(path: &Path) -> Result<()> {
-    match std::fs::remove_file(path) {
-        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-            Err(Error::Finish { action: "remove", file: path.to_path_buf(), source })
-        }
-        _ => Ok(()),
-    }
 }
