@@ -4,8 +4,12 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod check;
+mod ci;
 mod fetch;
+mod shell;
 mod synth;
+mod tidy;
 
 /// The chores of oss-engine.
 #[derive(Parser)]
@@ -17,6 +21,12 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Chore {
+    /// Checks the invariants of docs/architecture.md
+    Tidy,
+    /// Runs everything that must pass
+    Ci,
+    /// Runs a long check; the full run is recorded in benches/record
+    Check(check::Options),
     /// Writes a synthetic checkpoint
     Synth(synth::Options),
     /// Downloads a reference model and prints its path
@@ -28,6 +38,9 @@ enum Chore {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().chore {
+        Chore::Ci => ci::run(),
+        Chore::Check(options) => check::run(&options),
+        Chore::Tidy => tidy::run(),
         Chore::Synth(options) => synth::run(&options),
         Chore::Fetch { name } => fetch::run(&name),
     };

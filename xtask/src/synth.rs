@@ -84,6 +84,22 @@ fn dtype(name: &str) -> Result<Dtype> {
 }
 
 impl Options {
+    /// A shape in a format, everything else as by default.
+    pub(crate) fn new(shape: &str, format: Format, output: PathBuf) -> Options {
+        Options {
+            shape: shape.into(),
+            format,
+            dense: None,
+            head: None,
+            routing: Routing::Uniform,
+            seed: 1,
+            output,
+            layers: None,
+            tokenizer: None,
+            pre: "gpt-4o".into(),
+        }
+    }
+
     /// The type of the matrices outside the experts.
     pub(crate) fn dense(&self) -> Dtype {
         self.dense.unwrap_or(match self.format {

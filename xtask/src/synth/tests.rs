@@ -2,21 +2,6 @@ use oss_weights::{Container, Data};
 
 use super::*;
 
-fn options(shape: &str, format: Format, output: PathBuf) -> Options {
-    Options {
-        shape: shape.into(),
-        format,
-        dense: None,
-        head: None,
-        routing: Routing::Uniform,
-        seed: 1,
-        output,
-        layers: None,
-        tokenizer: None,
-        pre: "gpt-4o".into(),
-    }
-}
-
 #[test]
 fn every_family_and_format_opens_with_the_shape_it_was_asked_for() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -27,7 +12,7 @@ fn every_family_and_format_opens_with_the_shape_it_was_asked_for() {
         ("tiny-llama", Format::Safetensors, "model.embed_tokens.weight"),
     ] {
         let output = directory.path().join(format!("{shape}-{format:?}.gguf"));
-        let bytes = write(&options(shape, format, output.clone())).expect("written");
+        let bytes = write(&Options::new(shape, format, output.clone())).expect("written");
         let container = Container::open(&output).expect("opens");
         assert_eq!(container.tensors().map(|t| t.bytes() as u64).sum::<u64>(), bytes);
         let expected = Shape::named(shape).expect("a shape");
@@ -56,7 +41,7 @@ fn the_tensors_are_those_of_the_demo_model() {
     fs::write(&demo_gguf, oss_demo::GGUF).expect("a file");
     for (format, demo) in [(Format::Gguf, demo_gguf), (Format::Safetensors, demo_directory)] {
         let output = directory.path().join(format!("{format:?}.gguf"));
-        let mut options = options("tiny", format, output.clone());
+        let mut options = Options::new("tiny", format, output.clone());
         options.layers = Some(4);
         write(&options).expect("written");
         let names = |path: &Path| -> Vec<(String, usize)> {
@@ -85,7 +70,7 @@ fn a_seed_fixes_every_byte_and_another_seed_changes_them() {
     let directory = tempfile::tempdir().expect("a directory");
     let write_with = |name: &str, seed: u64| {
         let output = directory.path().join(name);
-        let mut options = options("tiny", Format::Gguf, output.clone());
+        let mut options = Options::new("tiny", Format::Gguf, output.clone());
         options.seed = seed;
         write(&options).expect("written");
         fs::read(output).expect("bytes")
@@ -99,7 +84,7 @@ fn a_seed_fixes_every_byte_and_another_seed_changes_them() {
 fn zipf_routing_biases_the_router_by_rank() {
     let directory = tempfile::tempdir().expect("a directory");
     let output = directory.path().join("zipf.gguf");
-    let mut options = options("tiny", Format::Gguf, output.clone());
+    let mut options = Options::new("tiny", Format::Gguf, output.clone());
     options.routing = Routing::Zipf;
     write(&options).expect("written");
     let container = Container::open(&output).expect("opens");
@@ -115,7 +100,7 @@ fn zipf_routing_biases_the_router_by_rank() {
 
 #[test]
 fn a_type_that_rows_do_not_fit_names_the_tensor() {
-    let mut options = options("tiny", Format::Gguf, PathBuf::from("unused"));
+    let mut options = Options::new("tiny", Format::Gguf, PathBuf::from("unused"));
     options.dense = Some(Dtype::Q4K);
     let error = write(&options).expect_err("rows of 64 are no blocks of 256").to_string();
     assert!(error.contains("token_embd.weight") && error.contains("64"), "{error}");

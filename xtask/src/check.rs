@@ -1,0 +1,227 @@
+//! The long checks: one row each, run at two scales, full runs recorded.
+
+use std::fs;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use serde_json::{Map, Value as Json, json};
+
+use crate::shell;
+use crate::tidy::root;
+
+mod fuzz;
+mod package;
+mod repro;
+mod resident;
+mod synth;
+
+/// How much of a check to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scale {
+    /// A minute or two: what CI runs.
+    Small,
+    /// Everything: what is recorded.
+    Full,
+}
+
+impl Scale {
+    /// One of two values.
+    fn pick<T>(self, small: T, full: T) -> T {
+        if self == Scale::Small { small } else { full }
+    }
+}
+
+/// What a check found, by name; for people and for the record.
+type Figures = Map<String, Json>;
+
+/// One check.
+pub(crate) struct Check {
+    pub(crate) name: &'static str,
+    what: &'static str,
+    small: &'static str,
+    full: &'static str,
+    /// What is missing on this machine, if anything.
+    pub(crate) missing: fn() -> Option<String>,
+    run: fn(Scale) -> Result<Figures>,
+}
+
+/// Every check, in the order in which CI runs them.
+pub(crate) const CHECKS: [Check; 5] = [
+    Check {
+        name: "synth",
+        what: "synthetic checkpoints of every shape are written and open again",
+        small: "two layers of the tiny shapes, all formats",
+        full: "the whole gpt-oss-20b file",
+        missing: || None,
+        run: synth::run,
+    },
+    Check {
+        name: "resident",
+        what: "a synthetic gpt-oss file loads and decodes within its memory",
+        small: "the tiny shape, 256 MB",
+        full: "gpt-oss-20b, 14 GB",
+        missing: resident::missing,
+        run: resident::run,
+    },
+    Check {
+        name: "package",
+        what: "crates package below 10 MB; a program outside builds against the packages and runs",
+        small: "all",
+        full: "all",
+        missing: || None,
+        run: package::run,
+    },
+    Check {
+        name: "repro",
+        what: "two release builds in different folders give identical bytes",
+        small: "the example embed",
+        full: "all examples",
+        missing: || None,
+        run: repro::run,
+    },
+    Check {
+        name: "fuzz",
+        what: "every fuzz target runs without a finding",
+        small: "5 seconds each",
+        full: "10 minutes each",
+        missing: fuzz::missing,
+        run: fuzz::run,
+    },
+];
+
+/// Which check to run.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The check; without it, they are listed
+    name: Option<String>,
+    /// At the scale of CI, without a record
+    #[arg(long)]
+    small: bool,
+}
+
+/// Runs one check, or lists all.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let Some(name) = &options.name else {
+        for Check { name, what, small, full, .. } in &CHECKS {
+            println!("{name:10} {what}\n{:10} small: {small}; full: {full}", "");
+        }
+        return Ok(());
+    };
+    let Some(check) = CHECKS.iter().find(|check| check.name == name) else {
+        let known: Vec<_> = CHECKS.iter().map(|check| check.name).collect();
+        bail!("no check `{name}`; there are {}", known.join(", "));
+    };
+    if let Some(missing) = (check.missing)() {
+        bail!("{name}: {missing}");
+    }
+    let scale = if options.small { Scale::Small } else { Scale::Full };
+    check.perform(scale)
+}
+
+impl Check {
+    /// Runs the check, prints its figures, and records them when it is a full run.
+    pub(crate) fn perform(&self, scale: Scale) -> Result<()> {
+        let start = Instant::now();
+        let mut figures = (self.run)(scale).with_context(|| format!("check {}", self.name))?;
+        let seconds = (start.elapsed().as_secs_f64() * 10.0).round() / 10.0;
+        figures.insert("seconds".to_owned(), json!(seconds));
+        for (name, value) in &figures {
+            println!("{}: {name}: {value}", self.name);
+        }
+        if scale == Scale::Full {
+            self.record(&figures)?;
+        }
+        Ok(())
+    }
+
+    fn record(&self, figures: &Figures) -> Result<()> {
+        let date = date();
+        let record = json!({
+            "check": self.name,
+            "what": self.what,
+            "scale": self.full,
+            "date": date,
+            "commit": commit(),
+            "machine": machine(),
+            "figures": figures,
+        });
+        let folder = root().join("benches/record");
+        fs::create_dir_all(&folder)?;
+        let path = folder.join(format!("{date}-check-{}.json", self.name));
+        fs::write(&path, serde_json::to_string_pretty(&record)? + "\n")?;
+        println!("recorded in {}", path.display());
+        Ok(())
+    }
+}
+
+/// The commit that is checked out, marked when files differ from it.
+fn commit() -> String {
+    let arguments = ["describe", "--always", "--dirty", "--abbrev=12"];
+    let described = shell::output(&mut shell::command("git", &arguments));
+    described.map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+}
+
+/// Processor, cores and memory.
+fn machine() -> Json {
+    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let field = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name));
+        line.and_then(|line| line.split_once(':')).map(|(_, value)| value.trim().to_owned())
+    };
+    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    json!({
+        "cpu": field(&cpu, "model name"),
+        "threads": threads,
+        "memory": field(&memory, "MemTotal"),
+    })
+}
+
+/// Today in UTC, as year-month-day.
+fn date() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (year, month, day) = civil(since.as_secs() / 86_400);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
+/// The date of a day counted from 1970-01-01.
+fn civil(mut days: u64) -> (u64, usize, u64) {
+    let mut year = 1970;
+    let leap =
+        |year: u64| year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
+    while days >= 365 + u64::from(leap(year)) {
+        days -= 365 + u64::from(leap(year));
+        year += 1;
+    }
+    let february = 28 + u64::from(leap(year));
+    let mut month = 0;
+    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
+        if days < length {
+            break;
+        }
+        days -= length;
+        month += 1;
+    }
+    (year, month + 1, days + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_become_dates() {
+        assert_eq!(civil(0), (1970, 1, 1));
+        assert_eq!(civil(11_016), (2000, 2, 29));
+        assert_eq!(civil(20_454), (2026, 1, 1));
+        assert_eq!(civil(20_453), (2025, 12, 31));
+    }
+
+    #[test]
+    fn an_unknown_check_lists_the_known_ones() {
+        let options = Options { name: Some("nothing".into()), small: true };
+        let error = run(&options).expect_err("no such check").to_string();
+        assert!(CHECKS.iter().all(|check| error.contains(check.name)), "{error}");
+    }
+}

@@ -1,0 +1,55 @@
+//! `check repro`: where a build stands does not show in its bytes.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
+
+use crate::check::{Figures, Scale};
+use crate::fetch::sha256;
+use crate::shell;
+use crate::tidy::root;
+
+/// Builds twice, in folders of different depth, and compares every program.
+pub(crate) fn run(scale: Scale) -> Result<Figures> {
+    let scratch = tempfile::tempdir()?;
+    let folders = ["one", "another/and/deeper"].map(|name| scratch.path().join(name));
+    for folder in &folders {
+        copy_tracked(folder)?;
+        let which = scale.pick(vec!["--example", "embed"], vec!["--examples"]);
+        let mut command = shell::cargo(&["build", "--release", "--locked", "-p", "oss-examples"]);
+        command.args(which).current_dir(folder).env("CARGO_TARGET_DIR", folder.join("target"));
+        shell::run(&mut command)?;
+    }
+    let mut figures = Figures::new();
+    let built = Path::new("target/release/examples");
+    for entry in fs::read_dir(folders[0].join(built))? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).context("a name in UTF-8")?;
+        // Cargo leaves each program under two names; the one with a hash and a dot file are not
+        // what is run.
+        if path.extension().is_some() || name.contains('-') {
+            continue;
+        }
+        let sums = [sha256(&path)?, sha256(&folders[1].join(built).join(name))?];
+        ensure!(sums[0] == sums[1], "{name} differs: sha256 {} and {}", sums[0], sums[1]);
+        figures.insert(format!("sha256 of {name}"), json!(sums[0]));
+    }
+    ensure!(!figures.is_empty(), "no program was built");
+    Ok(figures)
+}
+
+/// Copies what git tracks, as it stands in the working tree.
+fn copy_tracked(folder: &Path) -> Result<()> {
+    let list = shell::output(&mut shell::command("git", &["ls-files", "-z"]))?;
+    for name in list.split('\0').filter(|name| !name.is_empty()) {
+        let (from, to) = (root().join(name), folder.join(name));
+        if !from.is_file() {
+            continue;
+        }
+        fs::create_dir_all(to.parent().context("a file has a folder")?)?;
+        fs::copy(&from, &to).with_context(|| name.to_owned())?;
+    }
+    Ok(())
+}

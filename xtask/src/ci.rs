@@ -1,0 +1,89 @@
+//! Everything that must pass, in one command: what `.ci/run` runs and the README names.
+
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+
+use crate::check::{CHECKS, Scale};
+use crate::fetch;
+use crate::shell::{self, cargo};
+use crate::tidy;
+
+/// What became of each step.
+#[derive(Default)]
+struct Report {
+    lines: Vec<String>,
+    failed: usize,
+}
+
+impl Report {
+    /// Runs a step and notes its time; later steps run even if it fails.
+    fn step(&mut self, name: &str, work: impl FnOnce() -> Result<()>) {
+        println!("\n=== {name}");
+        let start = Instant::now();
+        let result = work();
+        let seconds = start.elapsed().as_secs_f64();
+        let line = match result {
+            Ok(()) => format!("passed   {seconds:6.1} s  {name}"),
+            Err(error) => {
+                self.failed += 1;
+                println!("{error:#}");
+                format!("FAILED   {seconds:6.1} s  {name}: {error}")
+            }
+        };
+        self.lines.push(line);
+    }
+
+    /// Notes a step that this machine cannot run.
+    fn not_run(&mut self, name: &str, why: &str) {
+        self.lines.push(format!("NOT RUN            {name}: {why}"));
+    }
+}
+
+/// Runs everything; an error when something failed.
+pub(crate) fn run() -> Result<()> {
+    let mut report = Report::default();
+    report.step("format", || shell::run(&mut cargo(&["fmt", "--all", "--check"])));
+    report.step("tidy", tidy::run);
+    report.step("clippy", || {
+        let lint = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
+        shell::run(&mut cargo(&lint))
+    });
+    let mut model = None;
+    report.step("fetch smollm2", || {
+        model = Some(fetch::fetch("smollm2")?);
+        Ok(())
+    });
+    report.step("test", || {
+        let mut command = cargo(&["test", "--workspace", "--locked", "--no-fail-fast"]);
+        if let Some(path) = &model {
+            command.env("OSS_SMOLLM2", path);
+        }
+        shell::run(&mut command)
+    });
+    report.step("documentation", || {
+        let mut command = cargo(&["doc", "--workspace", "--no-deps", "--locked"]);
+        shell::run(command.env("RUSTDOCFLAGS", "-D warnings"))
+    });
+    if shell::has("cargo", &["deny", "--version"]) {
+        report
+            .step("deny", || shell::run(&mut cargo(&["deny", "check", "--config", ".deny.toml"])));
+    } else {
+        report.not_run("deny", "needs cargo-deny: cargo install cargo-deny");
+    }
+    for check in &CHECKS {
+        let name = format!("check {} --small", check.name);
+        match (check.missing)() {
+            Some(missing) => report.not_run(&name, &missing),
+            None => report.step(&name, || check.perform(Scale::Small)),
+        }
+    }
+    println!("\n=== summary");
+    for line in &report.lines {
+        println!("{line}");
+    }
+    if report.failed > 0 {
+        bail!("{} of {} steps failed", report.failed, report.lines.len());
+    }
+    Ok(())
+}
