@@ -2,6 +2,8 @@
 //!
 //! A [`Container`] is a model's files as one list of named tensors. Headers are read and checked
 //! when it is opened; contents stay mapped and untouched until somebody reads a tensor's bytes.
+//! [`gguf::Writer`] and [`safetensors::Writer`] write files of any size as streams; [`packed`] is
+//! the project's own file, a table of named sections that is written in as many goes as it takes.
 //!
 //! ```
 //! use oss_weights::{Container, Data, Dtype, Kind, TensorPlan, safetensors};

@@ -362,7 +362,8 @@ proptest! {
 
     #[test]
     fn what_the_reference_writes_is_read(tensors in tensors()) {
-        let contents: Vec<(String, Vec<u8>)> = tensors.iter().enumerate().map(|(i, (dtype, shape))| {
+        let named = tensors.iter().enumerate();
+        let contents: Vec<(String, Vec<u8>)> = named.map(|(i, (dtype, shape))| {
             let bytes = shape.iter().product::<usize>() * dtype.block_bytes();
             (format!("t{i}"), vec![i as u8; bytes])
         }).collect();
