@@ -2,7 +2,9 @@
 //!
 //! Weights are read through maps ([`file::Map`]), results are written so that a crash cannot leave
 //! half a file ([`file::Writer`]), and large working memory comes straight from the system
-//! ([`Buffer`]).
+//! ([`Buffer`]) and is handed out in frames ([`Scratch`]) or extents ([`Extents`]). One [`Budget`]
+//! bounds it all, [`pressure`] tells when the system itself runs short, and [`placement`] lays
+//! memory over the nodes of a large machine.
 //!
 //! ```
 //! use oss_memory::{Buffer, Pages, file};
@@ -30,6 +32,8 @@
 //! - Errors name the path, what was got and what was expected.
 //! - A path that [`file::Writer`] writes holds the old file or the new one, never a part.
 //!
+//! - A [`Budget`] is never exceeded by a reservation; [`Extents`] never overlap.
+//!
 //! It knows no arithmetic and no file format.
 
 mod budget;
@@ -38,6 +42,8 @@ mod error;
 mod extents;
 pub mod file;
 mod os;
+pub mod placement;
+pub mod pressure;
 mod scratch;
 
 pub use budget::{Budget, Kind, Reservation};

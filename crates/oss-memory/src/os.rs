@@ -15,11 +15,11 @@ mod unix;
 #[cfg(not(unix))]
 pub use plain::page_size;
 #[cfg(not(unix))]
-pub(crate) use plain::{advise, clear, read_at, sync_directory, write_at};
+pub(crate) use plain::{advise, clear, lock, place, read_at, sync_directory, write_at};
 #[cfg(unix)]
 pub use unix::page_size;
 #[cfg(unix)]
-pub(crate) use unix::{advise, clear, read_at, sync_directory, write_at};
+pub(crate) use unix::{advise, clear, lock, place, read_at, sync_directory, write_at};
 
 /// Bytes of a huge page on the machines that have transparent ones.
 pub const HUGE_PAGE: usize = 2 << 20;
@@ -40,6 +40,15 @@ pub enum Advice {
     HugePage,
     /// Read it now; returns when it is resident (Linux 5.14).
     PopulateRead,
+}
+
+/// Where the pages of a range of memory come to lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Policy {
+    /// In turn on the nodes.
+    Interleave,
+    /// On the node while it has room, on others then.
+    Prefer,
 }
 
 /// Maps a whole file for reading.

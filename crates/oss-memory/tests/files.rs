@@ -132,3 +132,33 @@ fn a_buffer_is_zero_aligned_and_zero_again_after_release() {
     let error = Buffer::new(usize::MAX, Pages::Huge).expect_err("too much");
     assert!(matches!(error, Error::Memory { bytes: usize::MAX, .. }), "{error}");
 }
+
+#[test]
+fn locked_pages_read_the_same_and_the_range_is_checked() {
+    let directory = tempfile::tempdir().expect("directory");
+    let path = directory.path().join("weights");
+    fs::write(&path, [7; 9000]).expect("write");
+    let map = Map::open(&path).expect("map");
+    map.lock(10..5000).expect("a page may be locked by everyone");
+    assert_eq!(map.bytes(), [7; 9000]);
+    map.unlock(10..5000).expect("unlock");
+    assert!(matches!(map.lock(0..9001), Err(Error::Range { expected: 9000, .. })));
+}
+
+#[test]
+fn directories_are_made_listed_and_cleared() {
+    let directory = tempfile::tempdir().expect("directory");
+    let inner = directory.path().join("a/b");
+    file::create_directory(&inner).expect("create");
+    file::create_directory(&inner).expect("it may exist");
+    for name in ["2", "1"] {
+        fs::write(inner.join(name), name).expect("write");
+    }
+    assert_eq!(file::list(&inner).expect("list"), [inner.join("1"), inner.join("2")]);
+    assert!(file::remove(&inner.join("1")).expect("remove"));
+    assert!(!file::remove(&inner.join("1")).expect("gone already"));
+    assert!(
+        file::remove(&inner).expect_err("a directory").to_string().contains("could not remove")
+    );
+    assert!(file::list(&inner.join("absent")).is_err());
+}

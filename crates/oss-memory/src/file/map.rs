@@ -67,11 +67,36 @@ impl Map {
     /// When the range passes the end of the file, or the system does not know the advice (as
     /// `HugePage` for most file systems, and `PopulateRead` before Linux 5.14).
     pub fn advise(&self, range: Range<usize>, advice: Advice) -> Result<()> {
-        let expected = self.bytes().len();
-        let Some(bytes) = self.bytes().get(range.clone()) else {
-            return Err(Error::Range { path: self.inner.path.clone(), got: range, expected });
-        };
+        let bytes = self.part(range)?;
         os::advise(bytes, advice).map_err(Error::file("advise about", &self.inner.path))
+    }
+
+    /// Keeps the pages of `range` resident until [`Map::unlock`] or the end of the map.
+    ///
+    /// # Errors
+    /// When the range passes the end of the file, or the process may not lock so much
+    /// (`ulimit -l`).
+    pub fn lock(&self, range: Range<usize>) -> Result<()> {
+        let bytes = self.part(range)?;
+        os::lock(bytes, true).map_err(Error::file("lock in memory", &self.inner.path))
+    }
+
+    /// Lets the pages of `range` be dropped again.
+    ///
+    /// # Errors
+    /// When the range passes the end of the file, or the system refuses.
+    pub fn unlock(&self, range: Range<usize>) -> Result<()> {
+        let bytes = self.part(range)?;
+        os::lock(bytes, false).map_err(Error::file("unlock in memory", &self.inner.path))
+    }
+
+    fn part(&self, range: Range<usize>) -> Result<&[u8]> {
+        let expected = self.bytes().len();
+        self.bytes().get(range.clone()).ok_or_else(|| Error::Range {
+            path: self.inner.path.clone(),
+            got: range,
+            expected,
+        })
     }
 
     /// Checks that the file still has the length that was mapped.

@@ -5,7 +5,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use super::Advice;
+use super::{Advice, Policy};
 
 /// Positioned access moves the file's one position, so it happens under this lock.
 static POSITION: Mutex<()> = Mutex::new(());
@@ -43,4 +43,14 @@ pub(crate) fn write_at(mut file: &File, bytes: &[u8], offset: u64) -> io::Result
 /// Directories cannot be synchronised; the file system orders a rename by itself.
 pub(crate) fn sync_directory(_directory: &Path) -> io::Result<()> {
     Ok(())
+}
+
+/// Memory cannot be locked here.
+pub(crate) fn lock(_memory: &[u8], _locked: bool) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Memory cannot be placed here.
+pub(crate) fn place(_memory: &mut [u8], _policy: Policy, _nodes: &[usize]) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
 }

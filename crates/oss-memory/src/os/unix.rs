@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use super::Advice;
+use super::{Advice, Policy};
 
 /// Bytes of an ordinary page.
 pub fn page_size() -> usize {
@@ -82,4 +82,45 @@ pub(crate) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()>
 /// Makes a rename in `directory` survive a power cut.
 pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
+}
+
+/// Keeps the pages that hold `memory` resident, or lets them go again.
+pub(crate) fn lock(memory: &[u8], locked: bool) -> io::Result<()> {
+    let (start, len) = (memory.as_ptr().cast(), memory.len());
+    // SAFETY: the range is mapped, and locking changes no byte.
+    #[expect(unsafe_code, reason = "asks the system")]
+    let status =
+        unsafe { if locked { libc::mlock(start, len) } else { libc::munlock(start, len) } };
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Sets where the pages of `memory`, which begins on a page, come to lie when they are touched.
+#[cfg(target_os = "linux")]
+pub(crate) fn place(memory: &mut [u8], policy: Policy, nodes: &[usize]) -> io::Result<()> {
+    const BITS: usize = libc::c_ulong::BITS as usize;
+    const WORDS: usize = 1024 / BITS;
+    let mut mask: [libc::c_ulong; WORDS] = [0; WORDS];
+    for node in nodes {
+        let word = mask.get_mut(node / BITS).ok_or(io::ErrorKind::InvalidInput)?;
+        *word |= 1 << (node % BITS);
+    }
+    let mode = match policy {
+        Policy::Interleave => libc::MPOL_INTERLEAVE,
+        Policy::Prefer => libc::MPOL_PREFERRED,
+    };
+    // The kernel reads one bit fewer than it is told.
+    let bits = WORDS * BITS + 1;
+    let (start, len) = (memory.as_mut_ptr(), memory.len());
+    // SAFETY: the range is the caller's alone, the mask has the bits it is said to have, and the
+    // call changes no byte.
+    #[expect(unsafe_code, reason = "asks the system")]
+    let status =
+        unsafe { libc::syscall(libc::SYS_mbind, start, len, mode, mask.as_ptr(), bits, 0) };
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Memory cannot be placed here.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn place(_memory: &mut [u8], _policy: Policy, _nodes: &[usize]) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
 }

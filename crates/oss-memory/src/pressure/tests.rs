@@ -1,0 +1,92 @@
+//! Recorded systems, unfolded into a scratch folder.
+
+use std::fs;
+
+use tempfile::TempDir;
+
+use super::{Level, Pressure};
+
+const GROUP: &str = include_str!("../../tests/data/control_group.txt");
+const GIB: u64 = 1 << 30;
+
+/// Unfolds a record: lines of `path:content`, as `grep -r .` prints them.
+fn unfold(record: &str) -> TempDir {
+    let root = tempfile::tempdir().expect("folder");
+    for (path, content) in record.lines().filter_map(|line| line.split_once(':')) {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("folder");
+        let before = fs::read_to_string(&path).unwrap_or_default();
+        fs::write(&path, format!("{before}{content}\n")).expect("file");
+    }
+    root
+}
+
+/// The record with one file replaced.
+fn changed(path: &str, content: &str) -> Pressure {
+    let root = unfold(GROUP);
+    fs::write(root.path().join(path), content).expect("file");
+    Pressure::read_under(root.path()).expect("pressure")
+}
+
+const SERVICE: &str = "sys/fs/cgroup/system.slice/engine.service";
+
+#[test]
+fn the_smallest_limit_and_the_least_room_on_the_way_up_count() {
+    let root = unfold(GROUP);
+    let pressure = Pressure::read_under(root.path()).expect("pressure");
+    // The service may have 8 GiB (high), of which 5 are used and 2 of these are idle files; the
+    // slice may have 16 GiB, of which 14 are used and none is idle.
+    assert_eq!((pressure.limit, pressure.room), (Some(8 * GIB), Some(2 * GIB)));
+    assert_eq!((pressure.some_stalled, pressure.all_stalled), (Some(1.5), Some(0.25)));
+    assert_eq!((pressure.level(), pressure.shed_bytes()), (Level::Calm, 0));
+}
+
+#[test]
+fn little_room_or_long_stalls_raise_the_level() {
+    let used = |bytes: u64| changed(&format!("{SERVICE}/memory.current"), &bytes.to_string());
+    let tight = used(10 * GIB - GIB / 2);
+    assert_eq!((tight.room, tight.level()), (Some(GIB / 2), Level::Tight));
+    assert_eq!(tight.shed_bytes(), (8.0 * GIB as f64 * 0.10) as u64 - GIB / 2);
+    assert_eq!(used(12 * GIB).level(), Level::Critical);
+
+    let stalled = |some: &str, full: &str| {
+        let text =
+            format!("some avg10={some} avg60=0 total=1\nfull avg10={full} avg60=0 total=1\n");
+        changed(&format!("{SERVICE}/memory.pressure"), &text).level()
+    };
+    assert_eq!(stalled("9.9", "4.9"), Level::Calm);
+    assert_eq!(stalled("10.1", "4.9"), Level::Tight);
+    assert_eq!(stalled("50.0", "5.1"), Level::Critical);
+}
+
+#[test]
+fn a_machine_without_control_groups_goes_by_its_memory() {
+    let root = unfold(GROUP);
+    fs::remove_dir_all(root.path().join("sys")).expect("remove");
+    let pressure = Pressure::read_under(root.path()).expect("pressure");
+    assert_eq!((pressure.limit, pressure.room), (Some(64 * GIB), Some(32 * GIB)));
+    assert_eq!(pressure.some_stalled, Some(0.0));
+    let empty = tempfile::tempdir().expect("folder");
+    let silent = Pressure::read_under(empty.path()).expect("pressure");
+    assert_eq!((silent, silent.level()), (Pressure::default(), Level::Calm));
+}
+
+#[test]
+fn a_malformed_file_is_named_with_what_it_holds() {
+    for (path, content) in [
+        ("proc/meminfo", "MemTotal: many kB\n"),
+        ("sys/fs/cgroup/system.slice/memory.max", "some\n"),
+        ("sys/fs/cgroup/system.slice/engine.service/memory.pressure", "some avg60=0\n"),
+    ] {
+        let root = unfold(GROUP);
+        fs::write(root.path().join(path), content).expect("file");
+        let error = Pressure::read_under(root.path()).expect_err("malformed").to_string();
+        assert!(error.contains(path) && error.contains("got "), "{error}");
+    }
+}
+
+#[test]
+fn this_machine_can_be_read() {
+    let pressure = Pressure::read().expect("pressure");
+    assert!(pressure.room <= pressure.limit || pressure.limit.is_none(), "{pressure:?}");
+}
