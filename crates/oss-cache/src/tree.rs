@@ -344,3 +344,69 @@ impl Tree {
         path.reverse();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_chain_is_the_same_everywhere() {
+        // Part of the cold file's format: a change makes all files useless.
+        let tokens: Vec<u32> = (0..16).collect();
+        let first = chain(ROOT_HASH, &tokens);
+        let mut bytes = ROOT_HASH.to_le_bytes().to_vec();
+        bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
+        assert_eq!(first, xxhash_rust::xxh3::xxh3_64(&bytes) & HASH_MASK);
+        let second = chain(first, &[1, 2, 3]);
+        assert_eq!((first, second), (8_056_607_479_778_832_025, 2_137_685_005_178_380_539));
+        assert!(first >> 63 == 0 && second >> 63 == 0);
+    }
+
+    #[test]
+    fn a_block_is_found_after_its_own_parent_only() {
+        let mut tree = Tree::new(2, 1, 0);
+        let a = tree.insert(ROOT, &[1, 2]).unwrap();
+        let b = tree.insert(ROOT, &[3, 4]).unwrap();
+        let c = tree.insert(a, &[5, 6]).unwrap();
+        assert_eq!((tree.child(ROOT, &[1, 2]), tree.child(ROOT, &[3, 4])), (Some(a), Some(b)));
+        assert_eq!((tree.child(a, &[5, 6]), tree.child(b, &[5, 6])), (Some(c), None));
+        assert_eq!((tree.depth(c), tree.end(c), tree.ancestor(c, 1)), (2, 4, a));
+        let mut path = Vec::new();
+        tree.path(c, &mut path);
+        assert_eq!(path, [a, c]);
+        let tail = tree.insert(a, &[5]).unwrap();
+        assert_eq!(tree.end(tail), 3);
+        assert_eq!(tree.closest(a, &[5, 7], |_| true), Some((tail, 1)));
+        assert_eq!(tree.closest(a, &[5, 6], |_| true), Some((c, 2)));
+        assert_eq!(tree.closest(a, &[5, 6], |id| id != c), Some((tail, 1)));
+        assert_eq!(tree.closest(a, &[6], |_| true), None);
+        tree.remove(c);
+        assert_eq!((tree.child(a, &[5, 6]), tree.len()), (None, 3));
+        assert_eq!(tree.children(a).collect::<Vec<_>>(), [tail]);
+    }
+
+    #[test]
+    fn what_has_the_same_hash_but_other_tokens_is_not_taken_for_it() {
+        let mut tree = Tree::new(2, 1, 0);
+        let a = tree.insert(ROOT, &[1, 2]).unwrap();
+        // A collision cannot be had, so the table is told a lie.
+        let lie = chain(ROOT_HASH, &[3, 4]);
+        tree.by_hash.insert(lie, a);
+        assert_eq!(tree.child(ROOT, &[3, 4]), None);
+        assert_eq!(tree.insert(ROOT, &[3, 4]), None);
+    }
+
+    #[test]
+    fn resident_children_are_counted() {
+        let mut tree = Tree::new(2, 2, 0);
+        let a = tree.insert(ROOT, &[1, 2]).unwrap();
+        let b = tree.insert(a, &[3, 4]).unwrap();
+        tree.set_hot(b, 0, 7);
+        tree.set_hot(b, 1, 8);
+        assert_eq!((tree.node(a).resident_children, tree.node(b).resident), (1, 2));
+        assert_eq!(tree.set_hot(b, 0, NO_PAGE), 7);
+        assert_eq!(tree.node(a).resident_children, 1);
+        tree.set_hot(b, 1, NO_PAGE);
+        assert_eq!(tree.node(a).resident_children, 0);
+    }
+}

@@ -13,7 +13,7 @@ fn drive(groups: &[(&[usize], Option<usize>)], policy: PolicyKind, seed: u64) ->
     let cache = KvCache::with_options(shape(groups), &options).expect("a sound shape");
     let seeded = Seeded::new(seed);
     let mut run = Run { cache, plain: Vec::new(), seeded, reused: 0, refused: 0 };
-    for step in 0..2_000 {
+    for step in 0..1_200 {
         run.step();
         run.cache.validate().unwrap_or_else(|error| panic!("step {step}: {error}"));
         let every = step % 20 == 0;

@@ -6,6 +6,11 @@
 //! Huffman coded. Other contents work too, they just gain less; a page that does not shrink to
 //! 1 / [`LEAST_GAIN`] is refused.
 //!
+//! Measured on the keys and values that SmolLM2-135M computes for 512 tokens, on one core of a busy
+//! Xeon at 2.5 GHz: bf16 shrinks by 1.455 and restores at 1.11 GB/s (compression runs at 0.54
+//! GB/s). Pages of f16 (five exponent bits of sixteen), f32 and int8 do not reach the gain: they
+//! are refused and go straight to the file.
+//!
 //! ```text
 //! offset   bytes
 //! 0        128    code lengths of the 256 upper bytes, 4 bits each, the lower nibble first
