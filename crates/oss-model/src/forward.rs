@@ -75,8 +75,8 @@ pub fn forward(
 
     if last {
         page.show_residual(config.layers.len());
-        for (sequence, n) in batch.sequences() {
-            cache.commit(sequence, n);
+        for rows in batch.rows.chunk_by(|a, b| a.sequence == b.sequence) {
+            cache.commit_tokens(rows[0].sequence, rows.iter().map(|row| row.token));
         }
         state.keep_wanted(batch, hidden); //                                  hidden [wanted, hidden]
     }

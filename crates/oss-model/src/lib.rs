@@ -42,6 +42,7 @@
 mod arch;
 mod batch;
 mod block;
+mod catalog;
 mod config;
 mod error;
 mod forward;
@@ -63,4 +64,4 @@ pub use plan::{
 };
 pub use rope::Rope;
 pub use state::{Event, Probe, State};
-pub use weights::{ExpertGuard, Fused, Network, Progress, Stored, Weights};
+pub use weights::{ExpertGuard, Fused, Network, Progress, Stored, Weights, pack_to_file};

@@ -1,5 +1,6 @@
 //! A model file's configuration, wherever the format keeps it.
 
+use crate::catalog::Catalog;
 use crate::error::{Error, Result};
 use oss_weights::{Container, Kind};
 use serde_json::Value;
@@ -11,6 +12,7 @@ const MAX_LAYERS: usize = 4096;
 /// The configuration of a container: a JSON object beside it, or its own metadata.
 pub(crate) struct Source<'a> {
     pub(crate) container: &'a Container,
+    catalog: Catalog,
     json: Option<Value>,
     /// What GGUF keys of the architecture start with.
     prefix: String,
@@ -33,13 +35,15 @@ pub(crate) const fn field(json: &'static str, gguf: &'static str) -> Field {
 impl<'a> Source<'a> {
     pub(crate) fn new(container: &'a Container) -> Result<Self> {
         let path = container.path();
-        if container.kind() == Kind::Gguf {
-            let metadata = container.metadata();
+        let metadata = container.metadata();
+        // A packed file has metadata where it was made from GGUF.
+        if container.kind() == Kind::Gguf || !metadata.is_empty() {
             let Some(architecture) = metadata.string("general.architecture")? else {
                 return Err(metadata.missing("general.architecture").into());
             };
             let prefix = architecture.to_owned();
-            return Ok(Self { container, json: None, prefix });
+            let catalog = Catalog::of(container)?;
+            return Ok(Self { container, catalog, json: None, prefix });
         }
         let wrong = |got: String| Error::Field {
             path: path.to_owned(),
@@ -52,11 +56,22 @@ impl<'a> Source<'a> {
         if !json.is_object() {
             return Err(wrong("something else".to_owned()));
         }
-        Ok(Self { container, json: Some(json), prefix: String::new() })
+        let catalog = Catalog::of(container)?;
+        Ok(Self { container, catalog, json: Some(json), prefix: String::new() })
     }
 
     pub(crate) fn path(&self) -> &Path {
         self.container.path()
+    }
+
+    /// The dimensions of a tensor, packed or not.
+    pub(crate) fn tensor_shape(&self, name: &str) -> Result<&[usize]> {
+        Ok(self.catalog.get(self.container, name)?.1)
+    }
+
+    /// Whether the model has a tensor of that name, packed or not.
+    pub(crate) fn has_tensor(&self, name: &str) -> bool {
+        self.tensor_shape(name).is_ok()
     }
 
     /// Whether the names are those of GGUF.

@@ -1,24 +1,28 @@
 //! A model's weights, packed for the kernels.
 //!
 //! Loading has two steps: the plan becomes a layout (which matrix lies where), then all matrices
-//! are packed into one buffer in parallel, layer by layer, and the pages of the source are handed
-//! back, so that no layer is resident twice.
+//! are packed into one buffer in parallel, section by section, and the pages of the source are
+//! handed back, so that no section is resident twice. The same layout describes a packed file,
+//! which is mapped instead: nothing is read before it is used.
 
 mod layout;
 mod pack;
+mod packed_file;
+mod storage;
 mod vectors;
 
 pub(crate) use vectors::numbers;
 
 use crate::config::Config;
 use crate::error::Result;
-use crate::plan::{FeedForwardPlan, LayerPlan, ModelPlan};
+use crate::plan::{FeedForwardPlan, LayerPlan, MatrixPlan, ModelPlan};
 use layout::Layout;
-use oss_memory::Buffer;
 use oss_quant::{Matrix, Packing};
-use oss_weights::Container;
+use oss_weights::{Container, Kind};
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
+use storage::Storage;
 
 /// What loading reports: bytes packed so far, of how many.
 pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
@@ -28,6 +32,9 @@ pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
 pub struct Stored {
     /// Its format and size.
     pub packing: Packing,
+    /// The section of the layout.
+    section: usize,
+    /// Where it begins there.
     start: usize,
 }
 
@@ -65,7 +72,7 @@ impl Fused {
 /// The weights of a model.
 pub struct Weights {
     container: Arc<Container>,
-    storage: Buffer,
+    storage: Storage,
     pub(crate) embedding: Embedding,
     pub(crate) norm: Vec<f32>,
     pub(crate) head: Fused,
@@ -116,7 +123,7 @@ pub struct Network {
 }
 
 impl Weights {
-    /// Packs what the plan lists.
+    /// Packs what the plan lists, or maps it where the container is a packed file.
     ///
     /// # Errors
     /// When a tensor is missing, has another shape or an unusable type, or memory is refused.
@@ -126,32 +133,21 @@ impl Weights {
         plan: &ModelPlan,
         progress: Option<Progress<'_>>,
     ) -> Result<Self> {
-        let mut layout = Layout::new(&container);
-        let hidden = config.hidden_dim;
-        let mut layers = Vec::with_capacity(plan.layers.len());
-        for (layer, config_of_layer) in plan.layers.iter().zip(&config.layers) {
-            let inner = config_of_layer.feed_forward.inner_dim();
-            layers.push(layer_weights(&mut layout, config, layer, inner)?);
-            layout.end_section();
-        }
-        let head = plan.head.as_ref().unwrap_or(&plan.embedding);
-        let head = layout
-            .matrix(&crate::plan::MatrixPlan::one(head.clone(), config.vocabulary), hidden)?;
-        layout.end_section();
-        let norm = vectors::read(&container, &plan.norm)?;
-        let embedding = match plan.head {
-            None => Embedding::Tied,
-            Some(_) => Embedding::Tensor(plan.embedding.clone()),
+        let (layout, parts) = arrange(&container, config, plan)?;
+        let storage = match container.kind() {
+            Kind::Packed => Storage::mapped(&layout)?,
+            Kind::Gguf | Kind::Safetensors => pack::to_memory(&layout, progress)?,
         };
-        vectors::check_embedding(&container, &plan.embedding, (config.vocabulary, hidden))?;
-        let storage = pack::pack(&container, &layout, progress)?;
+        drop(layout);
+        let Parts { embedding, norm, head, layers } = parts;
         Ok(Self { container, storage, embedding, norm, head, layers })
     }
 
     /// A packed matrix.
     #[must_use]
     pub fn matrix(&self, stored: &Stored) -> Matrix<'_> {
-        let bytes = &self.storage[stored.start..][..stored.packing.bytes()];
+        let section = self.storage.section(&self.container, stored.section);
+        let bytes = &section[stored.start..][..stored.packing.bytes()];
         Matrix { packing: stored.packing, bytes }
     }
 
@@ -169,10 +165,10 @@ impl Weights {
         }
     }
 
-    /// Bytes of packed matrices in memory.
+    /// Bytes of packed matrices.
     #[must_use]
     pub fn packed_bytes(&self) -> usize {
-        self.storage.len()
+        self.storage.bytes()
     }
 
     /// Bytes that one token's forward pass and head read: all dense matrices once, and `top`
@@ -232,7 +228,68 @@ impl<'a> ExpertGuard<'a> {
     }
 }
 
-fn layer_weights(
+/// What a layout is for: everything but the packed bytes.
+struct Parts {
+    embedding: Embedding,
+    norm: Vec<f32>,
+    head: Fused,
+    layers: Vec<LayerWeights>,
+}
+
+/// Gives every matrix its place: first what every token needs, then the experts layer by layer.
+fn arrange<'a>(
+    container: &'a Container,
+    config: &Config,
+    plan: &ModelPlan,
+) -> Result<(Layout<'a>, Parts)> {
+    let mut layout = Layout::new(container)?;
+    let hidden = config.hidden_dim;
+    layout.begin("dense".to_owned());
+    let mut layers = Vec::with_capacity(plan.layers.len());
+    for (plan, layer) in plan.layers.iter().zip(&config.layers) {
+        layers.push(dense_weights(&mut layout, config, plan, layer.feed_forward.inner_dim())?);
+    }
+    let head = plan.head.as_ref().unwrap_or(&plan.embedding);
+    let head = layout.matrix(&MatrixPlan::one(head.clone(), config.vocabulary), hidden)?;
+    for (index, (plan, layer)) in plan.layers.iter().zip(&mut layers).enumerate() {
+        let FeedForwardPlan::Experts(plan) = &plan.feed_forward else { continue };
+        let FeedForwardWeights::Experts(weights) = &mut layer.feed_forward else { continue };
+        let inner = config.layers[index].feed_forward.inner_dim();
+        layout.begin(format!("experts.{index}"));
+        for network in &plan.experts {
+            let gate_up = layout.matrix(&network.gate_up, hidden)?;
+            let down = layout.matrix(&network.down, inner)?;
+            weights.experts.push(Network { gate_up, down });
+        }
+    }
+    let norm = vectors::read(container, &plan.norm)?;
+    let embedding = match plan.head {
+        None => Embedding::Tied,
+        Some(_) => {
+            vectors::check_embedding(container, &plan.embedding, (config.vocabulary, hidden))?;
+            Embedding::Tensor(plan.embedding.clone())
+        }
+    };
+    Ok((layout, Parts { embedding, norm, head, layers }))
+}
+
+/// Writes a container's model as a packed file, whole or not at all; a call that was interrupted is
+/// continued by the next.
+///
+/// # Errors
+/// When the model is not supported, a tensor is missing or wrong, or the file cannot be written.
+pub fn pack_to_file(
+    container: &Container,
+    path: &Path,
+    progress: Option<Progress<'_>>,
+) -> Result<()> {
+    let (config, plan) = crate::arch::describe(container)?;
+    let (layout, _) = arrange(container, &config, &plan)?;
+    pack::to_file(&layout, path, progress)
+}
+
+/// A layer without its experts' matrices.
+fn dense_weights(
     layout: &mut Layout<'_>,
     config: &Config,
     plan: &LayerPlan,
@@ -260,16 +317,7 @@ fn layer_weights(
                 gate_up_bias: optional(&plan.gate_up_bias)?,
                 down_bias: optional(&plan.down_bias)?,
                 router: layout.matrix(&plan.router, hidden)?,
-                experts: plan
-                    .experts
-                    .iter()
-                    .map(|network| {
-                        Ok(Network {
-                            gate_up: layout.matrix(&network.gate_up, hidden)?,
-                            down: layout.matrix(&network.down, inner)?,
-                        })
-                    })
-                    .collect::<Result<_>>()?,
+                experts: Vec::with_capacity(plan.experts.len()),
             }),
         },
     })

@@ -164,3 +164,18 @@ fn safetensors_and_gguf_of_the_same_weights_give_the_same_bits() {
         }
     }
 }
+
+#[test]
+fn a_packed_file_of_either_format_gives_the_same_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    for (n, source) in ["demo.gguf", ".", "edge/edge.gguf", "edge"].into_iter().enumerate() {
+        let path = folder.path().join(format!("{n}.oss"));
+        let container = Container::open(&data(source)).unwrap();
+        oss_model::pack_to_file(&container, &path, None).unwrap();
+        let sample: Vec<u32> = (0..60).map(|i| i * 41 % 300).collect();
+        let want = Runner::new(&data(source), Setting::fast()).logits(&sample, 60);
+        let got = Runner::new(&path, Setting::fast()).logits(&sample, 60);
+        assert!(got.iter().zip(&want).all(|(a, b)| a.to_bits() == b.to_bits()), "{source}");
+        Container::open(&path).unwrap().packed().unwrap().verify(|_, _| ()).unwrap();
+    }
+}

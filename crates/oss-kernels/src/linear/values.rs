@@ -34,7 +34,7 @@ impl<F: CodeFormat> Kernel for Values<'_, '_, F> {
             let (group, rows) = walk.tile(place);
             match place.n {
                 4 if S::REGISTERS >= 4 => {
-                    store_tile(s, tile::<S, F, 4>(s, product, group, rows), walk.out(place))
+                    store_tile(s, tile::<S, F, 4>(s, product, group, rows), walk.out(place));
                 }
                 _ => store_tile(s, tile::<S, F, 1>(s, product, group, rows), walk.out(place)),
             }

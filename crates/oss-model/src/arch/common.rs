@@ -46,7 +46,7 @@ pub(super) fn shape(source: &Source<'_>, embedding: &str) -> Result<Shape> {
     }
     let epsilon = source.required_number(EPSILON)?;
     // The vocabulary is as long as the embedding; a configuration may say it too.
-    let vocabulary = match source.container.tensor(embedding)?.info.shape[..] {
+    let vocabulary = match *source.tensor_shape(embedding)? {
         [rows, _] => rows,
         _ => 0,
     };

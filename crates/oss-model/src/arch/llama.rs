@@ -33,12 +33,12 @@ pub(super) fn describe(source: &Source<'_>) -> Result<(Config, ModelPlan)> {
         layers: vec![layer; n_layers],
     };
     let tied = if source.is_gguf() {
-        source.container.find(&names.head()).is_none()
+        !source.has_tensor(&names.head())
     } else {
         source.flag(field("tie_word_embeddings", ""))?.unwrap_or(false)
     };
     let biased = source.flag(field("attention_bias", "attention_bias"))?.unwrap_or(false)
-        || (source.is_gguf() && source.container.find("blk.0.attn_q.bias").is_some());
+        || (source.is_gguf() && source.has_tensor("blk.0.attn_q.bias"));
     let plan = ModelPlan {
         embedding: names.embedding(),
         norm: VectorPlan::one(names.norm(), shape.hidden_dim),

@@ -1,6 +1,7 @@
 //! Which packed matrix lies where.
 
 use super::{Fused, Stored};
+use crate::catalog::Catalog;
 use crate::error::{Error, Result};
 use crate::plan::{MatrixPlan, Rows};
 use oss_quant::{Dtype, Packing};
@@ -53,26 +54,39 @@ impl JobSource {
     }
 }
 
-/// The matrices of a model, in the order in which they lie in memory.
-pub(super) struct Layout<'a> {
-    container: &'a Container,
+/// A run of matrices that lie together and move together.
+pub(super) struct SectionLayout {
+    /// Unique in the model.
+    pub(super) name: String,
     pub(super) jobs: Vec<Job>,
-    /// Where sections (layers) end in `jobs`.
-    pub(super) sections: Vec<usize>,
     pub(super) bytes: usize,
 }
 
+/// The matrices of a model, in the order in which they lie in memory.
+pub(super) struct Layout<'a> {
+    container: &'a Container,
+    catalog: Catalog,
+    pub(super) sections: Vec<SectionLayout>,
+}
+
 impl<'a> Layout<'a> {
-    pub(super) const fn new(container: &'a Container) -> Self {
-        Self { container, jobs: Vec::new(), sections: Vec::new(), bytes: 0 }
+    /// An empty layout over the tensors of a container.
+    pub(super) fn new(container: &'a Container) -> Result<Self> {
+        Ok(Self { container, catalog: Catalog::of(container)?, sections: Vec::new() })
     }
 
     pub(super) const fn container(&self) -> &'a Container {
         self.container
     }
 
-    pub(super) fn end_section(&mut self) {
-        self.sections.push(self.jobs.len());
+    /// What the container's tensors were before they were packed.
+    pub(super) const fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    /// Begins a section: matrices go to the last one begun.
+    pub(super) fn begin(&mut self, name: String) {
+        self.sections.push(SectionLayout { name, jobs: Vec::new(), bytes: 0 });
     }
 
     /// Gives a matrix its place; `cols` is what its tensors must have.
@@ -142,16 +156,17 @@ impl<'a> Layout<'a> {
             tensor: source.tensors()[0].to_owned(),
             source: error,
         })?;
-        let stored = Stored { packing, start: self.bytes };
-        self.bytes = (self.bytes + packing.bytes()).next_multiple_of(ALIGNMENT);
-        self.jobs.push(Job { stored: stored.clone(), source });
+        let number = self.sections.len() - 1;
+        let section = &mut self.sections[number];
+        let stored = Stored { packing, section: number, start: section.bytes };
+        section.bytes = (section.bytes + packing.bytes()).next_multiple_of(ALIGNMENT);
+        section.jobs.push(Job { stored: stored.clone(), source });
         Ok(stored)
     }
 
     /// A tensor's type, once its shape is found to hold the rows.
     fn dtype(&self, rows: &Rows, cols: usize) -> Result<Dtype> {
-        let tensor = self.container.tensor(&rows.tensor)?;
-        let shape = &tensor.info.shape;
+        let (dtype, shape) = self.catalog.get(self.container, &rows.tensor)?;
         let (last, outer) = shape
             .split_last()
             .map_or((0, 0), |(last, outer)| (*last, outer.iter().product::<usize>()));
@@ -168,6 +183,6 @@ impl<'a> Layout<'a> {
                 expected: format!("{needed} rows of {cols}"),
             });
         }
-        Ok(tensor.info.dtype)
+        Ok(dtype)
     }
 }

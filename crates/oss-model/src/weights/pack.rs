@@ -1,55 +1,126 @@
-//! Packing all matrices into one buffer, in parallel.
+//! Packing matrices in parallel, into memory or into a packed file.
 
-use super::Progress;
-use super::layout::{Job, Layout};
+use super::layout::{Job, Layout, SectionLayout};
+use super::storage::Storage;
+use super::{Progress, packed_file};
 use crate::error::{Error, Result};
 use oss_memory::{Buffer, Pages};
 use oss_quant::Row;
 use oss_weights::{Container, Data, Tensor};
 use rayon::prelude::*;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Groups of 16 rows that one task packs.
 const TASK_GROUPS: usize = 16;
+/// Sections begin at multiples of a huge page.
+const SECTION_ALIGNMENT: usize = 2 << 20;
 
-pub(super) fn pack(
-    container: &Container,
-    layout: &Layout<'_>,
-    progress: Option<Progress<'_>>,
-) -> Result<Buffer> {
-    let mut storage = Buffer::new(layout.bytes, Pages::Huge)?;
-    let done = AtomicU64::new(0);
-    let report = |bytes: usize| {
-        let sum = done.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
-        if let Some(progress) = progress {
-            progress(sum, layout.bytes as u64);
-        }
-    };
-    let mut first = 0;
-    for &end in &layout.sections {
-        let jobs = &layout.jobs[first..end];
-        for job in jobs {
-            let packing = job.stored.packing;
-            let bytes = &mut storage[job.stored.start..][..packing.bytes()];
-            let tensors = Tensors::of(container, job)?;
-            bytes.par_chunks_mut(packing.group_bytes() * TASK_GROUPS).enumerate().try_for_each(
-                |(task, out)| {
-                    for (i, group) in out.chunks_exact_mut(packing.group_bytes()).enumerate() {
-                        tensors.pack(task * TASK_GROUPS + i, group)?;
-                    }
-                    report(out.len());
-                    Ok::<(), Error>(())
-                },
-            )?;
-        }
-        for job in jobs {
-            for tensor in job.source.tensors() {
-                container.release(tensor);
-            }
-        }
-        first = end;
+/// Counts packed bytes.
+struct Report<'a> {
+    done: AtomicU64,
+    total: u64,
+    progress: Option<Progress<'a>>,
+}
+
+impl<'a> Report<'a> {
+    fn new(layout: &Layout<'_>, progress: Option<Progress<'a>>) -> Self {
+        let jobs = layout.sections.iter().flat_map(|section| &section.jobs);
+        let total = jobs.map(|job| job.stored.packing.bytes() as u64).sum();
+        Self { done: AtomicU64::new(0), total, progress }
     }
-    Ok(storage)
+
+    fn add(&self, bytes: usize) {
+        let done = self.done.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
+        if let Some(progress) = self.progress {
+            progress(done, self.total);
+        }
+    }
+}
+
+/// Packs all sections into one buffer, and hands the source's pages back section by section, so
+/// that no section is resident twice.
+pub(super) fn to_memory(layout: &Layout<'_>, progress: Option<Progress<'_>>) -> Result<Storage> {
+    let report = Report::new(layout, progress);
+    let mut starts = Vec::new();
+    let mut end = 0;
+    for section in &layout.sections {
+        starts.push(end);
+        end = (end + section.bytes).next_multiple_of(SECTION_ALIGNMENT);
+    }
+    let mut buffer = Buffer::new(end, Pages::Huge)?;
+    for (section, start) in layout.sections.iter().zip(&starts) {
+        let bytes = &mut buffer[*start..][..section.bytes];
+        for job in &section.jobs {
+            let out = &mut bytes[job.stored.start..][..job.stored.packing.bytes()];
+            pack_job(layout.container(), job, out, &report)?;
+        }
+        release(layout.container(), section);
+    }
+    Ok(Storage::Memory { buffer, starts })
+}
+
+/// Packs all sections into a file, which appears at `path` whole or not at all; what an earlier
+/// call wrote before it was interrupted is kept.
+pub(super) fn to_file(
+    layout: &Layout<'_>,
+    path: &Path,
+    progress: Option<Progress<'_>>,
+) -> Result<()> {
+    let report = Report::new(layout, progress);
+    let container = layout.container();
+    let blobs = packed_file::blobs(container, layout.catalog())?;
+    let kept = packed_file::kept_tensors(layout);
+    let writer = packed_file::create(layout, path, &blobs, &kept)?;
+    for (name, bytes) in &blobs {
+        if !writer.is_complete(name) {
+            writer.section(name, bytes)?;
+        }
+    }
+    for name in &kept {
+        if !writer.is_complete(name) {
+            writer.section(name, packed_file::plain(container, name)?)?;
+        }
+    }
+    for section in &layout.sections {
+        if writer.is_complete(&section.name) {
+            section.jobs.iter().for_each(|job| report.add(job.stored.packing.bytes()));
+            continue;
+        }
+        let mut out = writer.begin(&section.name);
+        let mut written = 0;
+        for job in &section.jobs {
+            out.append(&vec![0; job.stored.start - written])?;
+            let mut bytes = vec![0; job.stored.packing.bytes()];
+            pack_job(container, job, &mut bytes, &report)?;
+            out.append(&bytes)?;
+            written = job.stored.start + bytes.len();
+        }
+        out.append(&vec![0; section.bytes - written])?;
+        out.finish()?;
+        release(container, section);
+    }
+    Ok(writer.finish()?)
+}
+
+fn release(container: &Container, section: &SectionLayout) {
+    for job in &section.jobs {
+        for tensor in job.source.tensors() {
+            container.release(tensor);
+        }
+    }
+}
+
+fn pack_job(container: &Container, job: &Job, out: &mut [u8], report: &Report<'_>) -> Result<()> {
+    let group_bytes = job.stored.packing.group_bytes();
+    let tensors = Tensors::of(container, job)?;
+    out.par_chunks_mut(group_bytes * TASK_GROUPS).enumerate().try_for_each(|(task, out)| {
+        for (i, group) in out.chunks_exact_mut(group_bytes).enumerate() {
+            tensors.pack(task * TASK_GROUPS + i, group)?;
+        }
+        report.add(out.len());
+        Ok(())
+    })
 }
 
 /// A job with its tensors looked up.
