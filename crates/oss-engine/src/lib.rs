@@ -1,1 +1,91 @@
-//! oss-engine
+//! Runs gpt-oss and Llama models on CPUs: one handle, any number of requests.
+//!
+//! [`Engine::load`] opens a GGUF file or a safetensors folder. [`Engine::generate`] answers one
+//! request; [`Engine::submit`] hands one over and returns its [`Stream`] of [`Event`]s. All requests
+//! of an engine run together on one step thread: each step of the model takes the next token of
+//! every answer and a piece of the prompts that wait.
+//!
+//! ```
+//! use oss_engine::{ChatRequest, Engine, Event, Request, text::chat::Message};
+//!
+//! # fn main() -> oss_engine::Result<()> {
+//! let engine = Engine::from_bytes(oss_demo::GGUF)?;
+//!
+//! let story = engine.generate(Request::text("Once upon a time").max_tokens(40).greedy())?;
+//! assert!(story.text.starts_with(", there was a little"));
+//!
+//! let chat = ChatRequest::new(vec![Message::user("What is 17 + 25?")]);
+//! let mut answer = String::new();
+//! for event in engine.submit(Request::chat(chat).greedy())? {
+//!     if let Event::Text(text) = event {
+//!         answer.push_str(&text);
+//!     }
+//! }
+//! assert_eq!(answer, "17 + 25 = 42");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The rooms
+//! - [`Request`] says what to continue ([`Prompt`], [`ChatRequest`]), how to draw ([`Sampling`]),
+//!   when to stop, and what may come ([`Constraint`]).
+//! - [`Stream`] is an iterator and a `futures_core::Stream`; dropping it cancels the request.
+//! - [`Session`] keeps keys and values between the turns of a conversation.
+//! - [`EngineOptions`] are the choices made once; [`Metrics`] tell what happened.
+//! - [`Text`] is a model's tokenizer and chat format, without its weights.
+//!
+//! # Invariants
+//! - **The same request with the same seed gives the same tokens**: alone or among others, in a
+//!   session or not, on any number of threads, whatever the size of the chunks.
+//! - Names of control tokens in a text from outside never become control tokens.
+//! - A consumer that is slow, or gone, holds nobody else up; a failed request fails alone, a
+//!   panicking step fails only the requests that were in it.
+//! - No async runtime is started and no global state is set.
+//!
+//! # What it does not do
+//! It speaks no HTTP, prints nothing, and compiles no grammars: a [`Constraint`] is the place for
+//! one.
+#![forbid(unsafe_code)]
+
+mod budget;
+mod chat;
+mod constraint;
+mod engine;
+mod error;
+mod event;
+mod fault;
+mod metrics;
+mod options;
+mod output;
+mod prepare;
+mod request;
+mod sampling;
+mod session;
+mod step;
+mod stop;
+mod stream;
+mod text_side;
+
+pub use chat::{ChatRequest, ToolChoice};
+pub use constraint::Constraint;
+pub use engine::Engine;
+pub use error::{Error, Result};
+pub use event::{Completion, End, Event, Finish, Timing, Token, Usage};
+#[cfg(feature = "fault-injection")]
+pub use fault::Fault;
+pub use metrics::{Histogram, MemoryUse, Metrics, PageUse};
+pub use options::{EngineOptions, LoadProgress};
+pub use request::{Prompt, Request};
+pub use sampling::Sampling;
+pub use session::Session;
+pub use stream::Stream;
+pub use text_side::Text;
+
+pub use oss_kernels::Activation;
+pub use oss_model as model;
+pub use oss_quant::kv::KvFormat;
+pub use oss_sampler::{Dry, Mask, Report};
+pub use oss_simd::Isa;
+pub use oss_text as text;
+pub use oss_threads::{Team, TeamOptions};
+pub use oss_weights as weights;

@@ -1,0 +1,91 @@
+//! Chats: conversations in, typed events out, whatever the model's format is.
+
+pub(crate) mod harmony;
+pub(crate) mod template;
+
+use oss_text::chat::{Message, Tool};
+use oss_text::harmony::{Effort, Tokens};
+use oss_text::{Special, Tokenizer};
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+
+/// Whether the model calls tools.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ToolChoice {
+    /// The model decides.
+    #[default]
+    Auto,
+    /// It does not know the tools.
+    None,
+    /// It has to call this function (in the harmony format).
+    Function(String),
+}
+
+/// A conversation to answer.
+///
+/// ```
+/// use oss_engine::{ChatRequest, text::{chat::Message, harmony::Effort}};
+/// let chat = ChatRequest {
+///     reasoning_effort: Some(Effort::Low),
+///     ..ChatRequest::new(vec![Message::user("What is 2 + 2?")])
+/// };
+/// assert!(chat.tools.is_empty());
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ChatRequest {
+    /// The messages, the last one mostly the user's or a tool's.
+    pub messages: Vec<Message>,
+    /// The tools that the model may call.
+    pub tools: Vec<Tool>,
+    /// Whether it calls them.
+    pub tool_choice: ToolChoice,
+    /// How long the model shall think, where it can.
+    pub reasoning_effort: Option<Effort>,
+    /// Today, such as `2025-06-28`, for formats that tell the model; `None` leaves it out. The
+    /// engine reads no clock for it: the same request is the same prompt.
+    pub date: Option<String>,
+    /// Who the model is told to be, in the harmony format; `None`: what it was trained with.
+    pub identity: Option<String>,
+    /// Further variables of the chat template, such as `enable_thinking`.
+    pub template_variables: Map<String, Value>,
+}
+
+impl ChatRequest {
+    /// A conversation without tools.
+    #[must_use]
+    pub fn new(messages: Vec<Message>) -> Self {
+        Self { messages, ..Self::default() }
+    }
+
+    /// The tools that the model is told of.
+    pub(crate) fn offered_tools(&self) -> &[Tool] {
+        if self.tool_choice == ToolChoice::None { &[] } else { &self.tools }
+    }
+
+    /// The function that has to be called.
+    pub(crate) fn forced_function(&self) -> Result<Option<&str>> {
+        let ToolChoice::Function(name) = &self.tool_choice else { return Ok(None) };
+        match self.tools.iter().any(|tool| tool.function.name == *name) {
+            true => Ok(Some(name)),
+            false => Err(Error::Option {
+                field: "tool_choice",
+                got: name.clone(),
+                expected: "the name of one of the tools".to_owned(),
+            }),
+        }
+    }
+
+    /// The beginning of a call of the forced function, to put after `<|start|>assistant`; nothing
+    /// where none is forced.
+    pub(crate) fn forced_header(&self, tokenizer: &Tokenizer, tokens: Tokens) -> Vec<u32> {
+        let ToolChoice::Function(name) = &self.tool_choice else { return Vec::new() };
+        let text = |text: &str| tokenizer.encode(text, Special::AsText);
+        let mut ids = vec![tokens.channel];
+        ids.extend(text(&format!("commentary to=functions.{name} ")));
+        ids.push(tokens.constrain);
+        ids.extend(text("json"));
+        ids.push(tokens.message);
+        ids
+    }
+}

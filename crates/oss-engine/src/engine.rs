@@ -1,0 +1,277 @@
+//! The engine: a handle to a step thread.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::{fmt, panic, thread};
+
+use oss_cache::KvCache;
+use oss_model::{Config, LoadOptions, Model};
+use oss_simd::Isa;
+use oss_threads::{Team, topology};
+use oss_weights::Container;
+
+use crate::budget;
+use crate::error::{Error, Result};
+use crate::event::{Completion, Event};
+use crate::metrics::{Metrics, Recorder};
+use crate::options::EngineOptions;
+use crate::prepare::{self, Prepared};
+use crate::request::Request;
+use crate::session::Session;
+use crate::step::{Command, Scheduler, Setup};
+use crate::stream::Stream;
+use crate::text_side::Text;
+
+/// A model ready to answer: load it once, clone the handle freely, ask from any thread.
+///
+/// The last handle or stream that goes ends the step thread; requests that run then end as closed.
+#[derive(Clone)]
+pub struct Engine {
+    inner: Arc<Inner>,
+}
+
+/// What all handles and streams of an engine share.
+pub(crate) struct Inner {
+    pub(crate) model: Arc<Model>,
+    pub(crate) text: Text,
+    pub(crate) limits: Limits,
+    pub(crate) recorder: Arc<Recorder>,
+    /// Requests that wait, those on their way included.
+    pub(crate) waiting: Arc<AtomicUsize>,
+    commands: Sender<Command>,
+    next_request: AtomicU64,
+    next_session: AtomicU64,
+    thread: OnceLock<JoinHandle<()>>,
+}
+
+/// What requests are held against.
+pub(crate) struct Limits {
+    pub(crate) context_len: usize,
+    pub(crate) queue: usize,
+    pub(crate) stream_events: usize,
+}
+
+impl Engine {
+    /// Loads a model: a GGUF file, a safetensors file, or a folder with safetensors.
+    ///
+    /// # Errors
+    /// When the files cannot be read, the model is not supported, or memory is refused.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self> {
+        Self::load_with(path, EngineOptions::default())
+    }
+
+    /// Loads a model with options.
+    ///
+    /// # Errors
+    /// As [`Engine::load`], and when an option is out of its range.
+    pub fn load_with(path: impl AsRef<Path>, options: EngineOptions) -> Result<Self> {
+        Self::from_container(Arc::new(Container::open(path.as_ref())?), options)
+    }
+
+    /// Loads a GGUF model that lies in memory, such as one inside the program.
+    ///
+    /// # Errors
+    /// As [`Engine::load`].
+    pub fn from_bytes(gguf: &'static [u8]) -> Result<Self> {
+        Self::from_bytes_with(gguf, EngineOptions::default())
+    }
+
+    /// Loads a GGUF model that lies in memory, with options.
+    ///
+    /// # Errors
+    /// As [`Engine::load_with`].
+    pub fn from_bytes_with(gguf: &'static [u8], options: EngineOptions) -> Result<Self> {
+        let container = Container::from_bytes("model in memory", gguf, Vec::new())?;
+        Self::from_container(Arc::new(container), options)
+    }
+
+    /// Loads a model from files that are already open.
+    ///
+    /// # Errors
+    /// As [`Engine::load_with`].
+    pub fn from_container(container: Arc<Container>, options: EngineOptions) -> Result<Self> {
+        options.check()?;
+        let text = Text::from_container(&container)?;
+        let isa = match options.isa {
+            Some(isa) => isa,
+            None => Isa::detect()?,
+        };
+        let progress = options.progress.clone();
+        let load = LoadOptions {
+            isa,
+            activation: options.activation,
+            kv_format: options.kv_format,
+            progress: progress.as_deref().map(|progress| progress as oss_model::Progress<'_>),
+        };
+        let model = Arc::new(Model::load(container, load)?);
+        let team = match &options.team {
+            Some(team) => team.clone(),
+            None => Team::new(options.threads.unwrap_or_else(topology::default_threads))?,
+        };
+        let own = model.config.context_len;
+        let context_len = options.context_len.map_or(own, |asked| asked.min(own));
+        let cache_bytes = budget::cache_bytes(&model, &options, context_len)?;
+        let cache = KvCache::new(model.cache_shape(), cache_bytes)?;
+        let limits = Limits {
+            context_len,
+            queue: options.queue_limit,
+            stream_events: options.stream_events,
+        };
+        Self::start(Setup::new(model, team, cache, cache_bytes, options), text, limits)
+    }
+
+    /// Starts the step thread.
+    fn start(setup: Setup, text: Text, limits: Limits) -> Result<Self> {
+        let (commands, receiver) = std::sync::mpsc::channel();
+        let (model, recorder) = (setup.model.clone(), setup.recorder.clone());
+        let waiting = setup.waiting.clone();
+        let run = move || Scheduler::new(setup, receiver).run();
+        let builder = thread::Builder::new().name("oss-step".to_owned());
+        let handle = builder.spawn(run).map_err(Error::Spawn)?;
+        let inner = Inner {
+            model,
+            text,
+            limits,
+            recorder,
+            waiting,
+            commands,
+            next_request: AtomicU64::new(0),
+            next_session: AtomicU64::new(0),
+            thread: OnceLock::from(handle),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Hands a request over and returns its events.
+    ///
+    /// # Errors
+    /// When the request cannot be served: a prompt that is empty or too long, options out of
+    /// range, no tokenizer or chat format, or [`Error::Overloaded`].
+    pub fn submit(&self, request: Request) -> Result<Stream> {
+        self.submit_in(request, None)
+    }
+
+    /// Answers a request and waits for the end.
+    ///
+    /// # Errors
+    /// As [`Engine::submit`], and what ended the request before its end.
+    pub fn generate(&self, request: Request) -> Result<Completion> {
+        self.submit(request)?.collect_all()
+    }
+
+    /// Answers a request and shows every event as it comes.
+    ///
+    /// # Errors
+    /// As [`Engine::generate`].
+    pub fn generate_with(&self, request: Request, show: impl FnMut(&Event)) -> Result<Completion> {
+        self.submit(request)?.collect_with(show)
+    }
+
+    /// A conversation whose keys and values are kept between requests.
+    #[must_use]
+    pub fn session(&self) -> Session {
+        let id = self.inner.next_session.fetch_add(1, Ordering::Relaxed);
+        Session::new(self.clone(), id)
+    }
+
+    pub(crate) fn submit_in(&self, request: Request, session: Option<u64>) -> Result<Stream> {
+        let inner = &self.inner;
+        inner.claim_place()?;
+        let id = inner.next_request.fetch_add(1, Ordering::Relaxed);
+        let prepared = prepare::prepare(inner, request, id, session);
+        let Prepared { task, link, prompt_ids, seed } =
+            prepared.inspect_err(|_| inner.give_place_back())?;
+        let stream = Stream::new(link, inner.clone(), id, (prompt_ids, seed));
+        inner.recorder.lock().submitted += 1;
+        // A step thread that is gone drops the task, which ends the stream as closed.
+        let _sent = inner.commands.send(Command::Submit(task));
+        Ok(stream)
+    }
+
+    pub(crate) fn forget_session(&self, id: u64) {
+        let _sent = self.inner.commands.send(Command::Forget(id));
+    }
+
+    /// The text side of the model: tokenizer, chat format, defaults.
+    #[must_use]
+    pub fn text(&self) -> &Text {
+        &self.inner.text
+    }
+
+    /// The model's numbers.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.inner.model.config
+    }
+
+    /// The instruction set in use.
+    #[must_use]
+    pub fn isa(&self) -> Isa {
+        self.inner.model.isa
+    }
+
+    /// The longest sequence, prompt and answer together.
+    #[must_use]
+    pub fn context_len(&self) -> usize {
+        self.inner.limits.context_len
+    }
+
+    /// What the engine has done so far.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        Metrics {
+            queued: self.inner.waiting.load(Ordering::Relaxed),
+            ..self.inner.recorder.snapshot()
+        }
+    }
+}
+
+impl Inner {
+    /// Makes the step thread look around.
+    pub(crate) fn wake(&self) {
+        let _sent = self.commands.send(Command::Wake);
+    }
+
+    /// Takes a place in the queue.
+    fn claim_place(&self) -> Result<()> {
+        let expected = self.limits.queue;
+        let more = |waiting| (waiting < expected).then_some(waiting + 1);
+        match self.waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
+            Ok(_) => Ok(()),
+            Err(got) => {
+                self.recorder.lock().rejected += 1;
+                Err(Error::Overloaded { got, expected })
+            }
+        }
+    }
+
+    fn give_place_back(&self) {
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let _sent = self.commands.send(Command::Close);
+        if let Some(handle) = self.thread.take()
+            && handle.thread().id() != thread::current().id()
+            && let Err(panic) = handle.join()
+            && !thread::panicking()
+        {
+            panic::resume_unwind(panic);
+        }
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("model", &self.inner.model.config.architecture)
+            .field("isa", &self.inner.model.isa)
+            .field("context_len", &self.inner.limits.context_len)
+            .finish_non_exhaustive()
+    }
+}

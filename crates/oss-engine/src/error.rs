@@ -1,0 +1,157 @@
+//! What can go wrong between a file and an answer.
+
+use std::path::PathBuf;
+
+/// The errors of the engine; those of the crates below are sources.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A model's files cannot be read.
+    #[error(transparent)]
+    Weights(#[from] oss_weights::Error),
+    /// A model cannot be run, or a step of it failed.
+    #[error(transparent)]
+    Model(#[from] oss_model::Error),
+    /// A tokenizer or template cannot be built, or a chat cannot be rendered.
+    #[error(transparent)]
+    Text(#[from] oss_text::Error),
+    /// The cache of keys and values cannot be made, or has no page left.
+    #[error(transparent)]
+    Cache(#[from] oss_cache::Error),
+    /// A sampling option is out of its range, or a step's logits are no numbers.
+    #[error(transparent)]
+    Sampling(#[from] oss_sampler::Error),
+    /// Threads cannot be started.
+    #[error(transparent)]
+    Threads(#[from] oss_threads::Error),
+    /// The instruction set that was asked for is not here.
+    #[error(transparent)]
+    Isa(#[from] oss_simd::Error),
+    /// The system refused the step thread.
+    #[error("the step thread could not be started")]
+    Spawn(#[source] std::io::Error),
+    /// A file beside the model cannot be understood.
+    #[error("{path}: {file}: {reason}")]
+    SideFile {
+        /// The model.
+        path: PathBuf,
+        /// The file beside it.
+        file: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The model has no tokenizer, so that it takes and gives token ids alone.
+    #[error("{path}: got no tokenizer, expected {expected}")]
+    NoTokenizer {
+        /// The model.
+        path: PathBuf,
+        /// Where one could have been.
+        expected: &'static str,
+    },
+    /// The model has no chat template.
+    #[error("{path}: got no chat template, expected {expected}")]
+    NoChatTemplate {
+        /// The model.
+        path: PathBuf,
+        /// Where one could have been.
+        expected: &'static str,
+    },
+    /// The chat template cannot be used.
+    #[error("{path}: the chat template is not usable: {reason}")]
+    ChatTemplate {
+        /// The model.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// An option of the engine or a request is out of its range.
+    #[error("option {field}: got {got}, expected {expected}")]
+    Option {
+        /// The option's name.
+        field: &'static str,
+        /// Its value.
+        got: String,
+        /// What is allowed.
+        expected: String,
+    },
+    /// The request asks for something that this model or engine does not do.
+    #[error("{what} is not supported: got {got}, expected {expected}")]
+    Unsupported {
+        /// What it asks for.
+        what: &'static str,
+        /// Its value.
+        got: String,
+        /// What would work.
+        expected: String,
+    },
+    /// A prompt of no tokens.
+    #[error("prompt: got no tokens, expected at least 1")]
+    EmptyPrompt,
+    /// A prompt that leaves no room for an answer.
+    #[error("prompt: got {got} tokens, expected at most {expected}")]
+    PromptTooLong {
+        /// Tokens of the prompt.
+        got: usize,
+        /// The most that fit.
+        expected: usize,
+    },
+    /// A token that the model does not know.
+    #[error("token {index} of the prompt: got {got}, expected an id below {expected}")]
+    Token {
+        /// Its place in the prompt.
+        index: usize,
+        /// The id.
+        got: u32,
+        /// The size of the vocabulary.
+        expected: usize,
+    },
+    /// The budget does not hold what the engine needs.
+    #[error("memory budget: got {got} bytes, expected at least {expected} ({what})")]
+    Budget {
+        /// What does not fit.
+        what: &'static str,
+        /// The budget.
+        got: usize,
+        /// What is needed.
+        expected: usize,
+    },
+    /// The queue is full: try again later.
+    #[error("overloaded: got {got} queued requests, expected at most {expected}")]
+    Overloaded {
+        /// Requests that wait.
+        got: usize,
+        /// The limit.
+        expected: usize,
+    },
+    /// A constraint failed.
+    #[error("the constraint failed: {reason}")]
+    Constraint {
+        /// Its own words.
+        reason: String,
+    },
+    /// A step panicked: a bug. Its requests failed, the engine goes on.
+    #[error("a step panicked: {message}")]
+    Panicked {
+        /// The panic's message.
+        message: String,
+    },
+    /// The request ran out of its time before it ended.
+    #[error("the request's deadline passed")]
+    Expired,
+    /// An error that several requests of one step share.
+    #[error(transparent)]
+    Shared(std::sync::Arc<Error>),
+    /// The engine was closed before the request ended.
+    #[error("the engine is closed")]
+    Closed,
+}
+
+impl Error {
+    /// The error itself where nobody else holds it.
+    pub(crate) fn from_shared(error: std::sync::Arc<Error>) -> Error {
+        std::sync::Arc::try_unwrap(error).unwrap_or_else(Error::Shared)
+    }
+}
+
+/// A result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

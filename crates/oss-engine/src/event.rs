@@ -1,0 +1,233 @@
+//! What a request gives back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oss_sampler::Report;
+use oss_text::chat::{FunctionCall, Message, Role, ToolCall};
+
+use crate::error::{Error, Result};
+
+/// One step of an answer. Every answer ends with exactly one [`Event::End`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// The request has left the queue; so many prompt tokens need not be computed.
+    Admitted {
+        /// Tokens whose keys and values were at hand.
+        cached_tokens: usize,
+    },
+    /// The log-probabilities of the prompt's tokens after the first.
+    Prompt {
+        /// One a token.
+        logprobs: Vec<f32>,
+    },
+    /// A token was drawn, stop tokens included. The text that it completes follows as its own
+    /// event.
+    Token(Token),
+    /// The answer goes on with this text, never empty and never half a character.
+    Text(String),
+    /// A chat's reasoning goes on with this text.
+    Reasoning(String),
+    /// A chat's answer calls a tool.
+    ToolCallStart {
+        /// Which call of this answer, from 0.
+        index: usize,
+        /// The call's own name, for the result to repeat.
+        id: String,
+        /// The function.
+        name: String,
+    },
+    /// The arguments of a call go on with this text.
+    ToolCallArguments {
+        /// Which call.
+        index: usize,
+        /// The text.
+        delta: String,
+    },
+    /// The arguments of a call are complete.
+    ToolCallEnd {
+        /// Which call.
+        index: usize,
+    },
+    /// The answer is over.
+    End(End),
+}
+
+/// A token of the answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Token {
+    /// Its id.
+    pub id: u32,
+    /// Its log-probability, where asked for.
+    pub logprob: Option<f32>,
+    /// The most probable tokens at its place, where asked for, the best first.
+    pub top: Vec<(u32, f32)>,
+}
+
+/// How an answer ended.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Finish {
+    /// The model stopped, a stop text or token came, or the constraint was finished.
+    Stop,
+    /// The limit of tokens or the context's end was reached.
+    Length,
+    /// The model waits for the results of its tool calls.
+    ToolCalls,
+    /// The stream was dropped or cancelled.
+    Cancelled,
+    /// Something failed; [`Error::Expired`] where the deadline passed.
+    Failed(Arc<Error>),
+}
+
+impl Finish {
+    /// The name in the JSON contract.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::ToolCalls => "tool_calls",
+            Self::Cancelled => "cancelled",
+            Self::Failed(_) => "error",
+        }
+    }
+}
+
+/// Tokens of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Those of them that were not computed anew.
+    pub cached_tokens: usize,
+    /// Tokens drawn, the stop token included.
+    pub completion_tokens: usize,
+}
+
+/// Where a request's time went.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Timing {
+    /// From submission to the first step.
+    pub queue: Duration,
+    /// From the first step to the end of the prompt's last one.
+    pub prefill: Duration,
+    /// From submission to the first token; `None` where there was none.
+    pub first_token: Option<Duration>,
+    /// Between two tokens, on the mean; `None` before the second.
+    pub per_token: Option<Duration>,
+    /// From submission to the end.
+    pub total: Duration,
+}
+
+/// The end of an answer.
+#[derive(Clone, Debug)]
+pub struct End {
+    /// How it ended.
+    pub finish: Finish,
+    /// Tokens.
+    pub usage: Usage,
+    /// Time.
+    pub timing: Timing,
+    /// How varied the drawn tokens are.
+    pub report: Report,
+}
+
+/// A whole answer.
+#[derive(Clone, Debug)]
+pub struct Completion {
+    /// The prompt's tokens.
+    pub prompt_ids: Arc<[u32]>,
+    /// The seed of the draws.
+    pub seed: u64,
+    /// The drawn tokens.
+    pub tokens: Vec<Token>,
+    /// The answer's text.
+    pub text: String,
+    /// A chat's reasoning.
+    pub reasoning: String,
+    /// A chat's tool calls.
+    pub tool_calls: Vec<ToolCall>,
+    /// The log-probabilities of the prompt's tokens after the first, where asked for.
+    pub prompt_logprobs: Vec<f32>,
+    /// How it ended.
+    pub finish: Finish,
+    /// Tokens.
+    pub usage: Usage,
+    /// Time.
+    pub timing: Timing,
+    /// How varied the drawn tokens are.
+    pub report: Report,
+}
+
+impl Completion {
+    pub(crate) fn new(prompt_ids: Arc<[u32]>, seed: u64) -> Self {
+        Self {
+            prompt_ids,
+            seed,
+            tokens: Vec::new(),
+            text: String::new(),
+            reasoning: String::new(),
+            tool_calls: Vec::new(),
+            prompt_logprobs: Vec::new(),
+            finish: Finish::Cancelled,
+            usage: Usage::default(),
+            timing: Timing::default(),
+            report: Report::default(),
+        }
+    }
+
+    /// The ids of the drawn tokens.
+    #[must_use]
+    pub fn ids(&self) -> Vec<u32> {
+        self.tokens.iter().map(|token| token.id).collect()
+    }
+
+    /// The answer as a message to go on a conversation with.
+    #[must_use]
+    pub fn message(&self) -> Message {
+        let some = |text: &String| (!text.is_empty()).then(|| text.clone());
+        let content = match self.tool_calls.is_empty() {
+            true => Some(self.text.clone()),
+            false => some(&self.text),
+        };
+        Message {
+            content,
+            reasoning_content: some(&self.reasoning),
+            tool_calls: self.tool_calls.clone(),
+            ..Message::new(Role::Assistant, "")
+        }
+    }
+
+    /// Adds an event.
+    pub(crate) fn add(&mut self, event: Event) {
+        match event {
+            Event::Admitted { .. } | Event::ToolCallEnd { .. } => {}
+            Event::Prompt { logprobs } => self.prompt_logprobs = logprobs,
+            Event::Token(token) => self.tokens.push(token),
+            Event::Text(text) => self.text.push_str(&text),
+            Event::Reasoning(text) => self.reasoning.push_str(&text),
+            Event::ToolCallStart { id, name, .. } => {
+                let function = FunctionCall { name, arguments: String::new() };
+                self.tool_calls.push(ToolCall { id, kind: "function".to_owned(), function });
+            }
+            Event::ToolCallArguments { index, delta } => {
+                self.tool_calls[index].function.arguments.push_str(&delta);
+            }
+            Event::End(end) => {
+                let End { finish, usage, timing, report } = end;
+                (self.finish, self.usage, self.timing, self.report) =
+                    (finish, usage, timing, report);
+            }
+        }
+    }
+
+    /// The answer, or the error that ended it.
+    pub(crate) fn checked(mut self) -> Result<Self> {
+        match std::mem::replace(&mut self.finish, Finish::Cancelled) {
+            Finish::Failed(error) => Err(Error::from_shared(error)),
+            finish => Ok(Self { finish, ..self }),
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! What an engine has done: numbers always kept, read as a snapshot.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Buckets of a histogram.
+const BUCKETS: usize = 80;
+/// Buckets for each doubling.
+const PER_DOUBLING: f64 = 3.0;
+
+/// A histogram of positive numbers with buckets of equal ratio (three for each doubling).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Histogram {
+    /// The upper end of the first bucket.
+    first: f64,
+    counts: [u64; BUCKETS],
+    count: u64,
+    sum: f64,
+    max: f64,
+}
+
+impl Histogram {
+    /// An empty histogram whose first bucket ends at `first`.
+    const fn new(first: f64) -> Self {
+        Self { first, counts: [0; BUCKETS], count: 0, sum: 0.0, max: 0.0 }
+    }
+
+    pub(crate) fn record(&mut self, value: f64) {
+        let bucket = ((value / self.first).log2() * PER_DOUBLING).ceil().max(0.0) as usize;
+        self.counts[bucket.min(BUCKETS - 1)] += 1;
+        self.count += 1;
+        self.sum += value;
+        self.max = self.max.max(value);
+    }
+
+    /// How many numbers were recorded.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Their sum.
+    #[must_use]
+    pub fn sum(&self) -> f64 {
+        self.sum
+    }
+
+    /// The largest one; 0 where there is none.
+    #[must_use]
+    pub fn max(&self) -> f64 {
+        self.max
+    }
+
+    /// Their mean; 0 where there is none.
+    #[must_use]
+    pub fn mean(&self) -> f64 {
+        if self.count == 0 { 0.0 } else { self.sum / self.count as f64 }
+    }
+
+    /// The upper end of the bucket in which the quantile `q` (0 to 1) lies: at most 26 % above it.
+    #[must_use]
+    pub fn quantile(&self, q: f64) -> f64 {
+        let wanted = (q * self.count as f64).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        for (upper, count) in self.buckets() {
+            seen += count;
+            if seen >= wanted {
+                return upper.min(self.max);
+            }
+        }
+        self.max
+    }
+
+    /// The buckets' upper ends and counts, ascending.
+    pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
+        let upper = |bucket: usize| self.first * (bucket as f64 / PER_DOUBLING).exp2();
+        self.counts.iter().enumerate().map(move |(bucket, count)| (upper(bucket), *count))
+    }
+}
+
+/// Pages of the cache, of one group of layers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PageUse {
+    /// The group's window; `None`: full attention.
+    pub window: Option<usize>,
+    /// Pages that sequences hold.
+    pub in_use: usize,
+    /// Pages that could be had at once.
+    pub available: usize,
+    /// Bytes of a page.
+    pub page_bytes: usize,
+}
+
+/// Bytes by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// Packed weights.
+    pub weights: usize,
+    /// What keys and values may take.
+    pub cache_limit: usize,
+    /// What keys and values take.
+    pub cache: usize,
+    /// Scratch of the forward page.
+    pub scratch: usize,
+}
+
+/// A snapshot of an engine's numbers, counted since it was loaded.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Metrics {
+    /// Requests taken.
+    pub submitted: u64,
+    /// Requests refused because the queue was full.
+    pub rejected: u64,
+    /// Requests that ended by themselves.
+    pub completed: u64,
+    /// Requests cancelled.
+    pub cancelled: u64,
+    /// Requests that failed, those past their deadline included.
+    pub failed: u64,
+    /// Requests that wait now.
+    pub queued: usize,
+    /// Sequences that run now.
+    pub running: usize,
+    /// Sequences that gave up their pages for others and were computed anew later.
+    pub preempted: u64,
+    /// Prompt tokens computed, recomputed ones included.
+    pub prompt_tokens: u64,
+    /// Prompt tokens taken from earlier turns.
+    pub cached_tokens: u64,
+    /// Tokens drawn.
+    pub completion_tokens: u64,
+    /// Seconds of steps with prompt tokens in them.
+    pub prefill_seconds: f64,
+    /// Tokens drawn by steps without prompt tokens.
+    pub decode_tokens: u64,
+    /// Seconds of steps without prompt tokens in them.
+    pub decode_seconds: f64,
+    /// Seconds from submission to the first step.
+    pub queue_time: Histogram,
+    /// Seconds from submission to the first token.
+    pub first_token: Histogram,
+    /// Seconds between the tokens of a sequence.
+    pub inter_token: Histogram,
+    /// Seconds of a step.
+    pub step_time: Histogram,
+    /// Seconds of a step that the scheduler took, forward pass and head left out.
+    pub overhead: Histogram,
+    /// Rows of a step.
+    pub step_rows: Histogram,
+    /// Pages of the cache, by group of layers.
+    pub pages: Vec<PageUse>,
+    /// Bytes by kind.
+    pub memory: MemoryUse,
+    /// Time since the engine was loaded.
+    pub uptime: Duration,
+}
+
+impl Metrics {
+    /// Prompt tokens a second, over the steps that had any (they may have drawn tokens too).
+    #[must_use]
+    pub fn prefill_tokens_per_s(&self) -> f64 {
+        ratio(self.prompt_tokens, self.prefill_seconds)
+    }
+
+    /// Tokens drawn a second, over the steps that computed no prompt.
+    #[must_use]
+    pub fn decode_tokens_per_s(&self) -> f64 {
+        ratio(self.decode_tokens, self.decode_seconds)
+    }
+}
+
+fn ratio(count: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
+}
+
+/// The numbers as they are kept.
+pub(crate) struct Recorder {
+    metrics: Mutex<Metrics>,
+    since: Instant,
+}
+
+impl Recorder {
+    pub(crate) fn new() -> Self {
+        let seconds = || Histogram::new(10e-6);
+        let metrics = Metrics {
+            submitted: 0,
+            rejected: 0,
+            completed: 0,
+            cancelled: 0,
+            failed: 0,
+            queued: 0,
+            running: 0,
+            preempted: 0,
+            prompt_tokens: 0,
+            cached_tokens: 0,
+            completion_tokens: 0,
+            prefill_seconds: 0.0,
+            decode_tokens: 0,
+            decode_seconds: 0.0,
+            queue_time: seconds(),
+            first_token: seconds(),
+            inter_token: seconds(),
+            step_time: seconds(),
+            overhead: Histogram::new(1e-6),
+            step_rows: Histogram::new(1.0),
+            pages: Vec::new(),
+            memory: MemoryUse::default(),
+            uptime: Duration::ZERO,
+        };
+        Self { metrics: Mutex::new(metrics), since: Instant::now() }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Metrics> {
+        // Plain numbers: whatever panicked under the lock left them usable.
+        self.metrics.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn snapshot(&self) -> Metrics {
+        let uptime = self.since.elapsed();
+        Metrics { uptime, ..self.lock().clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_at_most_a_bucket_above_the_truth() {
+        let mut histogram = Histogram::new(1e-3);
+        (1..=1000).for_each(|i| histogram.record(f64::from(i) * 1e-3));
+        for q in [0.1, 0.5, 0.9, 0.99, 1.0] {
+            let (got, truth) = (histogram.quantile(q), q);
+            assert!(got >= truth * 0.999 && got <= truth * 1.26, "{q}: {got}");
+        }
+        assert_eq!(histogram.count(), 1000);
+        assert!((histogram.mean() - 0.5005).abs() < 1e-9);
+    }
+
+    #[test]
+    fn an_empty_histogram_and_extreme_numbers_are_fine() {
+        let mut histogram = Histogram::new(1.0);
+        assert_eq!(histogram.quantile(0.5), 0.0);
+        histogram.record(0.0);
+        histogram.record(1e30);
+        assert_eq!(histogram.count(), 2);
+        assert_eq!(histogram.quantile(1.0), histogram.buckets().last().unwrap().0.min(1e30));
+    }
+}

@@ -1,0 +1,118 @@
+//! How an engine is made.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use oss_kernels::Activation;
+use oss_quant::kv::KvFormat;
+use oss_simd::Isa;
+use oss_threads::Team;
+
+use crate::error::{Error, Result};
+
+/// Called while weights are packed, from several threads: bytes done, of how many.
+pub type LoadProgress = Arc<dyn Fn(u64, u64) + Send + Sync>;
+
+/// How an engine is made. The default suits one program that has the machine to itself.
+///
+/// `isa`, `activation` and `kv_format` decide the bits of the results; the others never do.
+#[derive(Clone)]
+pub struct EngineOptions {
+    /// A team of workers to share with other engines; `None`: the engine makes its own.
+    pub team: Option<Team>,
+    /// Threads of the engine's own team, the step thread included; `None`: one a physical core
+    /// that this process may use.
+    pub threads: Option<usize>,
+    /// The instruction set; `None`: the best one here, or what `OSS_ISA` names.
+    pub isa: Option<Isa>,
+    /// How activations meet weights.
+    pub activation: Activation,
+    /// How keys and values are stored.
+    pub kv_format: KvFormat,
+    /// The longest sequence, prompt and answer together; `None`: the model's own.
+    pub context_len: Option<usize>,
+    /// Bytes for keys and values; `None`: what [`EngineOptions::max_memory`] leaves, else enough
+    /// for eight full contexts but at most 2 GiB. Memory is taken as it is used.
+    pub cache_bytes: Option<usize>,
+    /// Bytes for weights, keys and values, and scratch together; `None`: no limit.
+    pub max_memory: Option<usize>,
+    /// The most rows (tokens of all sequences) in one step.
+    pub max_rows: usize,
+    /// The most prompt tokens in one step.
+    pub prefill_chunk: usize,
+    /// The most sequences that run at once; further requests wait.
+    pub max_sequences: usize,
+    /// How long a step may take while answers are streaming: prompts are cut into chunks that
+    /// keep to it.
+    pub max_step: Duration,
+    /// How many requests may wait; more are refused with [`Error::Overloaded`].
+    pub queue_limit: usize,
+    /// How many events a stream holds before its sequence pauses until they are taken.
+    pub stream_events: usize,
+    /// Told how loading goes on.
+    pub progress: Option<LoadProgress>,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            team: None,
+            threads: None,
+            isa: None,
+            activation: Activation::Int8,
+            kv_format: KvFormat::Bf16,
+            context_len: None,
+            cache_bytes: None,
+            max_memory: None,
+            max_rows: 128,
+            prefill_chunk: 128,
+            max_sequences: 32,
+            max_step: Duration::from_millis(500),
+            queue_limit: 256,
+            stream_events: 256,
+            progress: None,
+        }
+    }
+}
+
+impl EngineOptions {
+    pub(crate) fn check(&self) -> Result<()> {
+        let positive = [
+            ("max_rows", self.max_rows),
+            ("prefill_chunk", self.prefill_chunk),
+            ("max_sequences", self.max_sequences),
+            ("queue_limit", self.queue_limit),
+            ("stream_events", self.stream_events),
+            ("context_len", self.context_len.unwrap_or(1)),
+            ("threads", self.threads.unwrap_or(1)),
+        ];
+        match positive.iter().find(|(_, value)| *value == 0) {
+            None => Ok(()),
+            Some((field, _)) => {
+                let (got, expected) = ("0".to_owned(), "at least 1".to_owned());
+                Err(Error::Option { field, got, expected })
+            }
+        }
+    }
+}
+
+impl fmt::Debug for EngineOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineOptions")
+            .field("threads", &self.threads)
+            .field("isa", &self.isa)
+            .field("activation", &self.activation)
+            .field("kv_format", &self.kv_format)
+            .field("context_len", &self.context_len)
+            .field("cache_bytes", &self.cache_bytes)
+            .field("max_memory", &self.max_memory)
+            .field("max_rows", &self.max_rows)
+            .field("prefill_chunk", &self.prefill_chunk)
+            .field("max_sequences", &self.max_sequences)
+            .field("max_step", &self.max_step)
+            .field("queue_limit", &self.queue_limit)
+            .field("stream_events", &self.stream_events)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,82 @@
+//! From drawn tokens to the events that a consumer sees.
+
+use oss_text::{Decoder, Tokenizer};
+
+use crate::event::Event;
+use crate::stop::Stopper;
+
+/// Turns tokens into events, as the answer's format asks.
+pub(crate) trait Output: Send {
+    /// A token came; `true`: a stop text was found and the answer is over.
+    fn token(&mut self, id: u32, events: &mut Vec<Event>) -> bool;
+
+    /// A token came that ends the answer.
+    fn stop_token(&mut self, id: u32, events: &mut Vec<Event>);
+
+    /// The answer is over: what was held back is shown, unless a stop text ended it.
+    fn finish(&mut self, events: &mut Vec<Event>);
+
+    /// Whether the answer called tools.
+    fn calls_tools(&self) -> bool {
+        false
+    }
+}
+
+/// Text as it comes.
+pub(crate) struct Plain {
+    decoder: Decoder,
+    stopper: Stopper,
+    stopped: bool,
+}
+
+impl Plain {
+    pub(crate) fn new(tokenizer: &Tokenizer, stop: Vec<String>, show_control: bool) -> Self {
+        let decoder = match show_control {
+            true => Decoder::new(tokenizer),
+            false => Decoder::without_special(tokenizer),
+        };
+        Self { decoder, stopper: Stopper::new(stop), stopped: false }
+    }
+}
+
+impl Output for Plain {
+    fn token(&mut self, id: u32, events: &mut Vec<Event>) -> bool {
+        let (text, stopped) = self.stopper.push(&self.decoder.push(id));
+        self.stopped = stopped;
+        show(text, events);
+        stopped
+    }
+
+    fn stop_token(&mut self, _id: u32, _events: &mut Vec<Event>) {}
+
+    fn finish(&mut self, events: &mut Vec<Event>) {
+        if self.stopped {
+            return;
+        }
+        let (text, stopped) = self.stopper.push(&self.decoder.finish());
+        show(text, events);
+        if !stopped {
+            show(self.stopper.finish(), events);
+        }
+    }
+}
+
+/// Tokens alone, of a model without tokenizer.
+pub(crate) struct Silent;
+
+impl Output for Silent {
+    fn token(&mut self, _id: u32, _events: &mut Vec<Event>) -> bool {
+        false
+    }
+
+    fn stop_token(&mut self, _id: u32, _events: &mut Vec<Event>) {}
+
+    fn finish(&mut self, _events: &mut Vec<Event>) {}
+}
+
+/// Adds a text, unless it is empty.
+pub(crate) fn show(text: String, events: &mut Vec<Event>) {
+    if !text.is_empty() {
+        events.push(Event::Text(text));
+    }
+}

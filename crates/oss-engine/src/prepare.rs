@@ -1,0 +1,132 @@
+//! From a request to a task of the step thread; runs on the caller's thread.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::Instant;
+
+use oss_sampler::Sampler;
+use oss_text::Special;
+use oss_text::harmony::{Parser, Tokens};
+
+use crate::chat::ChatRequest;
+use crate::chat::harmony::HarmonyOutput;
+use crate::chat::template::TemplateOutput;
+use crate::engine::Inner;
+use crate::error::{Error, Result};
+use crate::event::Event;
+use crate::output::{Output, Plain, Silent};
+use crate::request::{Prompt, Request};
+use crate::step::{Ends, Task};
+use crate::stream::{Link, Producer};
+use crate::text_side::Text;
+
+/// A task, and the consumer's end of it.
+pub(crate) struct Prepared {
+    pub(crate) task: Box<Task>,
+    pub(crate) link: Arc<Link>,
+    pub(crate) prompt_ids: Arc<[u32]>,
+    pub(crate) seed: u64,
+}
+
+/// Reads the prompt and checks everything that can be checked before the first step.
+pub(crate) fn prepare(
+    inner: &Inner,
+    request: Request,
+    id: u64,
+    session: Option<u64>,
+) -> Result<Prepared> {
+    let text = &inner.text;
+    let submitted = Instant::now();
+    let ids = prompt_ids(text, &request.prompt)?;
+    let vocabulary = inner.model.config.vocabulary;
+    check_prompt(&ids, vocabulary, inner.limits.context_len)?;
+    let room = inner.limits.context_len - ids.len();
+    let seed = request.sampling.seed.unwrap_or_else(random_seed);
+    let options = request.sampling.over(text.defaults(), seed, request.logprobs);
+    let mut sampler = Sampler::new(options, vocabulary, request.choice)?;
+    sampler.prompt(&ids);
+    let (output, opening) = output(text, &request, id)?;
+    let fault = request.fault();
+    let mut stop_tokens = request.stop_tokens;
+    stop_tokens.extend(text.stops());
+    if request.ignore_stops {
+        stop_tokens.clear();
+    }
+    let ends = Ends { max_tokens: request.max_tokens.unwrap_or(room).min(room), stop_tokens };
+    let link = Link::new(inner.limits.stream_events);
+    let task = Task {
+        id,
+        priority: request.priority,
+        session,
+        prompt_len: ids.len(),
+        tokens: ids.clone(),
+        sequence: None,
+        ends,
+        sampler,
+        constraint: request.constraint,
+        output,
+        opening,
+        producer: Producer::new(link.clone()),
+        prompt_logprobs: request.prompt_logprobs.then(Vec::new),
+        fault,
+        deadline: request.deadline.map(|deadline| submitted + deadline),
+        clock: crate::step::Clock::new(submitted),
+        cached_tokens: 0,
+        span: tracing::info_span!("request", id, prompt_tokens = ids.len()),
+    };
+    Ok(Prepared { task: Box::new(task), link, prompt_ids: ids.into(), seed })
+}
+
+fn prompt_ids(text: &Text, prompt: &Prompt) -> Result<Vec<u32>> {
+    match prompt {
+        Prompt::Text(prompt) => text.encode(prompt, Special::AsText),
+        Prompt::Markup(prompt) => text.encode(prompt, Special::Parse),
+        Prompt::Tokens(ids) => Ok(ids.clone()),
+        Prompt::Chat(chat) => text.render(chat),
+    }
+}
+
+fn check_prompt(ids: &[u32], vocabulary: usize, context_len: usize) -> Result<()> {
+    if ids.is_empty() {
+        return Err(Error::EmptyPrompt);
+    }
+    if ids.len() > context_len {
+        return Err(Error::PromptTooLong { got: ids.len(), expected: context_len });
+    }
+    match ids.iter().position(|id| *id as usize >= vocabulary) {
+        None => Ok(()),
+        Some(index) => Err(Error::Token { index, got: ids[index], expected: vocabulary }),
+    }
+}
+
+/// Where the answer's tokens go, and the events that it begins with.
+fn output(text: &Text, request: &Request, id: u64) -> Result<(Box<dyn Output>, Vec<Event>)> {
+    let stop = request.stop.clone();
+    let tokenizer = match text.tokenizer() {
+        Ok(tokenizer) => tokenizer,
+        Err(_) if stop.is_empty() => return Ok((Box::new(Silent), Vec::new())),
+        Err(error) => return Err(error),
+    };
+    let Prompt::Chat(chat) = &request.prompt else {
+        let plain = Plain::new(tokenizer, stop, request.show_control_tokens);
+        return Ok((Box::new(plain), Vec::new()));
+    };
+    // Names of calls are unlike those of other engines and earlier runs.
+    let prefix = format!("call_{:08x}{id:x}_", RandomState::new().hash_one(id) as u32);
+    if !text.is_harmony() {
+        let tools = chat.offered_tools();
+        let output = TemplateOutput::new(tokenizer, tools, stop, prefix);
+        return Ok((Box::new(output), Vec::new()));
+    }
+    let mut output = HarmonyOutput::new(Parser::new(tokenizer)?, stop, prefix);
+    let header = |chat: &ChatRequest| -> Result<Vec<u32>> {
+        Ok(chat.forced_header(tokenizer, Tokens::of(tokenizer)?))
+    };
+    let opening = output.prime(&header(chat)?);
+    Ok((Box::new(output), opening))
+}
+
+/// A seed that nobody can foresee; the standard library seeds its hash maps by it.
+fn random_seed() -> u64 {
+    RandomState::new().hash_one(0_u64)
+}

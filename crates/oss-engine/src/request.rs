@@ -1,0 +1,161 @@
+//! What is asked of an engine.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::chat::ChatRequest;
+use crate::constraint::Constraint;
+use crate::fault::Fault;
+use crate::sampling::Sampling;
+
+/// What an answer continues.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Prompt {
+    /// A text from anywhere: names of control tokens in it are text.
+    Text(String),
+    /// A text that the program itself wrote, in which names of control tokens are control tokens.
+    Markup(String),
+    /// Tokens, as they are.
+    Tokens(Vec<u32>),
+    /// A conversation; its answer comes as typed events.
+    Chat(Box<ChatRequest>),
+}
+
+/// One request. Make it by [`Request::text`], [`Request::tokens`] or [`Request::chat`] and change
+/// what should differ.
+pub struct Request {
+    /// What the answer continues.
+    pub prompt: Prompt,
+    /// The most tokens of the answer; `None`: until the model stops or the context is full. 0
+    /// computes the prompt alone, for its log-probabilities.
+    pub max_tokens: Option<usize>,
+    /// How tokens are drawn.
+    pub sampling: Sampling,
+    /// Which of several answers to the same prompt with the same seed this is: others differ.
+    pub choice: u32,
+    /// The answer ends before the first of these texts; in chats only the visible answer counts.
+    pub stop: Vec<String>,
+    /// Tokens that end the answer, besides the model's own.
+    pub stop_tokens: Vec<u32>,
+    /// Whether the model's own stop tokens, and `stop_tokens`, are tokens as all others.
+    pub ignore_stops: bool,
+    /// Whether control tokens appear in the text of an answer that is not a chat's.
+    pub show_control_tokens: bool,
+    /// Reports each token's log-probability and those of so many best ones.
+    pub logprobs: Option<usize>,
+    /// Reports the log-probability of each prompt token after the first. The prompt is then
+    /// computed whole, whatever a session or cache has of it.
+    pub prompt_logprobs: bool,
+    /// Which tokens may come.
+    pub constraint: Option<Box<dyn Constraint>>,
+    /// Requests of higher priority are taken from the queue first.
+    pub priority: i32,
+    /// How long the request may take, from its submission; then it ends as expired.
+    pub deadline: Option<Duration>,
+    /// What goes wrong, for tests.
+    #[cfg(feature = "fault-injection")]
+    pub fault: Option<Fault>,
+}
+
+impl Request {
+    /// A request with every option at its default.
+    #[must_use]
+    pub fn new(prompt: Prompt) -> Self {
+        Self {
+            prompt,
+            max_tokens: None,
+            sampling: Sampling::default(),
+            choice: 0,
+            stop: Vec::new(),
+            stop_tokens: Vec::new(),
+            ignore_stops: false,
+            show_control_tokens: false,
+            logprobs: None,
+            prompt_logprobs: false,
+            constraint: None,
+            priority: 0,
+            deadline: None,
+            #[cfg(feature = "fault-injection")]
+            fault: None,
+        }
+    }
+
+    /// Continues a text.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::new(Prompt::Text(text.into()))
+    }
+
+    /// Continues tokens.
+    pub fn tokens(ids: impl Into<Vec<u32>>) -> Self {
+        Self::new(Prompt::Tokens(ids.into()))
+    }
+
+    /// Answers a conversation.
+    #[must_use]
+    pub fn chat(chat: ChatRequest) -> Self {
+        Self::new(Prompt::Chat(Box::new(chat)))
+    }
+
+    /// The same request with at most so many tokens.
+    #[must_use]
+    pub fn max_tokens(self, tokens: usize) -> Self {
+        Self { max_tokens: Some(tokens), ..self }
+    }
+
+    /// The same request, greedy: always the most probable token.
+    #[must_use]
+    pub fn greedy(mut self) -> Self {
+        self.sampling.temperature = Some(0.0);
+        self
+    }
+
+    /// The same request with a seed.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.sampling.seed = Some(seed);
+        self
+    }
+
+    /// The same request that ends before `text`.
+    #[must_use]
+    pub fn stop_at(mut self, text: impl Into<String>) -> Self {
+        self.stop.push(text.into());
+        self
+    }
+
+    /// The same request whose tokens a constraint chooses among.
+    #[must_use]
+    pub fn constrained(self, constraint: impl Constraint + 'static) -> Self {
+        Self { constraint: Some(Box::new(constraint)), ..self }
+    }
+
+    /// The same request with a fault to be injected.
+    #[cfg(feature = "fault-injection")]
+    #[must_use]
+    pub fn with_fault(self, fault: Fault) -> Self {
+        Self { fault: Some(fault), ..self }
+    }
+
+    /// What is to go wrong.
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        #[cfg(feature = "fault-injection")]
+        return self.fault;
+        #[cfg(not(feature = "fault-injection"))]
+        None
+    }
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("prompt", &self.prompt)
+            .field("max_tokens", &self.max_tokens)
+            .field("sampling", &self.sampling)
+            .field("stop", &self.stop)
+            .field("constraint", &self.constraint.is_some())
+            .field("priority", &self.priority)
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}

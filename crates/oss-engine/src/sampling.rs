@@ -1,0 +1,67 @@
+//! What a request says about sampling; the rest comes from the model's own files.
+
+use oss_sampler::{Dry, Options};
+
+/// How tokens are drawn, where it differs from the model's own generation configuration.
+///
+/// ```
+/// use oss_engine::Sampling;
+/// let sampling = Sampling { top_p: Some(0.9), seed: Some(7), ..Sampling::default() };
+/// assert_eq!(Sampling::greedy().temperature, Some(0.0));
+/// # let _ = sampling;
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sampling {
+    /// Divides the logits; 0 is greedy.
+    pub temperature: Option<f32>,
+    /// Keeps this many of the most probable tokens; 0 is off.
+    pub top_k: Option<usize>,
+    /// Keeps the most probable tokens that together have this probability; 1 is off.
+    pub top_p: Option<f32>,
+    /// Keeps tokens at least this times as probable as the best; 0 is off.
+    pub min_p: Option<f32>,
+    /// Locally typical sampling; 1 is off.
+    pub typical_p: Option<f32>,
+    /// Divides the logits of tokens that were there; 1 is off.
+    pub repetition_penalty: Option<f32>,
+    /// Subtracted once from the logits of tokens that were generated; 0 is off.
+    pub presence_penalty: Option<f32>,
+    /// Subtracted from a token's logit for each time that it was generated; 0 is off.
+    pub frequency_penalty: Option<f32>,
+    /// How many of the last tokens the penalties look at; 0 is all.
+    pub penalty_window: Option<usize>,
+    /// Penalises the continuation of repetitions.
+    pub dry: Option<Dry>,
+    /// Added to the logits of these tokens; −∞ forbids one.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// The seed of the draws; `None`: a new one for every request, which the stream tells.
+    pub seed: Option<u64>,
+}
+
+impl Sampling {
+    /// The most probable token, always.
+    #[must_use]
+    pub fn greedy() -> Self {
+        Self { temperature: Some(0.0), ..Self::default() }
+    }
+
+    /// The sampler's options: what is said here over the model's `defaults`.
+    pub(crate) fn over(&self, defaults: &Options, seed: u64, logprobs: Option<usize>) -> Options {
+        Options {
+            temperature: self.temperature.unwrap_or(defaults.temperature),
+            top_k: self.top_k.unwrap_or(defaults.top_k),
+            top_p: self.top_p.unwrap_or(defaults.top_p),
+            min_p: self.min_p.unwrap_or(defaults.min_p),
+            typical_p: self.typical_p.unwrap_or(defaults.typical_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(defaults.repetition_penalty),
+            presence_penalty: self.presence_penalty.unwrap_or(defaults.presence_penalty),
+            frequency_penalty: self.frequency_penalty.unwrap_or(defaults.frequency_penalty),
+            penalty_window: self.penalty_window.unwrap_or(defaults.penalty_window),
+            dry: self.dry.clone().unwrap_or_else(|| defaults.dry.clone()),
+            logit_bias: self.logit_bias.clone(),
+            logprobs: logprobs.is_some(),
+            top_logprobs: logprobs.unwrap_or(0),
+            seed,
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The step thread: takes requests, runs steps of all sequences together, hands out events.
+//!
+//! One turn of the loop is: take what came in, drop what was cancelled or is late, admit what
+//! waits, plan the rows of a step, run it. Nothing here decides bits: the forward page gives a row
+//! the same result in any batch and chunk, and a draw is a function of its logits, seed and
+//! position.
+
+mod admit;
+mod pace;
+mod plan;
+mod run;
+mod sessions;
+mod task;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::time::Instant;
+
+use oss_cache::KvCache;
+use oss_model::{Model, State};
+use oss_threads::Team;
+
+use crate::error::Error;
+use crate::event::Finish;
+use crate::metrics::{MemoryUse, PageUse, Recorder};
+use crate::options::EngineOptions;
+
+use self::pace::Pace;
+use self::plan::Plan;
+use self::sessions::Sessions;
+pub(crate) use self::task::{Clock, Ends, Task};
+
+/// What the step thread is told.
+pub(crate) enum Command {
+    /// A new request.
+    Submit(Box<Task>),
+    /// Something changed: a stream was cancelled, or has room again.
+    Wake,
+    /// A session is over.
+    Forget(u64),
+    /// No handle is left.
+    Close,
+}
+
+/// What a step thread is made of.
+pub(crate) struct Setup {
+    pub(crate) model: Arc<Model>,
+    pub(crate) recorder: Arc<Recorder>,
+    pub(crate) waiting: Arc<AtomicUsize>,
+    team: Team,
+    cache: KvCache,
+    cache_bytes: usize,
+    options: EngineOptions,
+}
+
+impl Setup {
+    pub(crate) fn new(
+        model: Arc<Model>,
+        team: Team,
+        cache: KvCache,
+        cache_bytes: usize,
+        options: EngineOptions,
+    ) -> Self {
+        let (recorder, waiting) = (Arc::new(Recorder::new()), Arc::default());
+        Self { model, recorder, waiting, team, cache, cache_bytes, options }
+    }
+}
+
+/// The step thread's state.
+pub(crate) struct Scheduler {
+    model: Arc<Model>,
+    team: Team,
+    state: State,
+    cache: KvCache,
+    cache_bytes: usize,
+    options: EngineOptions,
+    commands: Receiver<Command>,
+    recorder: Arc<Recorder>,
+    /// Requests that wait, shared with those who submit.
+    waiting: Arc<AtomicUsize>,
+    /// Tasks without pages.
+    queue: Vec<Box<Task>>,
+    /// Tasks with pages.
+    running: Vec<Box<Task>>,
+    sessions: Sessions,
+    pace: Pace,
+    plan: Plan,
+}
+
+impl Scheduler {
+    pub(crate) fn new(setup: Setup, commands: Receiver<Command>) -> Self {
+        let Setup { model, recorder, waiting, team, cache, cache_bytes, options } = setup;
+        Self {
+            state: State::new(&model.config, options.max_rows, team.threads()),
+            pace: Pace::new(options.max_step),
+            model,
+            team,
+            cache,
+            cache_bytes,
+            options,
+            commands,
+            recorder,
+            waiting,
+            queue: Vec::new(),
+            running: Vec::new(),
+            sessions: Sessions::default(),
+            plan: Plan::default(),
+        }
+    }
+
+    /// Runs until no handle is left. Tasks that are left then end as closed when they are dropped.
+    pub(crate) fn run(mut self) {
+        self.report();
+        let mut idle = true;
+        while self.receive(idle) {
+            self.sweep();
+            self.admit();
+            self.make_plan();
+            idle = self.plan.is_empty();
+            if !idle {
+                self.step();
+            }
+        }
+    }
+
+    /// Takes what came in; waits for it when there is nothing to do. `false`: it is over.
+    fn receive(&mut self, idle: bool) -> bool {
+        if idle {
+            self.report();
+            let command = match self.next_deadline() {
+                None => self.commands.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(at) => {
+                    self.commands.recv_timeout(at.saturating_duration_since(Instant::now()))
+                }
+            };
+            match command {
+                Ok(command) => {
+                    if !self.obey(command) {
+                        return false;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return false,
+            }
+        }
+        loop {
+            match self.commands.try_recv() {
+                Ok(command) => {
+                    if !self.obey(command) {
+                        return false;
+                    }
+                }
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => return false,
+            }
+        }
+    }
+
+    fn obey(&mut self, command: Command) -> bool {
+        match command {
+            Command::Submit(task) => self.queue.push(task),
+            Command::Wake => {}
+            Command::Forget(session) => self.sessions.forget(session, &mut self.cache),
+            Command::Close => return false,
+        }
+        true
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.queue.iter().chain(&self.running).filter_map(|task| task.deadline).min()
+    }
+
+    /// Ends tasks that were cancelled or are late.
+    fn sweep(&mut self) {
+        let now = Instant::now();
+        let ending = |task: &Task| {
+            if task.producer.is_cancelled() {
+                return Some(Finish::Cancelled);
+            }
+            let late = task.deadline.is_some_and(|deadline| deadline <= now);
+            late.then(|| Finish::Failed(Arc::new(Error::Expired)))
+        };
+        for waits in [true, false] {
+            let tasks = if waits { &mut self.queue } else { &mut self.running };
+            let over: Vec<(Box<Task>, Finish)> = {
+                let mut over = Vec::new();
+                let mut index = 0;
+                while index < tasks.len() {
+                    match ending(&tasks[index]) {
+                        Some(finish) => over.push((tasks.remove(index), finish)),
+                        None => index += 1,
+                    }
+                }
+                over
+            };
+            for (task, finish) in over {
+                self.end(task, finish);
+            }
+        }
+    }
+
+    /// Ends a task: its pages go back, or to its session, and its stream gets the end.
+    fn end(&mut self, mut task: Box<Task>, finish: Finish) {
+        if let Some(sequence) = task.sequence.take() {
+            let kept = match (task.session, &finish) {
+                (Some(session), Finish::Stop | Finish::Length | Finish::ToolCalls) => Some(session),
+                _ => None,
+            };
+            match kept {
+                Some(session) => {
+                    let computed = self.cache.len(sequence);
+                    let tokens = task.tokens[..computed].to_vec();
+                    self.sessions.keep(session, sequence, tokens);
+                }
+                None => self.cache.remove(sequence),
+            }
+        }
+        if !task.was_admitted() {
+            self.waiting.fetch_sub(1, Ordering::AcqRel);
+        }
+        let mut metrics = self.recorder.lock();
+        match &finish {
+            Finish::Cancelled => metrics.cancelled += 1,
+            Finish::Failed(_) => metrics.failed += 1,
+            _ => metrics.completed += 1,
+        }
+        drop(metrics);
+        tracing::info!(parent: &task.span, finish = finish.name(), "request ended");
+        task.end(finish);
+    }
+
+    /// Ends the running task `id`.
+    fn end_running(&mut self, id: u64, finish: Finish) {
+        if let Some(index) = self.running.iter().position(|task| task.id == id) {
+            let task = self.running.remove(index);
+            self.end(task, finish);
+        }
+    }
+
+    /// Writes down what changes slowly.
+    fn report(&self) {
+        let groups = &self.cache.shape().groups;
+        let pages = groups.iter().enumerate().map(|(index, group)| {
+            let count = self.cache.pages(index);
+            PageUse {
+                window: group.window,
+                in_use: count.in_use,
+                available: count.available,
+                page_bytes: count.page_bytes,
+            }
+        });
+        let mut metrics = self.recorder.lock();
+        metrics.running = self.running.len();
+        metrics.pages.clear();
+        metrics.pages.extend(pages);
+        metrics.memory = MemoryUse {
+            weights: self.model.weights.packed_bytes(),
+            cache_limit: self.cache_bytes,
+            cache: self.cache.bytes_resident(),
+            scratch: self.state.bytes(),
+        };
+    }
+}

@@ -1,0 +1,128 @@
+//! Which rows a step has.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use oss_model::Row;
+
+use crate::error::Error;
+use crate::event::Finish;
+use crate::step::{Scheduler, Task};
+
+/// Prompts get at least so many rows at a time: a page.
+const SHARE: usize = 16;
+
+/// The rows of a step: first the sequences that continue an answer, one row each, then chunks of
+/// prompts.
+#[derive(Default)]
+pub(crate) struct Plan {
+    pub(crate) parts: Vec<Part>,
+    pub(crate) rows: Vec<Row>,
+    /// Where the next step's choice begins when there are more answers than rows.
+    turn: usize,
+}
+
+/// The rows of one sequence.
+#[derive(Clone, Copy)]
+pub(crate) struct Part {
+    /// The task's number.
+    pub(crate) task: u64,
+    /// How many rows.
+    pub(crate) rows: usize,
+    /// Whether they belong to a prompt, or to tokens that are computed again.
+    pub(crate) is_prompt: bool,
+}
+
+impl Plan {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// Prompt rows in it.
+    pub(crate) fn prompt_rows(&self) -> usize {
+        self.parts.iter().filter(|part| part.is_prompt).map(|part| part.rows).sum()
+    }
+}
+
+impl Scheduler {
+    /// Chooses the rows of the next step and reserves pages for them.
+    pub(crate) fn make_plan(&mut self) {
+        let wanted = self.choose();
+        self.plan.parts.clear();
+        self.plan.rows.clear();
+        for part in wanted {
+            if self.reserve(part) {
+                self.plan.parts.push(part);
+            }
+        }
+        // A later part may have taken the pages of an earlier one.
+        let running = &self.running;
+        self.plan.parts.retain(|part| running.iter().any(|task| task.id == part.task));
+        for part in &self.plan.parts {
+            let task = running.iter().find(|task| task.id == part.task).expect("kept above");
+            let sequence = task.sequence.expect("running tasks have one");
+            let from = self.cache.len(sequence);
+            for position in from..from + part.rows {
+                let (token, wanted) = (task.tokens[position], task.wants(position));
+                self.plan.rows.push(Row { sequence, position, token, wanted });
+            }
+        }
+    }
+
+    /// Who gets how many rows.
+    fn choose(&mut self) -> Vec<Part> {
+        let cache = &self.cache;
+        let mut ready: Vec<&Task> = self.running.iter().map(|task| &**task).collect();
+        ready.retain(|task| task.producer.has_room());
+        ready.sort_by_key(|task| (Reverse(task.priority), task.id));
+        let (mut answers, prompts): (Vec<&Task>, Vec<&Task>) =
+            ready.into_iter().partition(|task| task.is_decoding(cache));
+        // One row stays for prompts, so that a full house of answers does not shut them out.
+        let for_prompts = usize::from(!prompts.is_empty());
+        let most = (self.options.max_rows - for_prompts).max(1);
+        if answers.len() > most {
+            self.plan.turn = (self.plan.turn + most) % answers.len();
+            answers.rotate_left(self.plan.turn);
+            answers.truncate(most);
+        }
+        let part = |task: &Task| Part { task: task.id, rows: 1, is_prompt: false };
+        let mut parts: Vec<Part> = answers.into_iter().map(part).collect();
+
+        let room = (self.options.max_rows - parts.len()).min(self.options.prefill_chunk);
+        let mut room = self.pace.prompt_rows(!parts.is_empty(), room);
+        for (index, task) in prompts.iter().enumerate() {
+            let share = (room / (prompts.len() - index)).max(SHARE);
+            let rows = share.min(room).min(task.left(cache));
+            if rows > 0 {
+                parts.push(Part { task: task.id, rows, is_prompt: true });
+                room -= rows;
+            }
+        }
+        parts
+    }
+
+    /// Gets pages for a part; takes them from the youngest where there are none. `false`: the
+    /// part's own task had to go.
+    fn reserve(&mut self, part: Part) -> bool {
+        loop {
+            let Some(task) = self.running.iter().find(|task| task.id == part.task) else {
+                return false;
+            };
+            let sequence = task.sequence.expect("running tasks have one");
+            let Err(error) = self.cache.reserve(sequence, part.rows) else { return true };
+            if self.sessions.give_up_oldest(&mut self.cache) {
+                continue;
+            }
+            if self.running.len() == 1 {
+                self.end_running(part.task, Finish::Failed(Arc::new(Error::Cache(error))));
+                return false;
+            }
+            let order = |index: &usize| {
+                let task = &self.running[*index];
+                (Reverse(task.priority), task.id)
+            };
+            let youngest = (0..self.running.len()).max_by_key(order).expect("there are two");
+            self.preempt(youngest);
+        }
+    }
+}

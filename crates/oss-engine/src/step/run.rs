@@ -1,0 +1,217 @@
+//! One step: the forward page, the head, the draws.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use oss_cache::KvCache;
+use oss_model::{Batch, HeadRequest, State, forward, head};
+use oss_simd::Isa;
+
+use crate::error::{Error, Result};
+use crate::event::{Finish, Token};
+use crate::fault::Fault;
+use crate::metrics::Recorder;
+use crate::step::{Scheduler, Task};
+
+/// Hidden rows that go through the head at once: their logits are kept together.
+const HEAD_ROWS: usize = 32;
+
+/// A hidden row that a task waits for.
+#[derive(Clone, Copy)]
+struct Wanted {
+    task: u64,
+    position: usize,
+}
+
+impl Scheduler {
+    /// Runs the plan.
+    pub(crate) fn step(&mut self) {
+        let (rows, prompt_rows) = (self.plan.rows.len(), self.plan.prompt_rows());
+        let span = tracing::debug_span!("step", rows, prompt_rows);
+        let _entered = span.enter();
+        let begin = Instant::now();
+        let drawn_before = self.recorder.lock().completion_tokens;
+        let mut kernels = Duration::ZERO;
+        let outcome = self.forward(&mut kernels).and_then(|()| {
+            self.finish_prompts();
+            self.draw_all(&mut kernels)
+        });
+        if let Err(error) = outcome {
+            self.fail_step(error);
+        }
+        let took = begin.elapsed();
+        self.pace.observe(took.as_secs_f64(), prompt_rows);
+        let mut metrics = self.recorder.lock();
+        metrics.step_time.record(took.as_secs_f64());
+        metrics.overhead.record((took - kernels).as_secs_f64());
+        metrics.step_rows.record(rows as f64);
+        metrics.prompt_tokens += prompt_rows as u64;
+        metrics.running = self.running.len();
+        if prompt_rows > 0 {
+            metrics.prefill_seconds += took.as_secs_f64();
+        } else {
+            metrics.decode_seconds += took.as_secs_f64();
+            metrics.decode_tokens += metrics.completion_tokens - drawn_before;
+        }
+    }
+
+    /// Computes the plan's rows.
+    fn forward(&mut self, kernels: &mut Duration) -> Result<()> {
+        let Self { model, team, state, cache, plan, running, .. } = self;
+        let layers = 0..model.config.layers.len();
+        let begin = Instant::now();
+        let outcome = catch(|| {
+            let part_of = |task: &Task| plan.parts.iter().any(|part| part.task == task.id);
+            for task in running.iter().filter(|task| part_of(task)) {
+                let at = task.drawn();
+                assert!(task.fault != Some(Fault::Panic { at }), "a fault was injected");
+            }
+            Ok(forward(model, team, state, cache, Batch { rows: &plan.rows }, layers)?)
+        });
+        *kernels += begin.elapsed();
+        outcome
+    }
+
+    /// Books the prompts that are complete now; sessions keep where their answers begin.
+    fn finish_prompts(&mut self) {
+        let Self { cache, plan, running, sessions, .. } = self;
+        for part in plan.parts.iter().filter(|part| part.is_prompt) {
+            let Some(task) = running.iter_mut().find(|task| task.id == part.task) else { continue };
+            if task.drawn() > 0 || task.left(cache) > 0 {
+                continue;
+            }
+            task.prompt_done();
+            if let (Some(session), Some(sequence)) = (task.session, task.sequence)
+                && let Ok(fork) = cache.fork(sequence)
+            {
+                sessions.keep(session, fork, task.tokens.clone());
+            }
+        }
+    }
+
+    /// Computes the logits of the wanted rows and draws from them.
+    fn draw_all(&mut self, kernels: &mut Duration) -> Result<()> {
+        let wanted = self.wanted();
+        let Self { model, team, state, running, recorder, .. } = self;
+        let vocabulary = model.config.vocabulary;
+        let mut over: Vec<(u64, Finish)> = Vec::new();
+        for (chunk, rows) in wanted.chunks(HEAD_ROWS).enumerate() {
+            let first = chunk * HEAD_ROWS;
+            let begin = Instant::now();
+            let range = first..first + rows.len();
+            let logits = catch(|| Ok(head(model, team, state, range, HeadRequest::Full)))?;
+            *kernels += begin.elapsed();
+            for (row, logits) in rows.iter().zip(logits.chunks_exact_mut(vocabulary)) {
+                let task = running.iter_mut().find(|task| task.id == row.task);
+                let task = task.expect("nobody leaves during a step");
+                let drawn = catch(|| finish_row(task, row.position, logits, (model.isa, recorder)));
+                match drawn {
+                    Ok(None) => {}
+                    Ok(Some(finish)) => over.push((row.task, finish)),
+                    Err(error) => over.push((row.task, Finish::Failed(Arc::new(error)))),
+                }
+            }
+        }
+        for (task, finish) in over {
+            self.end_running(task, finish);
+        }
+        Ok(())
+    }
+
+    /// The wanted rows of the plan, in its order.
+    fn wanted(&self) -> Vec<Wanted> {
+        let owners = self.plan.parts.iter().flat_map(|part| (0..part.rows).map(|_| part.task));
+        let rows = owners.zip(&self.plan.rows).filter(|(_, row)| row.wanted);
+        rows.map(|(task, row)| Wanted { task, position: row.position }).collect()
+    }
+
+    /// The step's requests fail. After a panic nothing that it may have left half done is used
+    /// again: scratch and cache are made anew, and the other requests are computed again.
+    fn fail_step(&mut self, error: Error) {
+        tracing::error!(%error, "a step failed");
+        let rebuild = matches!(error, Error::Panicked { .. });
+        if rebuild {
+            match KvCache::new(self.model.cache_shape(), self.cache_bytes) {
+                Ok(cache) => self.cache = cache,
+                Err(refused) => tracing::error!(%refused, "the cache stays as it is"),
+            }
+            self.state = State::new(&self.model.config, self.options.max_rows, self.team.threads());
+            self.sessions.clear();
+            for task in &mut self.running {
+                task.sequence = None;
+            }
+        }
+        // Who is alone in a step gets the error itself.
+        let mut parts = std::mem::take(&mut self.plan.parts);
+        let (last, error) = (parts.pop(), Arc::new(error));
+        for part in parts {
+            self.end_running(part.task, Finish::Failed(error.clone()));
+        }
+        if let Some(last) = last {
+            self.end_running(last.task, Finish::Failed(error));
+        }
+        if rebuild {
+            self.queue.append(&mut self.running);
+        }
+    }
+}
+
+/// Uses the logits of a row: for the prompt's log-probabilities, for the next token, or both.
+fn finish_row(
+    task: &mut Task,
+    position: usize,
+    logits: &mut [f32],
+    (isa, recorder): (Isa, &Recorder),
+) -> Result<Option<Finish>> {
+    let drawn = task.drawn();
+    if task.fault == Some(Fault::Nan { at: drawn }) {
+        logits.fill(f32::NAN);
+    }
+    if task.scores(position) {
+        let next = task.tokens[position + 1];
+        let logprob = logprob(logits, next, position)?;
+        task.prompt_logprobs.get_or_insert_default().push(logprob);
+    }
+    if position + 1 < task.tokens.len() {
+        return Ok(None);
+    }
+    if drawn >= task.ends.max_tokens {
+        return Ok(Some(Finish::Length));
+    }
+    let mask = match &mut task.constraint {
+        Some(constraint) => constraint.mask()?,
+        None => None,
+    };
+    let draw = task.sampler.draw(isa, logits, task.tokens.len() as u64, mask)?;
+    let token = Token { id: draw.token, logprob: draw.logprob, top: draw.top.to_vec() };
+    Ok(task.take(token, recorder))
+}
+
+/// The log-probability of a token: its logit less the logarithm of the sum of all exponentials, in
+/// double precision, in order of the ids.
+fn logprob(logits: &[f32], token: u32, position: usize) -> Result<f32> {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|logit| f64::from(logit - max).exp()).sum();
+    let logit = logits[token as usize];
+    if !sum.is_finite() {
+        let position = position as u64;
+        return Err(oss_sampler::Error::Logit { position, id: token, got: logit }.into());
+    }
+    Ok((f64::from(logit) - f64::from(max) - sum.ln()) as f32)
+}
+
+/// Runs a part of a step; a panic becomes an error.
+fn catch<T>(part: impl FnOnce() -> Result<T>) -> Result<T> {
+    // What a panic leaves half done is made anew or belongs to a request that fails.
+    catch_unwind(AssertUnwindSafe(part)).unwrap_or_else(|panic| {
+        let message = message(&*panic);
+        Err(Error::Panicked { message })
+    })
+}
+
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
+}

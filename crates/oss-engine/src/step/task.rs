@@ -1,0 +1,201 @@
+//! One request on the step thread.
+
+use std::time::{Duration, Instant};
+
+use oss_cache::{KvCache, SequenceId};
+use oss_sampler::Sampler;
+
+use crate::constraint::Constraint;
+use crate::event::{End, Event, Finish, Timing, Token, Usage};
+use crate::fault::Fault;
+use crate::metrics::Recorder;
+use crate::output::Output;
+use crate::stream::Producer;
+
+/// One request: its tokens so far, and everything that decides the next one.
+///
+/// What is left to compute is always `tokens` behind what the cache has of the sequence; so a task
+/// that gave up its pages goes on by itself once it has some again.
+pub(crate) struct Task {
+    pub(crate) id: u64,
+    pub(crate) priority: i32,
+    pub(crate) session: Option<u64>,
+    pub(crate) prompt_len: usize,
+    /// Prompt and answer.
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) sequence: Option<SequenceId>,
+    pub(crate) ends: Ends,
+    pub(crate) sampler: Sampler,
+    pub(crate) constraint: Option<Box<dyn Constraint>>,
+    pub(crate) output: Box<dyn Output>,
+    /// Events to begin with.
+    pub(crate) opening: Vec<Event>,
+    pub(crate) producer: Producer,
+    /// The log-probabilities of the prompt's tokens so far, where asked for.
+    pub(crate) prompt_logprobs: Option<Vec<f32>>,
+    pub(crate) fault: Option<Fault>,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) clock: Clock,
+    pub(crate) cached_tokens: usize,
+    pub(crate) span: tracing::Span,
+}
+
+/// What ends an answer, besides texts.
+pub(crate) struct Ends {
+    pub(crate) max_tokens: usize,
+    pub(crate) stop_tokens: Vec<u32>,
+}
+
+/// When things happened to a request.
+pub(crate) struct Clock {
+    submitted: Instant,
+    admitted: Option<Instant>,
+    prompt_done: Option<Instant>,
+    first_token: Option<Instant>,
+    last_token: Option<Instant>,
+}
+
+impl Clock {
+    pub(crate) fn new(submitted: Instant) -> Self {
+        Self { submitted, admitted: None, prompt_done: None, first_token: None, last_token: None }
+    }
+
+    fn timing(&self, drawn: usize) -> Timing {
+        let now = Instant::now();
+        let admitted = self.admitted.unwrap_or(now);
+        let between = self.first_token.zip(self.last_token).filter(|_| drawn > 1);
+        Timing {
+            queue: admitted - self.submitted,
+            prefill: self.prompt_done.map_or(Duration::ZERO, |done| done - admitted),
+            first_token: self.first_token.map(|first| first - self.submitted),
+            per_token: between.map(|(first, last)| (last - first) / (drawn as u32 - 1)),
+            total: now - self.submitted,
+        }
+    }
+}
+
+impl Task {
+    /// Tokens drawn.
+    pub(crate) fn drawn(&self) -> usize {
+        self.tokens.len() - self.prompt_len
+    }
+
+    /// Tokens that the cache lacks.
+    pub(crate) fn left(&self, cache: &KvCache) -> usize {
+        self.tokens.len() - self.sequence.map_or(0, |sequence| cache.len(sequence))
+    }
+
+    /// Whether it continues an answer, one token a step.
+    pub(crate) fn is_decoding(&self, cache: &KvCache) -> bool {
+        self.drawn() > 0 && self.left(cache) == 1
+    }
+
+    /// Whether it left the queue at least once.
+    pub(crate) fn was_admitted(&self) -> bool {
+        self.clock.admitted.is_some()
+    }
+
+    /// It leaves the queue with so many tokens at hand.
+    pub(crate) fn admitted(&mut self, cached_tokens: usize, recorder: &Recorder) {
+        if self.was_admitted() {
+            return;
+        }
+        let now = Instant::now();
+        self.clock.admitted = Some(now);
+        self.cached_tokens = cached_tokens;
+        let mut metrics = recorder.lock();
+        metrics.cached_tokens += cached_tokens as u64;
+        metrics.queue_time.record((now - self.clock.submitted).as_secs_f64());
+        drop(metrics);
+        let mut events = vec![Event::Admitted { cached_tokens }];
+        events.append(&mut self.opening);
+        self.producer.push(&mut events);
+    }
+
+    /// Whether the row at `position` is for the prompt's log-probabilities.
+    pub(crate) fn scores(&self, position: usize) -> bool {
+        let scored = self.prompt_logprobs.as_ref().map_or(usize::MAX, Vec::len);
+        position >= scored && position + 1 < self.prompt_len
+    }
+
+    /// Whether the row at `position` is wanted for the head.
+    pub(crate) fn wants(&self, position: usize) -> bool {
+        self.scores(position) || position + 1 == self.tokens.len()
+    }
+
+    /// Its prompt has been computed.
+    pub(crate) fn prompt_done(&mut self) {
+        self.clock.prompt_done.get_or_insert_with(Instant::now);
+    }
+
+    /// A token was drawn; tells how the answer ended, if it did.
+    pub(crate) fn take(&mut self, token: Token, recorder: &Recorder) -> Option<Finish> {
+        let id = token.id;
+        self.tokens.push(id);
+        self.sampler.accept(id);
+        if let Some(constraint) = &mut self.constraint {
+            constraint.accept(id);
+        }
+        self.count(recorder);
+        let mut events = Vec::with_capacity(4);
+        if self.drawn() == 1
+            && let Some(logprobs) = &mut self.prompt_logprobs
+        {
+            events.push(Event::Prompt { logprobs: std::mem::take(logprobs) });
+        }
+        events.push(Event::Token(token));
+        let stops = self.ends.stop_tokens.contains(&id);
+        let stopped = if stops {
+            self.output.stop_token(id, &mut events);
+            true
+        } else {
+            self.output.token(id, &mut events)
+        };
+        let finished = self.constraint.as_ref().is_some_and(|constraint| constraint.is_finished());
+        let full = self.drawn() >= self.ends.max_tokens;
+        self.producer.push(&mut events);
+        if stopped || finished {
+            return Some(Finish::Stop);
+        }
+        full.then_some(Finish::Length)
+    }
+
+    /// Books the time of a token.
+    fn count(&mut self, recorder: &Recorder) {
+        let now = Instant::now();
+        let mut metrics = recorder.lock();
+        metrics.completion_tokens += 1;
+        match self.clock.last_token {
+            Some(last) => metrics.inter_token.record((now - last).as_secs_f64()),
+            None => {
+                self.clock.first_token = Some(now);
+                metrics.first_token.record((now - self.clock.submitted).as_secs_f64());
+            }
+        }
+        self.clock.last_token = Some(now);
+    }
+
+    /// Tells the stream that it is over.
+    pub(crate) fn end(mut self: Box<Self>, finish: Finish) {
+        let mut events = Vec::new();
+        if self.drawn() == 0
+            && let Some(logprobs) = self.prompt_logprobs.take()
+        {
+            events.push(Event::Prompt { logprobs });
+        }
+        self.output.finish(&mut events);
+        let calls = self.output.calls_tools();
+        let finish = match finish {
+            Finish::Stop if calls => Finish::ToolCalls,
+            finish => finish,
+        };
+        let usage = Usage {
+            prompt_tokens: self.prompt_len,
+            cached_tokens: self.cached_tokens,
+            completion_tokens: self.drawn(),
+        };
+        let timing = self.clock.timing(self.drawn());
+        events.push(Event::End(End { finish, usage, timing, report: self.sampler.report() }));
+        self.producer.push(&mut events);
+    }
+}

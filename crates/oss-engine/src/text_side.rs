@@ -1,0 +1,228 @@
+//! The text side of a model: tokenizer, chat format, stop tokens, sampling defaults.
+
+mod gguf;
+mod side_files;
+
+use std::path::PathBuf;
+
+use oss_sampler::Options;
+use oss_text::chat::Template;
+use oss_text::harmony::{ChatOptions, Conversation, Tokens};
+use oss_text::{Special, Tokenizer, harmony};
+use oss_weights::{Container, Kind};
+
+use crate::chat::{ChatRequest, ToolChoice};
+use crate::error::{Error, Result};
+
+/// Names of control tokens that end a turn or a text, whatever the files say about them.
+const ENDS: [&str; 6] =
+    ["<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end_of_text|>", "<|endoftext|>", "<end_of_turn>"];
+
+/// Everything about a model that is not numbers: how text becomes tokens and back, how a chat is
+/// written, where an answer stops, how tokens are drawn when a request does not say.
+///
+/// It loads in milliseconds, without the weights: for tools that look at prompts.
+///
+/// ```
+/// use oss_engine::{ChatRequest, Text, text::chat::Message, weights::Container};
+///
+/// # fn main() -> oss_engine::Result<()> {
+/// let container = Container::from_bytes("demo.gguf", oss_demo::GGUF, Vec::new())?;
+/// let text = Text::from_container(&container)?;
+/// let chat = ChatRequest::new(vec![Message::user("Hi!")]);
+/// let ids = text.render(&chat)?;
+/// assert!(text.tokenizer()?.decode(&ids).ends_with("Hi!<|end|><|start|>assistant"));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Text {
+    path: PathBuf,
+    kind: Kind,
+    tokenizer: Option<Tokenizer>,
+    format: Format,
+    stops: Vec<u32>,
+    defaults: Options,
+}
+
+/// How chats are written.
+#[derive(Debug)]
+enum Format {
+    None,
+    /// At token level, by hand.
+    Harmony(Tokens),
+    /// By the file's own template.
+    Template(Box<Template>),
+    /// There is a template, but it cannot be read.
+    Broken(String),
+}
+
+impl Text {
+    /// Reads what a container says about text.
+    ///
+    /// # Errors
+    /// When a tokenizer or a configuration is there and cannot be understood. A model without
+    /// tokenizer, or with a chat template that cannot be read, is no error yet: it still takes
+    /// tokens, or text.
+    pub fn from_container(container: &Container) -> Result<Self> {
+        let path = container.path().to_path_buf();
+        let kind = container.kind();
+        let found = match container.metadata().is_empty() {
+            false => gguf::read(container)?,
+            true => side_files::read(container)?,
+        };
+        let Found { tokenizer, template, mut stops, defaults } = found;
+        let format = match (tokenizer.as_ref().map(Tokens::of), template) {
+            (Some(Ok(tokens)), _) => Format::Harmony(tokens),
+            (_, None) => Format::None,
+            (_, Some(Err(reason))) => Format::Broken(reason.to_string()),
+            (_, Some(Ok(template))) => Format::Template(Box::new(match &tokenizer {
+                Some(tokenizer) => template.with_tokenizer(tokenizer),
+                None => template,
+            })),
+        };
+        if let Some(tokenizer) = &tokenizer {
+            let special = |id: &u32| tokenizer.is_special(*id);
+            let named = ENDS.iter().filter_map(|name| tokenizer.token_id(name));
+            stops.extend(named.filter(special));
+            stops.extend(tokenizer.eos());
+        }
+        if let Format::Harmony(tokens) = &format {
+            stops.extend(tokens.stops());
+        }
+        stops.sort_unstable();
+        stops.dedup();
+        Ok(Self { path, kind, tokenizer, format, stops, defaults })
+    }
+
+    /// The tokenizer.
+    ///
+    /// # Errors
+    /// [`Error::NoTokenizer`].
+    pub fn tokenizer(&self) -> Result<&Tokenizer> {
+        self.tokenizer.as_ref().ok_or_else(|| Error::NoTokenizer {
+            path: self.path.clone(),
+            expected: match self.kind {
+                Kind::Gguf => "metadata tokenizer.ggml.tokens",
+                _ => "a tokenizer.json beside it",
+            },
+        })
+    }
+
+    /// Whether chats are written in the harmony format.
+    #[must_use]
+    pub fn is_harmony(&self) -> bool {
+        matches!(self.format, Format::Harmony(_))
+    }
+
+    /// Whether the model has a chat format at all.
+    #[must_use]
+    pub fn has_chat(&self) -> bool {
+        matches!(self.format, Format::Harmony(_) | Format::Template(_))
+    }
+
+    /// The tokens at which the model's answers stop, ascending.
+    #[must_use]
+    pub fn stops(&self) -> &[u32] {
+        &self.stops
+    }
+
+    /// How tokens are drawn when a request does not say.
+    #[must_use]
+    pub fn defaults(&self) -> &Options {
+        &self.defaults
+    }
+
+    /// The tokens of a plain prompt, the beginning-of-text token included where the model wants
+    /// one.
+    ///
+    /// # Errors
+    /// [`Error::NoTokenizer`].
+    pub fn encode(&self, text: &str, special: Special) -> Result<Vec<u32>> {
+        let tokenizer = self.tokenizer()?;
+        let mut ids = tokenizer.encode(text, special);
+        if let Some(bos) = tokenizer.bos().filter(|_| tokenizer.adds_bos())
+            && ids.first() != Some(&bos)
+        {
+            ids.insert(0, bos);
+        }
+        Ok(ids)
+    }
+
+    /// The tokens of a chat's prompt, up to where the answer begins.
+    ///
+    /// # Errors
+    /// When the model has no chat format, or the conversation does not fit it.
+    pub fn render(&self, chat: &ChatRequest) -> Result<Vec<u32>> {
+        let tokenizer = self.tokenizer()?;
+        match &self.format {
+            Format::None => Err(Error::NoChatTemplate {
+                path: self.path.clone(),
+                expected: match self.kind {
+                    Kind::Gguf => "metadata tokenizer.chat_template",
+                    _ => "chat_template.jinja or tokenizer_config.json with chat_template",
+                },
+            }),
+            Format::Broken(reason) => {
+                Err(Error::ChatTemplate { path: self.path.clone(), reason: reason.clone() })
+            }
+            Format::Harmony(tokens) => self.render_harmony(chat, tokenizer, *tokens),
+            Format::Template(template) => {
+                if let ToolChoice::Function(name) = &chat.tool_choice {
+                    return Err(Error::Unsupported {
+                        what: "a forced tool call with a chat template",
+                        got: name.clone(),
+                        expected: "tool choice auto or none".to_owned(),
+                    });
+                }
+                let mut variables = chat.template_variables.clone();
+                if let Some(effort) = chat.reasoning_effort {
+                    variables.entry("reasoning_effort").or_insert_with(|| effort.name().into());
+                }
+                let request = oss_text::chat::Request {
+                    messages: &chat.messages,
+                    tools: chat.offered_tools(),
+                    add_generation_prompt: true,
+                    variables,
+                    now: None,
+                };
+                Ok(template.render(&request, tokenizer)?.ids)
+            }
+        }
+    }
+
+    fn render_harmony(
+        &self,
+        chat: &ChatRequest,
+        tokenizer: &Tokenizer,
+        tokens: Tokens,
+    ) -> Result<Vec<u32>> {
+        let mut options = ChatOptions { date: chat.date.clone(), ..ChatOptions::default() };
+        options.effort = chat.reasoning_effort.unwrap_or_default();
+        if let Some(identity) = &chat.identity {
+            options.identity.clone_from(identity);
+        }
+        let conversation = Conversation::from_chat(&chat.messages, chat.offered_tools(), &options)?;
+        let mut ids = harmony::render(&conversation, tokenizer)?;
+        if chat.forced_function()?.is_some() {
+            ids.extend(chat.forced_header(tokenizer, tokens));
+        }
+        Ok(ids)
+    }
+
+    /// The messages of a harmony completion that follows `<|start|>assistant`.
+    ///
+    /// # Errors
+    /// When the vocabulary lacks the format's markers; never because of the tokens.
+    pub fn parse(&self, ids: &[u32]) -> Result<Vec<harmony::Message>> {
+        Ok(harmony::parse(self.tokenizer()?, ids)?)
+    }
+}
+
+/// What the readers of the two kinds of files find.
+struct Found {
+    tokenizer: Option<Tokenizer>,
+    template: Option<oss_text::Result<Template>>,
+    stops: Vec<u32>,
+    defaults: Options,
+}

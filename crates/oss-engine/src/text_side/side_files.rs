@@ -1,0 +1,81 @@
+//! Tokenizer, template and sampling defaults out of the files beside safetensors.
+
+use oss_sampler::Options;
+use oss_text::Tokenizer;
+use oss_text::chat::Template;
+use oss_weights::Container;
+use serde::Deserialize;
+
+use super::Found;
+use crate::error::{Error, Result};
+
+/// What `generation_config.json` says; unknown fields are for other programs.
+#[derive(Default, Deserialize)]
+struct Generation {
+    temperature: Option<f32>,
+    top_k: Option<usize>,
+    top_p: Option<f32>,
+    min_p: Option<f32>,
+    typical_p: Option<f32>,
+    repetition_penalty: Option<f32>,
+    eos_token_id: Option<Ids>,
+}
+
+/// One id or several.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Ids {
+    One(u32),
+    Many(Vec<u32>),
+}
+
+impl Ids {
+    fn into_vec(self) -> Vec<u32> {
+        match self {
+            Self::One(id) => vec![id],
+            Self::Many(ids) => ids,
+        }
+    }
+}
+
+pub(super) fn read(container: &Container) -> Result<Found> {
+    let config = container.side_file("tokenizer_config.json")?;
+    let tokenizer = match container.side_file("tokenizer.json")? {
+        None => None,
+        Some(json) => {
+            let tokenizer = Tokenizer::from_json(&json)?;
+            Some(match &config {
+                Some(config) => tokenizer.with_config(config)?,
+                None => tokenizer,
+            })
+        }
+    };
+    let template = match (container.side_file("chat_template.jinja")?, &config) {
+        (Some(source), _) => Some(Template::new(&String::from_utf8_lossy(&source))),
+        (None, Some(config)) => Template::from_config(config).transpose(),
+        (None, None) => None,
+    };
+    let generation = generation(container)?;
+    let plain = Options::default();
+    let defaults = Options {
+        temperature: generation.temperature.unwrap_or(plain.temperature),
+        top_k: generation.top_k.unwrap_or(plain.top_k),
+        top_p: generation.top_p.unwrap_or(plain.top_p),
+        min_p: generation.min_p.unwrap_or(plain.min_p),
+        typical_p: generation.typical_p.unwrap_or(plain.typical_p),
+        repetition_penalty: generation.repetition_penalty.unwrap_or(plain.repetition_penalty),
+        ..plain
+    };
+    let stops = generation.eos_token_id.map(Ids::into_vec).unwrap_or_default();
+    Ok(Found { tokenizer, template, stops, defaults })
+}
+
+fn generation(container: &Container) -> Result<Generation> {
+    const FILE: &str = "generation_config.json";
+    let Some(json) = container.side_file(FILE)? else { return Ok(Generation::default()) };
+    serde_json::from_slice(&json).map_err(|error| Error::SideFile {
+        path: container.path().to_path_buf(),
+        file: FILE,
+        reason: error.to_string(),
+    })
+}

@@ -1,0 +1,15 @@
+//! The engine on the demo model: what it promises, as a program sees it.
+
+#[path = "engine/support.rs"]
+mod support;
+
+#[path = "engine/answers.rs"]
+mod answers;
+#[path = "engine/chats.rs"]
+mod chats;
+#[path = "engine/failures.rs"]
+mod failures;
+#[path = "engine/same_tokens.rs"]
+mod same_tokens;
+#[path = "engine/scheduling.rs"]
+mod scheduling;

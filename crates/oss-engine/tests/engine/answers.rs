@@ -1,0 +1,225 @@
+//! Answers, events and what they report.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+
+use oss_engine::text::Special;
+use oss_engine::{
+    Constraint, Engine, Event, Finish, Mask, Prompt, Request, Result, Sampling, text::Tokenizer,
+};
+use serde_json::Value;
+
+use crate::support::{engine, engine_with, exact, story};
+
+const GOLDEN: [(&str, &str); 6] = [
+    ("short", include_str!("../../../oss-demo/data/golden/short.json")),
+    ("chat", include_str!("../../../oss-demo/data/golden/chat.json")),
+    ("tool", include_str!("../../../oss-demo/data/golden/tool.json")),
+    ("unicode", include_str!("../../../oss-demo/data/golden/unicode.json")),
+    ("window", include_str!("../../../oss-demo/data/golden/window.json")),
+    ("long", include_str!("../../../oss-demo/data/golden/long.json")),
+];
+
+fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+}
+
+#[test]
+fn greedy_answers_are_those_of_the_reference() {
+    let engine = engine_with(exact());
+    for (name, golden) in GOLDEN {
+        let golden: Value = serde_json::from_str(golden).unwrap();
+        let expected = ids(&golden["greedy_token_ids"]);
+        let prompt = Prompt::Markup(golden["prompt"].as_str().unwrap().to_owned());
+        let request = Request::new(prompt).max_tokens(expected.len()).greedy();
+        let answer = engine.generate(request).unwrap();
+        assert_eq!(*answer.prompt_ids, ids(&golden["token_ids"]), "{name}");
+        assert_eq!(answer.ids(), expected, "{name}");
+        let text = engine.text().tokenizer().unwrap().decode(&answer.ids());
+        assert_eq!(text, golden["greedy_text"].as_str().unwrap(), "{name}");
+    }
+}
+
+#[test]
+fn the_prompt_log_probability_is_that_of_the_reference() {
+    let engine = engine_with(exact());
+    for (name, golden) in &GOLDEN[..4] {
+        let golden: Value = serde_json::from_str(golden).unwrap();
+        let prompt = ids(&golden["token_ids"]);
+        let request = Request { prompt_logprobs: true, ..Request::tokens(prompt.clone()) };
+        let answer = engine.generate(request.max_tokens(0)).unwrap();
+        assert_eq!(answer.prompt_logprobs.len(), prompt.len() - 1, "{name}");
+        assert!(answer.tokens.is_empty());
+        let got: f64 = answer.prompt_logprobs.iter().map(|logprob| f64::from(*logprob)).sum();
+        let expected = -golden["nll_prompt"].as_f64().unwrap();
+        assert!((got - expected).abs() < 1e-3 * expected.abs(), "{name}: {got}, {expected}");
+    }
+}
+
+#[test]
+fn a_story_is_told_and_its_events_add_up() {
+    let mut events = Vec::new();
+    let answer = engine()
+        .generate_with(story("Once upon a time", 30), |event| events.push(event.clone()))
+        .unwrap();
+    assert!(matches!(events[0], Event::Admitted { cached_tokens: 0 }));
+    assert!(matches!(events.last(), Some(Event::End(_))));
+    let text: String = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Text(text) => Some(text.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(text, answer.text);
+    assert!(matches!(answer.finish, Finish::Length));
+    assert_eq!((answer.usage.prompt_tokens, answer.usage.completion_tokens), (4, 30));
+    assert!(answer.timing.first_token.unwrap() <= answer.timing.total);
+    assert!(answer.timing.per_token.is_some());
+    assert_eq!(answer.report.tokens, 30);
+}
+
+#[test]
+fn a_story_ends_by_itself_and_its_last_token_is_no_text() {
+    let answer = engine().generate(story("Once upon a time", 500)).unwrap();
+    assert!(matches!(answer.finish, Finish::Stop));
+    assert!(answer.text.ends_with('.'), "{}", answer.text);
+    let stop = answer.tokens.last().unwrap().id;
+    assert!(engine().text().stops().contains(&stop));
+}
+
+#[test]
+fn stop_texts_never_show_in_part_wherever_tokens_end() {
+    let whole = engine().generate(story("Once upon a time", 60)).unwrap().text;
+    // Every stretch of four characters of the beginning, so that tokens end at every place in it.
+    for at in (4..40).filter(|at| whole.is_char_boundary(*at) && whole.is_char_boundary(at + 4)) {
+        let stop = &whole[at..at + 4];
+        let first = whole.find(stop).unwrap();
+        let answer = engine().generate(story("Once upon a time", 60).stop_at(stop)).unwrap();
+        assert_eq!(answer.text, whole[..first], "{stop:?}");
+        assert!(matches!(answer.finish, Finish::Stop));
+    }
+}
+
+#[test]
+fn a_seed_gives_the_same_answer_again_and_another_choice_gives_another() {
+    let ask = |choice, seed| {
+        let sampling = Sampling { temperature: Some(1.5), seed, ..Sampling::default() };
+        let request = Request { sampling, choice, ..Request::text("One day") };
+        engine().generate(request.max_tokens(24)).unwrap()
+    };
+    let first = ask(0, Some(7));
+    assert_eq!(first.ids(), ask(0, Some(7)).ids());
+    assert_ne!(first.ids(), ask(1, Some(7)).ids());
+    let random = ask(0, None);
+    assert_eq!(random.ids(), ask(0, Some(random.seed)).ids());
+}
+
+#[test]
+fn log_probabilities_come_with_the_best_tokens() {
+    let request = Request { logprobs: Some(3), ..story("Once upon a time", 5) };
+    for token in engine().generate(request).unwrap().tokens {
+        assert_eq!(token.top.len(), 3);
+        assert_eq!(token.top[0], (token.id, token.logprob.unwrap()));
+        assert!(token.top[0].1 >= token.top[1].1 && token.top[1].1 >= token.top[2].1);
+    }
+}
+
+#[test]
+fn names_of_control_tokens_in_a_text_are_text() {
+    let engine = engine();
+    let plain = engine.submit(Request::text("a<|end|>b").max_tokens(1)).unwrap();
+    let tokenizer = engine.text().tokenizer().unwrap();
+    assert!(plain.prompt_ids().iter().all(|id| !tokenizer.is_special(*id)));
+    let markup = Request::new(Prompt::Markup("a<|end|>b".to_owned())).max_tokens(1);
+    let markup = engine.submit(markup).unwrap();
+    assert!(markup.prompt_ids().iter().any(|id| tokenizer.is_special(*id)));
+}
+
+/// Digits, then nothing more after `most` of them.
+struct Digits {
+    mask: Mask,
+    accepted: usize,
+    most: usize,
+}
+
+impl Digits {
+    fn new(tokenizer: &Tokenizer, vocabulary: usize, most: usize) -> Self {
+        let mut mask = Mask::new(vocabulary);
+        for digit in 0..10 {
+            mask.allow(tokenizer.encode(&digit.to_string(), Special::AsText)[0]);
+        }
+        Self { mask, accepted: 0, most }
+    }
+}
+
+impl Constraint for Digits {
+    fn mask(&mut self) -> Result<Option<&Mask>> {
+        Ok(Some(&self.mask))
+    }
+    fn accept(&mut self, _token: u32) {
+        self.accepted += 1;
+    }
+    fn rollback(&mut self, tokens: usize) {
+        self.accepted -= tokens;
+    }
+    fn is_finished(&self) -> bool {
+        self.accepted == self.most
+    }
+}
+
+#[test]
+fn a_constraint_decides_what_comes_and_when_it_is_over() {
+    let engine = engine();
+    let vocabulary = engine.config().vocabulary;
+    let digits = Digits::new(engine.text().tokenizer().unwrap(), vocabulary, 6);
+    let request = Request::text("Once upon a time").greedy().constrained(digits);
+    let answer = engine.generate(request).unwrap();
+    assert_eq!(answer.text.len(), 6);
+    assert!(answer.text.bytes().all(|byte| byte.is_ascii_digit()), "{}", answer.text);
+    assert!(matches!(answer.finish, Finish::Stop));
+}
+
+struct Unpark(std::thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+#[test]
+fn async_code_reads_a_stream_without_a_runtime() {
+    use futures_core::Stream as _;
+    let expected = engine().generate(story("There was a", 12)).unwrap();
+    let mut stream = engine().submit(story("There was a", 12)).unwrap();
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut text = String::new();
+    loop {
+        match Pin::new(&mut stream).poll_next(&mut context) {
+            Poll::Ready(Some(Event::Text(more))) => text.push_str(&more),
+            Poll::Ready(Some(_)) => {}
+            Poll::Ready(None) => break,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+    assert_eq!(text, expected.text);
+}
+
+#[test]
+fn safetensors_and_gguf_give_the_same_tokens() {
+    let folder = std::env::temp_dir().join(format!("oss-engine-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    for (name, bytes) in oss_demo::files() {
+        std::fs::write(folder.join(name), bytes).unwrap();
+    }
+    let loaded = Engine::load_with(&folder, crate::support::options());
+    std::fs::remove_dir_all(&folder).unwrap();
+    let loaded = loaded.unwrap();
+    let request = || story("The little dog", 32);
+    let (a, b) = (loaded.generate(request()).unwrap(), engine().generate(request()).unwrap());
+    assert_eq!(a.ids(), b.ids());
+    assert_eq!(loaded.text().stops(), engine().text().stops());
+}

@@ -1,0 +1,85 @@
+//! The same request gives the same tokens, whatever happens around it.
+
+use oss_engine::{ChatRequest, EngineOptions, Request, text::chat::Message};
+
+use crate::support::{engine, engine_with, options, prompts, story};
+
+#[test]
+fn sixteen_requests_at_once_get_the_tokens_of_each_alone() {
+    let prompts = prompts(16);
+    let request = |index: usize| {
+        let request = Request::text(&prompts[index]).max_tokens(10 + index).seed(index as u64);
+        if index % 2 == 0 { request.greedy() } else { request }
+    };
+    let alone: Vec<_> = (0..16).map(|i| engine().generate(request(i)).unwrap().ids()).collect();
+    let streams: Vec<_> = (0..16).map(|i| engine().submit(request(i)).unwrap()).collect();
+    for (index, stream) in streams.into_iter().enumerate() {
+        assert_eq!(stream.collect_all().unwrap().ids(), alone[index], "request {index}");
+    }
+}
+
+#[test]
+fn the_size_of_chunks_and_the_number_of_threads_change_nothing() {
+    let prompt = prompts(40).pop().unwrap();
+    let ask = |options: EngineOptions| {
+        let request = Request { prompt_logprobs: true, logprobs: Some(2), ..story(&prompt, 16) };
+        let answer = engine_with(options).generate(request).unwrap();
+        (answer.tokens, answer.prompt_logprobs)
+    };
+    let expected = ask(EngineOptions { prefill_chunk: 64, ..options() });
+    for chunk in [1, 7] {
+        let got = ask(EngineOptions { prefill_chunk: chunk, ..options() });
+        assert_eq!(got, expected, "chunks of {chunk}");
+    }
+    assert_eq!(ask(EngineOptions { threads: Some(2), ..options() }), expected, "two threads");
+    assert_eq!(ask(EngineOptions { max_rows: 3, ..options() }), expected, "three rows a step");
+}
+
+#[test]
+fn a_sequence_that_lost_its_pages_goes_on_as_if_nothing_had_happened() {
+    let prompts = prompts(12);
+    // Room for about three of them.
+    let tight = engine_with(EngineOptions { cache_bytes: Some(700 << 10), ..options() });
+    let request = |prompt: &String| story(prompt, 60);
+    let streams: Vec<_> =
+        prompts.iter().map(|prompt| tight.submit(request(prompt)).unwrap()).collect();
+    for (prompt, stream) in prompts.iter().zip(streams) {
+        let expected = engine().generate(request(prompt)).unwrap();
+        assert_eq!(stream.collect_all().unwrap().ids(), expected.ids());
+    }
+    assert!(tight.metrics().preempted > 0, "the cache was not tight");
+}
+
+#[test]
+fn a_session_gives_the_tokens_of_a_fresh_prompt_and_computes_less() {
+    let mut session = engine().session();
+    let mut messages = Vec::new();
+    let mut cached = Vec::new();
+    for question in ["What is 17 + 25?", "What is the capital of Peru?", "And what is 3 + 4?"] {
+        messages.push(Message::user(question));
+        let request = || Request::chat(ChatRequest::new(messages.clone())).greedy().max_tokens(80);
+        let fresh = engine().generate(request()).unwrap();
+        let kept = session.generate(request()).unwrap();
+        assert_eq!(kept.ids(), fresh.ids(), "{question}");
+        assert_eq!((kept.text.clone(), fresh.usage.cached_tokens), (fresh.text, 0));
+        cached.push((kept.usage.cached_tokens, kept.usage.prompt_tokens));
+        messages.push(kept.message());
+    }
+    assert_eq!(cached[0].0, 0);
+    assert!(cached[1].0 >= 66 && cached[2].0 > cached[1].0, "{cached:?}");
+}
+
+#[test]
+fn a_session_that_goes_on_with_its_own_answer_computes_only_what_is_new() {
+    let mut session = engine().session();
+    let first = session.generate(story("Once upon a time", 20)).unwrap();
+    let mut ids = first.prompt_ids.to_vec();
+    ids.extend(first.ids());
+    ids.extend(engine().text().encode(" The end", oss_engine::text::Special::AsText).unwrap());
+    let request = || Request::tokens(ids.clone()).max_tokens(10).greedy();
+    let fresh = engine().generate(request()).unwrap();
+    let kept = session.generate(request()).unwrap();
+    assert_eq!(kept.ids(), fresh.ids());
+    // The last drawn token was never computed.
+    assert_eq!(kept.usage.cached_tokens, 4 + 20 - 1);
+}

@@ -1,0 +1,149 @@
+//! Queues, limits, slow consumers and those who leave.
+
+use std::time::Duration;
+
+use oss_engine::{EngineOptions, Error, Event, Finish, Request};
+
+use crate::support::{engine, engine_with, eventually, options, prompts, story};
+
+/// A request that goes on until someone ends it.
+fn endless() -> Request {
+    Request { ignore_stops: true, ..Request::text("Once upon a time").max_tokens(3000) }
+}
+
+#[test]
+fn a_dropped_stream_ends_its_request_and_frees_its_pages() {
+    let engine = engine_with(options());
+    let mut stream = engine.submit(endless()).unwrap();
+    assert!(stream.by_ref().any(|event| matches!(event, Event::Token(_))));
+    drop(stream);
+    eventually("the request is cancelled", || engine.metrics().cancelled == 1);
+    eventually("all pages are free", || {
+        let metrics = engine.metrics();
+        metrics.running == 0 && metrics.pages.iter().all(|pages| pages.in_use == 0)
+    });
+    assert!(!engine.generate(story("Once upon a time", 8)).unwrap().text.is_empty());
+}
+
+#[test]
+fn a_cancelled_request_says_so() {
+    let mut stream = engine().submit(endless()).unwrap();
+    assert!(stream.by_ref().any(|event| matches!(event, Event::Token(_))));
+    stream.cancel();
+    let answer = stream.collect_all().unwrap();
+    assert!(matches!(answer.finish, Finish::Cancelled));
+}
+
+#[test]
+fn more_requests_than_the_queue_holds_are_refused() {
+    let options = EngineOptions { queue_limit: 2, max_sequences: 1, ..options() };
+    let engine = engine_with(options);
+    let mut running = engine.submit(endless()).unwrap();
+    assert!(running.by_ref().any(|event| matches!(event, Event::Token(_))));
+    let waiting: Vec<_> = (0..2).map(|_| engine.submit(story("One day", 4)).unwrap()).collect();
+    let error = engine.submit(story("One day", 4)).unwrap_err();
+    assert!(matches!(error, Error::Overloaded { got: 2, expected: 2 }), "{error}");
+    assert_eq!((engine.metrics().rejected, engine.metrics().queued), (1, 2));
+    drop(running);
+    for stream in waiting {
+        assert_eq!(stream.collect_all().unwrap().tokens.len(), 4);
+    }
+    assert!(engine.submit(story("One day", 4)).is_ok());
+}
+
+#[test]
+fn a_request_past_its_deadline_fails_whether_it_waits_or_runs() {
+    let engine = engine_with(EngineOptions { max_sequences: 1, ..options() });
+    let deadline = Some(Duration::from_millis(60));
+    let running = engine.submit(Request { deadline, ..endless() }).unwrap();
+    let soon = Some(Duration::from_millis(20));
+    let waiting = engine.submit(Request { deadline: soon, ..endless() }).unwrap();
+    for stream in [waiting, running] {
+        assert!(matches!(stream.collect_all().unwrap_err(), Error::Expired));
+    }
+    assert_eq!(engine.metrics().failed, 2);
+}
+
+#[test]
+fn higher_priority_leaves_the_queue_first() {
+    let engine = engine_with(EngineOptions { max_sequences: 1, ..options() });
+    let mut first = engine.submit(endless()).unwrap();
+    assert!(first.by_ref().any(|event| matches!(event, Event::Token(_))));
+    let low = engine.submit(story("One day", 30)).unwrap();
+    let high = engine.submit(Request { priority: 1, ..story("One day", 30) }).unwrap();
+    drop(first);
+    let (low, high) = (low.collect_all().unwrap(), high.collect_all().unwrap());
+    assert!(high.timing.queue < low.timing.queue);
+    assert_eq!(low.ids(), high.ids());
+}
+
+#[test]
+fn a_slow_consumer_pauses_itself_and_nobody_else() {
+    let options = EngineOptions { stream_events: 8, max_sequences: 2, ..options() };
+    let engine = engine_with(options);
+    let slow = engine.submit(story("Once upon a time", 60)).unwrap();
+    for prompt in prompts(6) {
+        assert!(!engine.generate(story(&prompt, 20)).unwrap().tokens.is_empty());
+    }
+    assert_eq!(engine.metrics().completed, 6);
+    let expected = crate::support::engine().generate(story("Once upon a time", 60)).unwrap();
+    assert_eq!(slow.collect_all().unwrap().ids(), expected.ids());
+}
+
+#[test]
+fn a_long_prompt_does_not_stop_the_others() {
+    let options = EngineOptions { max_rows: 32, max_step: Duration::from_millis(1), ..options() };
+    let engine = engine_with(options);
+    let mut stream = engine.submit(endless()).unwrap();
+    assert!(stream.by_ref().any(|event| matches!(event, Event::Token(_))));
+    let long = engine.submit(Request::tokens(vec![500; 2000]).max_tokens(1)).unwrap();
+    let done = std::thread::spawn(move || long.collect_all().unwrap());
+    let mut tokens = 0;
+    while !done.is_finished() {
+        tokens += usize::from(matches!(stream.next(), Some(Event::Token(_))));
+    }
+    assert_eq!(done.join().unwrap().usage.prompt_tokens, 2000);
+    assert!(tokens > 50, "{tokens} tokens beside a prompt of 2000");
+}
+
+#[test]
+fn what_cannot_be_served_is_refused_at_once() {
+    let engine = engine();
+    let context = engine.context_len();
+    let refused = |request| engine.submit(request).unwrap_err();
+    assert!(matches!(refused(Request::text("")), Error::EmptyPrompt));
+    let long = refused(Request::tokens(vec![1; context + 1]));
+    assert!(matches!(long, Error::PromptTooLong { .. }), "{long}");
+    let token = refused(Request::tokens(vec![1, 5000]));
+    assert_eq!(token.to_string(), "token 1 of the prompt: got 5000, expected an id below 2048");
+    let mut request = Request::text("a");
+    request.sampling.top_p = Some(2.0);
+    assert!(matches!(refused(request), Error::Sampling(_)));
+    assert_eq!(engine.metrics().queued, 0);
+}
+
+#[test]
+fn a_prompt_that_the_cache_cannot_hold_fails_and_the_next_one_is_served() {
+    let engine = engine_with(EngineOptions { cache_bytes: Some(300 << 10), ..options() });
+    let error = engine.generate(Request::tokens(vec![500; 3000]).max_tokens(1)).unwrap_err();
+    assert!(matches!(error, Error::Cache(_)), "{error}");
+    assert_eq!(engine.generate(story("One day", 4)).unwrap().tokens.len(), 4);
+}
+
+#[test]
+fn an_engine_that_is_dropped_lets_its_streams_finish() {
+    let stream = engine_with(options()).submit(story("One day", 12)).unwrap();
+    assert_eq!(stream.collect_all().unwrap().tokens.len(), 12);
+}
+
+#[test]
+fn metrics_count_what_happened() {
+    let engine = engine_with(options());
+    engine.generate(story("Once upon a time", 10)).unwrap();
+    let metrics = engine.metrics();
+    assert_eq!((metrics.submitted, metrics.completed), (1, 1));
+    assert_eq!((metrics.prompt_tokens, metrics.completion_tokens), (4, 10));
+    assert_eq!((metrics.first_token.count(), metrics.inter_token.count()), (1, 9));
+    assert!(metrics.decode_tokens_per_s() > 0.0 && metrics.prefill_tokens_per_s() > 0.0);
+    assert!(metrics.memory.weights > 0 && metrics.memory.cache_limit == 32 << 20);
+}

@@ -1,0 +1,44 @@
+//! Engines and requests of the demo model.
+
+use std::sync::OnceLock;
+
+use oss_engine::{Activation, Engine, EngineOptions, KvFormat, Request};
+
+/// Small steps, one thread: quick, and other tests run beside.
+pub(crate) fn options() -> EngineOptions {
+    EngineOptions { threads: Some(1), cache_bytes: Some(32 << 20), ..EngineOptions::default() }
+}
+
+/// Computes as exactly as the references.
+pub(crate) fn exact() -> EngineOptions {
+    EngineOptions { activation: Activation::F32, kv_format: KvFormat::F32, ..options() }
+}
+
+pub(crate) fn engine_with(options: EngineOptions) -> Engine {
+    Engine::from_bytes_with(oss_demo::GGUF, options).unwrap()
+}
+
+/// One engine for all tests that need no options of their own.
+pub(crate) fn engine() -> &'static Engine {
+    static ENGINE: OnceLock<Engine> = OnceLock::new();
+    ENGINE.get_or_init(|| engine_with(options()))
+}
+
+/// Prompts of many lengths, of text alone.
+pub(crate) fn prompts(n: usize) -> Vec<String> {
+    let openings = ["Once upon a time", "There was a", "One day, Ben and Mia", "The little dog"];
+    (0..n).map(|i| openings[i % 4].to_owned() + &" and then the rain came".repeat(i / 2)).collect()
+}
+
+pub(crate) fn story(prompt: &str, tokens: usize) -> Request {
+    Request::text(prompt).max_tokens(tokens).greedy()
+}
+
+/// Waits, within reason, until something holds.
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = std::time::Instant::now();
+    while !holds() {
+        assert!(begin.elapsed().as_secs() < 20, "not within 20 s: {what}");
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+}
