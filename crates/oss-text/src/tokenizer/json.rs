@@ -5,10 +5,11 @@ use std::collections::{HashMap, HashSet};
 use serde::Deserialize;
 use serde_json::Value;
 use tokenizers::AddedToken;
-use tokenizers::models::bpe::BPE;
+use tokenizers::models::bpe::{BPE, Vocab};
 
 use super::bytes::Scheme;
 use super::pipeline::{Added, Parts};
+use super::vocabulary::{check_merges, split_merges};
 use super::{Ready, Settings};
 use crate::error::{Error, Result};
 
@@ -22,8 +23,59 @@ struct File {
     pre_tokenizer: Option<Value>,
     post_processor: Option<Value>,
     decoder: Option<Value>,
-    // Not the wrapper of all models: reading that holds the whole vocabulary twice.
-    model: BPE,
+    model: Bpe,
+}
+
+/// The model's part, read here and not by the `tokenizers` crate: its reader trusts the merges,
+/// and panics where they do not fit the vocabulary.
+#[derive(Deserialize)]
+struct Bpe {
+    vocab: Vocab,
+    merges: Merges,
+    unk_token: Option<String>,
+    continuing_subword_prefix: Option<String>,
+    end_of_word_suffix: Option<String>,
+    fuse_unk: Option<bool>,
+    byte_fallback: Option<bool>,
+    ignore_merges: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Merges {
+    Pairs(Vec<(String, String)>),
+    Lines(Vec<String>),
+}
+
+impl Bpe {
+    /// `dropout`, if the file has it, is for training and left out.
+    fn build(self) -> Result<BPE> {
+        let prefix = self.continuing_subword_prefix.filter(|prefix| !prefix.is_empty());
+        if let Some(prefix) = prefix {
+            let reason = format!("continuing_subword_prefix `{prefix}` is not supported");
+            return Err(Error::Json { file: FILE, reason });
+        }
+        if let Some(unknown) = self.unk_token.as_ref().filter(|&t| !self.vocab.contains_key(t)) {
+            let reason = format!("unk_token `{unknown}` is not in the vocabulary");
+            return Err(Error::Json { file: FILE, reason });
+        }
+        let merges = match self.merges {
+            Merges::Pairs(pairs) => check_merges(pairs, &self.vocab)?,
+            Merges::Lines(lines) => split_merges(&lines, &self.vocab)?,
+        };
+        let mut model = BPE::builder()
+            .vocab_and_merges(self.vocab, merges)
+            .fuse_unk(self.fuse_unk.unwrap_or(false))
+            .byte_fallback(self.byte_fallback.unwrap_or(false))
+            .ignore_merges(self.ignore_merges.unwrap_or(false));
+        if let Some(unknown) = self.unk_token {
+            model = model.unk_token(unknown);
+        }
+        if let Some(suffix) = self.end_of_word_suffix {
+            model = model.end_of_word_suffix(suffix);
+        }
+        model.build().map_err(|reason| Error::Build { reason: reason.to_string() })
+    }
 }
 
 /// The file's part that says which model follows.
@@ -55,7 +107,8 @@ pub(super) fn prepare(bytes: &[u8]) -> Result<Ready> {
     let scheme = scheme(&file)?;
     let strips_space = scheme == Scheme::SentencePiece
         && file.decoder.as_ref().is_some_and(|d| mentions(d, "Strip") || mentions(d, "Metaspace"));
-    let vocab = file.model.get_vocab();
+    let model = file.model.build()?;
+    let vocab = model.get_vocab();
     let (added, aliases) = split_aliases(file.added_tokens, &vocab);
     let raw: HashSet<u32> = added.iter().map(|added| added.id).collect();
     let mut bytes: Vec<(u32, Vec<u8>)> = vocab
@@ -65,7 +118,7 @@ pub(super) fn prepare(bytes: &[u8]) -> Result<Ready> {
         .collect();
     bytes.extend(added.iter().map(|added| (added.id, added.token.content.clone().into_bytes())));
     let parts = Parts {
-        model: file.model.into(),
+        model: model.into(),
         normalizer: part(file.normalizer)?,
         pre_tokenizer: part(file.pre_tokenizer)?,
         post_processor: part(file.post_processor)?,

@@ -215,17 +215,29 @@ impl Vocabulary {
 }
 
 /// `"a b"` → `("a", "b")`; a token may itself begin with a space.
-fn split_merges(merges: &[String], vocab: &Vocab) -> Result<Vec<(String, String)>> {
+pub(super) fn split_merges(merges: &[String], vocab: &Vocab) -> Result<Vec<(String, String)>> {
     let split = |(index, merge): (usize, &String)| {
-        let wrong = || Error::Merge { index, got: merge.clone() };
         let after_first = merge.chars().next().map_or(0, char::len_utf8);
-        let space = merge[after_first..].find(' ').ok_or_else(wrong)? + after_first;
-        let (left, right) = (&merge[..space], &merge[space + 1..]);
-        let whole = format!("{left}{right}");
-        if [left, right, &whole].iter().any(|&token| !vocab.contains_key(token)) {
-            return Err(wrong());
-        }
-        Ok((left.to_owned(), right.to_owned()))
+        let space = merge[after_first..].find(' ').map(|space| space + after_first);
+        let space = space.ok_or_else(|| Error::Merge { index, got: merge.clone() })?;
+        Ok((merge[..space].to_owned(), merge[space + 1..].to_owned()))
     };
-    merges.iter().enumerate().map(split).collect()
+    let pairs = merges.iter().enumerate().map(split).collect::<Result<_>>()?;
+    check_merges(pairs, vocab)
+}
+
+/// Both parts of a merge, and what it makes, have to be tokens.
+pub(super) fn check_merges(
+    pairs: Vec<(String, String)>,
+    vocab: &Vocab,
+) -> Result<Vec<(String, String)>> {
+    let mut whole = String::new();
+    for (index, (left, right)) in pairs.iter().enumerate() {
+        whole.clear();
+        whole.extend([left.as_str(), right.as_str()]);
+        if [left, right, &whole].iter().any(|&token| !vocab.contains_key(token)) {
+            return Err(Error::Merge { index, got: format!("{left} {right}") });
+        }
+    }
+    Ok(pairs)
 }

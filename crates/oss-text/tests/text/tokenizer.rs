@@ -252,6 +252,28 @@ fn wrong_json_is_an_error_and_never_a_panic() {
 }
 
 #[test]
+fn merges_that_do_not_fit_the_vocabulary_are_an_error() {
+    // Found by fuzzing: the `tokenizers` crate's own reader panics on the first.
+    let error = |model: Value| {
+        let decoder = json!({"type": "ByteLevel", "add_prefix_space": false,
+            "trim_offsets": true, "use_regex": false});
+        let file = json!({"decoder": decoder, "model": model}).to_string();
+        Tokenizer::from_json(file.as_bytes()).unwrap_err().to_string()
+    };
+    let vocab = json!({"<": 0, "s": 1, ">": 4});
+    let merges = json!([["<", "s"]]);
+    assert_eq!(
+        error(json!({"type": "BPE", "vocab": vocab, "merges": merges})),
+        "merge 0 is `< s`, expected two tokens of the vocabulary and a space between"
+    );
+    assert!(error(json!({"vocab": vocab, "merges": ["<s"]})).starts_with("merge 0 is `<s`"));
+    let prefix = json!({"vocab": vocab, "merges": [], "continuing_subword_prefix": "é"});
+    assert!(error(prefix).contains("continuing_subword_prefix `é` is not supported"));
+    let unknown = json!({"vocab": vocab, "merges": [], "unk_token": "?"});
+    assert!(error(unknown).contains("unk_token `?` is not in the vocabulary"));
+}
+
+#[test]
 fn ids_outside_the_vocabulary_are_no_text() {
     assert_eq!(DEMO.token_bytes(2048), None);
     assert_eq!(DEMO.decode(&[u32::MAX]), "");
