@@ -1,2 +1,42 @@
-//! How a program embeds the engine.
-fn main() {}
+//! How a program embeds the engine: load once, ask from anywhere, read events as they come.
+//!
+//! `cargo run --release --example embed`
+
+use anyhow::Result;
+use oss_engine::text::chat::Message;
+use oss_engine::{ChatRequest, Engine, Event, Request};
+use std::thread;
+
+fn main() -> Result<()> {
+    let engine = Engine::from_bytes(oss_demo::GGUF)?;
+
+    // One answer, all at once.
+    let story = engine.generate(Request::text("Once upon a time").max_tokens(60).greedy())?;
+    println!("Once upon a time{}\n", story.text);
+
+    // A conversation, event by event.
+    let chat = ChatRequest::new(vec![Message::user("What is 47 + 38?")]);
+    for event in engine.submit(Request::chat(chat).greedy())? {
+        match event {
+            Event::Reasoning(text) => print!("({text})"),
+            Event::Text(text) => print!("{text}"),
+            Event::End(end) => println!("\n{} tokens\n", end.usage.completion_tokens),
+            _ => {}
+        }
+    }
+
+    // Requests from several threads share the steps of one model.
+    let ask = |question: &'static str| {
+        let engine = engine.clone();
+        thread::spawn(move || {
+            let chat = ChatRequest::new(vec![Message::user(question)]);
+            engine.generate(Request::chat(chat).greedy()).map(|answer| (question, answer.text))
+        })
+    };
+    let questions = ["What is the capital of Peru?", "What sound does a cow make?"];
+    for asked in questions.map(ask) {
+        let (question, answer) = asked.join().expect("the thread does not panic")?;
+        println!("{question} {answer}");
+    }
+    Ok(())
+}

@@ -1,1 +1,130 @@
-//! Shared by the examples.
+//! What the example programs share: the model's flags, opening it, and progress that stays off
+//! pipes.
+#![forbid(unsafe_code)]
+
+mod download;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use oss_engine::weights::Container;
+use oss_engine::{Activation, Engine, EngineOptions, KvFormat};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The model and how it is run.
+#[derive(Args, Clone, Debug)]
+pub struct ModelArgs {
+    /// A GGUF file, a packed .oss file, a safetensors directory, or (with the feature `download`)
+    /// a Hugging Face repository id; without it, the embedded demo model
+    #[arg(long)]
+    pub model: Option<String>,
+    /// How activations meet weights
+    #[arg(long, value_enum, default_value = "int8")]
+    pub activations: Activations,
+    /// How keys and values are stored
+    #[arg(long, value_enum, default_value = "bf16")]
+    pub kv: Kv,
+    /// Threads; default: one per physical core
+    #[arg(long)]
+    pub threads: Option<usize>,
+    /// The longest sequence in tokens; default: the model's own
+    #[arg(long)]
+    pub context: Option<usize>,
+}
+
+/// How activations meet weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Activations {
+    /// Single precision.
+    F32,
+    /// Rounded to bf16.
+    Bf16,
+    /// 8-bit codes.
+    Int8,
+}
+
+/// How keys and values are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kv {
+    /// Single precision.
+    F32,
+    /// Half of it, the upper bits.
+    Bf16,
+    /// Half precision.
+    F16,
+    /// 8-bit codes.
+    Int8,
+}
+
+impl ModelArgs {
+    /// Opens the files without loading weights.
+    ///
+    /// # Errors
+    /// When there is no model at the place, or its headers are not sound.
+    pub fn container(&self) -> Result<Container> {
+        let Some(model) = &self.model else {
+            return Ok(Container::from_bytes("the demo model", oss_demo::GGUF, Vec::new())?);
+        };
+        let path = self.path(model)?;
+        Container::open(&path).with_context(|| format!("cannot open {}", path.display()))
+    }
+
+    fn path(&self, model: &str) -> Result<PathBuf> {
+        let path = Path::new(model);
+        if path.exists() {
+            return Ok(path.to_owned());
+        }
+        let mut parts = model.split('/');
+        let id = parts.by_ref().take(2).all(|part| !part.is_empty()) && parts.next().is_none();
+        if id && model.contains('/') {
+            return download::fetch(model);
+        }
+        bail!("no file or directory {model}")
+    }
+
+    /// Loads the model, with a progress bar where somebody looks.
+    ///
+    /// # Errors
+    /// When the model cannot be loaded.
+    pub fn engine(&self) -> Result<Engine> {
+        let container = Arc::new(self.container()?);
+        let bar = bar(0, "packing");
+        let shown = bar.clone();
+        let options = EngineOptions {
+            threads: self.threads,
+            context_len: self.context,
+            activation: match self.activations {
+                Activations::F32 => Activation::F32,
+                Activations::Bf16 => Activation::Bf16,
+                Activations::Int8 => Activation::Int8,
+            },
+            kv_format: match self.kv {
+                Kv::F32 => KvFormat::F32,
+                Kv::Bf16 => KvFormat::Bf16,
+                Kv::F16 => KvFormat::F16,
+                Kv::Int8 => KvFormat::Int8,
+            },
+            progress: Some(Arc::new(move |done, total| {
+                shown.set_length(total);
+                shown.set_position(done);
+            })),
+            ..EngineOptions::default()
+        };
+        let engine = Engine::from_container(container, options)?;
+        bar.finish_and_clear();
+        Ok(engine)
+    }
+}
+
+/// A progress bar over bytes, on standard error and only on a terminal.
+#[must_use]
+pub fn bar(bytes: u64, what: &'static str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(bytes), ProgressDrawTarget::stderr_with_hz(10));
+    let template = "{msg} [{bar:40}] {bytes} of {total_bytes}, {eta} left";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar.set_message(what);
+    bar
+}

@@ -1,0 +1,183 @@
+//! Continues a prompt. The prompt is the caller's own: names of control tokens in it are control
+//! tokens, unless `--plain` says otherwise.
+//!
+//! `cargo run --release --example generate -- --prompt "Once upon a time"`
+//!
+//! With `--json` it prints one object; docs/json.md tells what is in it.
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use oss_engine::{Completion, Event, Prompt, Request, Sampling};
+use oss_examples::ModelArgs;
+use serde_json::{Value, json};
+use std::io::{Write, stdout};
+
+/// Continues a prompt.
+#[derive(Parser)]
+struct Arguments {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// The text to continue
+    #[arg(long, required_unless_present = "prompt_ids", conflicts_with = "prompt_ids")]
+    prompt: Option<String>,
+    /// The tokens to continue, such as 1,2,3
+    #[arg(long, value_delimiter = ',')]
+    prompt_ids: Option<Vec<u32>>,
+    /// Takes names of control tokens in the prompt as text
+    #[arg(long)]
+    plain: bool,
+    /// The most tokens of the answer; 0 computes the prompt alone
+    #[arg(long, default_value_t = 256)]
+    max_tokens: usize,
+    /// Divides the logits; 0 is greedy. Default: the model's own
+    #[arg(long)]
+    temperature: Option<f32>,
+    /// Keeps this many of the most probable tokens
+    #[arg(long)]
+    top_k: Option<usize>,
+    /// Keeps the most probable tokens that together have this probability
+    #[arg(long)]
+    top_p: Option<f32>,
+    /// Keeps tokens at least this times as probable as the best
+    #[arg(long)]
+    min_p: Option<f32>,
+    /// Locally typical sampling
+    #[arg(long)]
+    typical_p: Option<f32>,
+    /// Divides the logits of tokens that were there
+    #[arg(long)]
+    repetition_penalty: Option<f32>,
+    /// Subtracted once from the logits of tokens that were generated
+    #[arg(long)]
+    presence_penalty: Option<f32>,
+    /// Subtracted from a token's logit for each time that it was generated
+    #[arg(long)]
+    frequency_penalty: Option<f32>,
+    /// The seed of the draws
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Ends before this text; may be given several times
+    #[arg(long)]
+    stop: Vec<String>,
+    /// Goes on after the model's own stop tokens
+    #[arg(long)]
+    ignore_stops: bool,
+    /// Shows control tokens in the text
+    #[arg(long)]
+    control_tokens: bool,
+    /// Reports so many best log-probabilities per token
+    #[arg(long)]
+    top_logprobs: Option<usize>,
+    /// Prints one JSON object instead of the text
+    #[arg(long)]
+    json: bool,
+}
+
+impl Arguments {
+    fn request(&self) -> Result<Request> {
+        let prompt = match (&self.prompt, &self.prompt_ids) {
+            (Some(text), _) if self.plain => Prompt::Text(text.clone()),
+            (Some(text), _) => Prompt::Markup(text.clone()),
+            (None, Some(ids)) => Prompt::Tokens(ids.clone()),
+            (None, None) => anyhow::bail!("give --prompt or --prompt-ids"),
+        };
+        let mut request = Request::new(prompt).max_tokens(self.max_tokens);
+        request.sampling = Sampling {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            typical_p: self.typical_p,
+            repetition_penalty: self.repetition_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            seed: self.seed,
+            ..Sampling::default()
+        };
+        request.stop.clone_from(&self.stop);
+        request.ignore_stops = self.ignore_stops;
+        request.show_control_tokens = self.control_tokens;
+        request.logprobs = self.top_logprobs;
+        request.prompt_logprobs = self.json;
+        Ok(request)
+    }
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let request = arguments.request()?;
+    let engine = arguments.model.engine()?;
+    if arguments.json {
+        let completion = engine.generate(request)?;
+        println!("{}", contract(&completion));
+        return Ok(());
+    }
+    if let Some(prompt) = &arguments.prompt {
+        print!("{prompt}");
+    }
+    let completion = engine.generate_with(request, |event| {
+        if let Event::Text(text) = event {
+            print!("{text}");
+            // A reader who has gone is noticed by the next print.
+            stdout().flush().ok();
+        }
+    })?;
+    println!();
+    summary(&completion).context("the summary")
+}
+
+/// Where the time went, on standard error.
+fn summary(completion: &Completion) -> Result<()> {
+    let (usage, timing) = (completion.usage, completion.timing);
+    let mut err = std::io::stderr().lock();
+    let prefill = timing.prefill.as_secs_f64();
+    let computed = usage.prompt_tokens - usage.cached_tokens;
+    writeln!(
+        err,
+        "\nprompt: {} tokens, {:.1} tokens/s; first token after {:.1} ms",
+        usage.prompt_tokens,
+        computed as f64 / prefill.max(1e-9),
+        timing.first_token.unwrap_or_default().as_secs_f64() * 1e3
+    )?;
+    let per_token = timing.per_token.unwrap_or_default().as_secs_f64();
+    writeln!(
+        err,
+        "answer: {} tokens, {:.1} tokens/s; ended by {}; seed {}",
+        usage.completion_tokens,
+        if per_token > 0.0 { 1.0 / per_token } else { 0.0 },
+        completion.finish.name(),
+        completion.seed
+    )?;
+    Ok(())
+}
+
+/// The object of docs/json.md.
+fn contract(completion: &Completion) -> Value {
+    let top = |token: &oss_engine::Token| -> Vec<Value> {
+        token.top.iter().map(|(id, logprob)| json!({"id": id, "logprob": logprob})).collect()
+    };
+    let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
+    let (usage, timing) = (completion.usage, completion.timing);
+    let sum: f64 = completion.prompt_logprobs.iter().map(|logprob| f64::from(*logprob)).sum();
+    json!({
+        "prompt_ids": completion.prompt_ids.to_vec(),
+        "ids": completion.ids(),
+        "text": completion.text,
+        "finish_reason": completion.finish.name(),
+        "top_logprobs": completion.tokens.iter().map(top).collect::<Vec<_>>(),
+        "prompt_logprob": sum,
+        "seed": completion.seed,
+        "usage": {
+            "prompt_tokens": usage.prompt_tokens,
+            "cached_tokens": usage.cached_tokens,
+            "completion_tokens": usage.completion_tokens,
+        },
+        "timing": {
+            "queue_ms": ms(timing.queue),
+            "prefill_ms": ms(timing.prefill),
+            "first_token_ms": timing.first_token.map(ms),
+            "per_token_ms": timing.per_token.map(ms),
+            "total_ms": ms(timing.total),
+        },
+    })
+}

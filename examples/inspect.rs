@@ -1,0 +1,232 @@
+//! What is in a model file: metadata, tensors, sizes, memory; also why a file does not load. With
+//! `--tokenize`, `--chat` and `--parse-ids` it shows the model's text side.
+//!
+//! `cargo run --release --example inspect -- --model model.gguf`
+//!
+//! With `--json` it prints one object; docs/json.md tells what is in it.
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use oss_engine::model::{Config, describe};
+use oss_engine::text::Special;
+use oss_engine::text::chat::{Message, Tool};
+use oss_engine::text::harmony::{Content, Effort};
+use oss_engine::weights::{Container, Value as MetadataValue};
+use oss_engine::{ChatRequest, Text};
+use oss_examples::{ModelArgs, bar};
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
+
+/// Shows what is in a model file.
+#[derive(Parser)]
+struct Arguments {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Shows the tokens of a text
+    #[arg(long)]
+    tokenize: Option<String>,
+    /// Takes names of control tokens in the text as control tokens
+    #[arg(long)]
+    special: bool,
+    /// Shows the prompt of a conversation: a JSON file with messages and tools as in the OpenAI
+    /// chat API, or a list of messages
+    #[arg(long)]
+    chat: Option<PathBuf>,
+    /// Shows the harmony messages of a completion, given as tokens such as 1,2,3
+    #[arg(long, value_delimiter = ',')]
+    parse_ids: Option<Vec<u32>>,
+    /// Compares the checksums of a packed file
+    #[arg(long)]
+    verify: bool,
+    /// Prints one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let container = arguments.model.container()?;
+    if let Some(text) = &arguments.tokenize {
+        let special = if arguments.special { Special::Parse } else { Special::AsText };
+        let text_side = Text::from_container(&container)?;
+        let ids = text_side.tokenizer()?.encode(text, special);
+        println!("{}", json!({ "ids": ids }));
+    } else if let Some(path) = &arguments.chat {
+        let text_side = Text::from_container(&container)?;
+        let ids = text_side.render(&chat(path)?)?;
+        let text = text_side.tokenizer()?.decode(&ids);
+        print(arguments.json, &json!({ "ids": ids, "text": text }), || println!("{text}"));
+    } else if let Some(ids) = &arguments.parse_ids {
+        println!("{}", parse(&Text::from_container(&container)?, ids)?);
+    } else if arguments.verify {
+        verify(&container)?;
+    } else {
+        let about = about(&container);
+        print(arguments.json, &about, || list(&container, &about));
+    }
+    Ok(())
+}
+
+fn print(json: bool, value: &Value, plain: impl FnOnce()) {
+    if json { println!("{value}") } else { plain() }
+}
+
+/// A conversation out of a file.
+fn chat(path: &Path) -> Result<ChatRequest> {
+    let named = || path.display().to_string();
+    let bytes = std::fs::read(path).with_context(named)?;
+    let value: Value = serde_json::from_slice(&bytes).with_context(named)?;
+    let part = |name: &str| value.get(name).filter(|part| !part.is_null()).cloned();
+    let messages = if value.is_array() { Some(value.clone()) } else { part("messages") };
+    let messages: Vec<Message> =
+        serde_json::from_value(messages.context("no messages")?).with_context(named)?;
+    let tools: Vec<Tool> =
+        serde_json::from_value(part("tools").unwrap_or_else(|| json!([]))).with_context(named)?;
+    let effort: Option<Effort> = part("reasoning_effort")
+        .map(serde_json::from_value)
+        .transpose()
+        .context("reasoning_effort")?;
+    let text = |name: &str| part(name).and_then(|text| text.as_str().map(str::to_owned));
+    Ok(ChatRequest {
+        tools,
+        reasoning_effort: effort,
+        date: text("date"),
+        identity: text("identity"),
+        ..ChatRequest::new(messages)
+    })
+}
+
+fn parse(text: &Text, ids: &[u32]) -> Result<Value> {
+    let message = |message: &oss_engine::text::harmony::Message| {
+        let content = match &message.content {
+            Content::Text(text) => text.clone(),
+            other => format!("{other:?}"),
+        };
+        json!({
+            "role": message.role,
+            "channel": message.channel,
+            "recipient": message.recipient,
+            "content_type": message.content_type,
+            "content": content,
+        })
+    };
+    let messages: Vec<Value> = text.parse(ids)?.iter().map(message).collect();
+    Ok(json!({ "messages": messages }))
+}
+
+fn verify(container: &Container) -> Result<()> {
+    let packed = container.packed().context("only packed files have checksums")?;
+    let bar = bar(0, "reading");
+    packed.verify(|done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    })?;
+    bar.finish_and_clear();
+    println!("all {} sections are whole", packed.sections().count());
+    Ok(())
+}
+
+/// Everything but the vocabulary, as JSON.
+fn about(container: &Container) -> Value {
+    let tensors: Vec<Value> = container
+        .tensors()
+        .map(|t| json!({"name": t.name, "type": t.dtype.name(), "shape": t.shape}))
+        .collect();
+    let sections: Option<Vec<Value>> = container.packed().map(|packed| {
+        let section = |s: &oss_engine::weights::packed::Section| {
+            json!({"name": s.name, "kind": s.kind, "format": s.format, "bytes": s.length})
+        };
+        packed.sections().map(section).collect()
+    });
+    let model = match describe(container) {
+        Ok((config, _)) => memory(&config, container),
+        Err(error) => json!({ "error": error.to_string() }),
+    };
+    let text = Text::from_container(container);
+    let chat = match &text {
+        Ok(text) if text.is_harmony() => json!("harmony"),
+        Ok(text) if text.has_chat() => json!("template"),
+        Ok(_) => Value::Null,
+        Err(error) => json!({ "error": error.to_string() }),
+    };
+    json!({
+        "path": container.path(),
+        "kind": format!("{:?}", container.kind()).to_lowercase(),
+        "file_bytes": container.file_bytes(),
+        "metadata": metadata(container),
+        "tensors": tensors,
+        "sections": sections,
+        "model": model,
+        "chat": chat,
+    })
+}
+
+fn metadata(container: &Container) -> Map<String, Value> {
+    let value = |value: &MetadataValue| match (value.as_str(), value.as_bool(), value.as_array()) {
+        (Some(text), _, _) => json!(text),
+        (_, Some(flag), _) => json!(flag),
+        (_, _, Some(array)) if array.len() > 16 => json!(value.describe()),
+        (_, _, Some(array)) => match (array.integers(), array.floats(), array.strings()) {
+            (Ok(integers), _, _) => json!(integers),
+            (_, Ok(floats), _) => json!(floats),
+            (_, _, Ok(strings)) => json!(strings),
+            _ => json!(value.describe()),
+        },
+        _ => match (value.as_u64(), value.as_i64(), value.as_f64()) {
+            (Some(n), _, _) => json!(n),
+            (_, Some(n), _) => json!(n),
+            (_, _, n) => json!(n),
+        },
+    };
+    container.metadata().iter().map(|(key, v)| (key.to_owned(), value(v))).collect()
+}
+
+/// The model's numbers and what it needs in memory.
+fn memory(config: &Config, container: &Container) -> Value {
+    let kv_values = 2 * config.kv_dim();
+    let full = config.layers.iter().filter(|layer| layer.window.is_none()).count();
+    let windowed: usize = config.layers.iter().filter_map(|layer| layer.window).sum();
+    json!({
+        "architecture": config.architecture,
+        "layers": config.layers.len(),
+        "hidden_dim": config.hidden_dim,
+        "heads": config.n_heads,
+        "kv_heads": config.n_kv_heads,
+        "head_dim": config.head_dim,
+        "experts": config.max_experts(),
+        "experts_per_token": config.max_top(),
+        "vocabulary": config.vocabulary,
+        "context_len": config.context_len,
+        "memory": {
+            "weights_bytes": container.file_bytes(),
+            "kv_bytes_per_token_bf16": full * kv_values * 2,
+            "kv_bytes_of_windows_bf16": windowed * kv_values * 2,
+        },
+    })
+}
+
+fn list(container: &Container, about: &Value) {
+    println!("{} ({}, {} bytes)", container.path().display(), about["kind"], about["file_bytes"]);
+    for (key, value) in metadata(container) {
+        let text = value.to_string();
+        let end = text.char_indices().nth(100).map_or(text.len(), |(at, _)| at);
+        println!("  {key} = {}", &text[..end]);
+    }
+    for tensor in container.tensors() {
+        let (bytes, shape) = (tensor.bytes(), format!("{:?}", tensor.shape));
+        println!("  {:50} {:6} {shape:24} {bytes}", tensor.name, tensor.dtype.name());
+    }
+    for section in
+        container.packed().into_iter().flat_map(oss_engine::weights::packed::Reader::sections)
+    {
+        println!(
+            "  {:50} {:9} {:6} {}",
+            section.name, section.kind, section.format, section.length
+        );
+    }
+    match about["model"].get("error") {
+        Some(error) => println!("does not load: {error}"),
+        None => println!("model: {:#}", about["model"]),
+    }
+    println!("chat format: {}", about["chat"]);
+}
