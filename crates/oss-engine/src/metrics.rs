@@ -85,7 +85,9 @@ pub struct PageUse {
     pub window: Option<usize>,
     /// Pages that sequences hold.
     pub in_use: usize,
-    /// Pages that could be had at once.
+    /// Pages kept for prompts that begin as earlier ones did.
+    pub kept: usize,
+    /// Pages that could be had at once, besides those kept.
     pub available: usize,
     /// Bytes of a page.
     pub page_bytes: usize,

@@ -43,6 +43,9 @@ pub struct EngineOptions {
     pub prefill_chunk: usize,
     /// The most sequences that run at once; further requests wait.
     pub max_sequences: usize,
+    /// Whether a request takes over what earlier ones have computed of the same prompt. It never
+    /// changes tokens.
+    pub reuse_prefixes: bool,
     /// How long a step may take while answers are streaming: prompts are cut into chunks that
     /// keep to it.
     pub max_step: Duration,
@@ -68,6 +71,7 @@ impl Default for EngineOptions {
             max_rows: 128,
             prefill_chunk: 128,
             max_sequences: 32,
+            reuse_prefixes: true,
             max_step: Duration::from_millis(500),
             queue_limit: 256,
             stream_events: 256,
@@ -110,6 +114,7 @@ impl fmt::Debug for EngineOptions {
             .field("max_rows", &self.max_rows)
             .field("prefill_chunk", &self.prefill_chunk)
             .field("max_sequences", &self.max_sequences)
+            .field("reuse_prefixes", &self.reuse_prefixes)
             .field("max_step", &self.max_step)
             .field("queue_limit", &self.queue_limit)
             .field("stream_events", &self.stream_events)

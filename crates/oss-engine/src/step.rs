@@ -80,9 +80,9 @@ pub(crate) struct Scheduler {
     /// Requests that wait, shared with those who submit.
     waiting: Arc<AtomicUsize>,
     /// Tasks without pages.
-    queue: Vec<Box<Task>>,
+    queue: Vec<Task>,
     /// Tasks with pages.
-    running: Vec<Box<Task>>,
+    running: Vec<Task>,
     sessions: Sessions,
     pace: Pace,
     plan: Plan,
@@ -159,7 +159,7 @@ impl Scheduler {
 
     fn obey(&mut self, command: Command) -> bool {
         match command {
-            Command::Submit(task) => self.queue.push(task),
+            Command::Submit(task) => self.queue.push(*task),
             Command::Wake => {}
             Command::Forget(session) => self.sessions.forget(session, &mut self.cache),
             Command::Close => return false,
@@ -183,7 +183,7 @@ impl Scheduler {
         };
         for waits in [true, false] {
             let tasks = if waits { &mut self.queue } else { &mut self.running };
-            let over: Vec<(Box<Task>, Finish)> = {
+            let over: Vec<(Task, Finish)> = {
                 let mut over = Vec::new();
                 let mut index = 0;
                 while index < tasks.len() {
@@ -201,7 +201,7 @@ impl Scheduler {
     }
 
     /// Ends a task: its pages go back, or to its session, and its stream gets the end.
-    fn end(&mut self, mut task: Box<Task>, finish: Finish) {
+    fn end(&mut self, mut task: Task, finish: Finish) {
         if let Some(sequence) = task.sequence.take() {
             let kept = match (task.session, &finish) {
                 (Some(session), Finish::Stop | Finish::Length | Finish::ToolCalls) => Some(session),
@@ -245,7 +245,8 @@ impl Scheduler {
             let count = self.cache.pages(index);
             PageUse {
                 window: group.window,
-                in_use: count.in_use,
+                in_use: count.in_use - count.idle,
+                kept: count.idle,
                 available: count.available,
                 page_bytes: count.page_bytes,
             }

@@ -67,9 +67,10 @@ impl Text {
     pub fn from_container(container: &Container) -> Result<Self> {
         let path = container.path().to_path_buf();
         let kind = container.kind();
-        let found = match container.metadata().is_empty() {
-            false => gguf::read(container)?,
-            true => side_files::read(container)?,
+        // A packed file has what the file had from which it was packed.
+        let found = match container.metadata().get("general.architecture") {
+            Some(_) => gguf::read(container)?,
+            None => side_files::read(container)?,
         };
         let Found { tokenizer, template, mut stops, defaults } = found;
         let format = match (tokenizer.as_ref().map(Tokens::of), template) {

@@ -3,6 +3,8 @@
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
 
+use oss_cache::SequenceId;
+
 use crate::step::{Scheduler, Task};
 
 /// Room for an answer's first tokens, so that it does not lose its pages at once.
@@ -39,14 +41,36 @@ impl Scheduler {
         waiting.min_by_key(|index| order(&self.queue[*index]))
     }
 
-    /// Gives a task its sequence: its session's, if that helps, or a new one.
+    /// Gives a task its sequence: its session's, or a new one that begins with the longest prefix
+    /// that the cache has; returns how many tokens need not be computed.
     fn give_sequence(&mut self, task: &mut Task) -> usize {
-        let session = task.session.filter(|_| task.prompt_logprobs.is_none());
-        let resumed = session
-            .and_then(|session| self.sessions.resume(session, &task.tokens, &mut self.cache));
-        let (sequence, len) = resumed.unwrap_or_else(|| (self.cache.create(), 0));
+        let (sequence, len) = if task.needs_whole_prompt() {
+            (self.cache.create(), 0)
+        } else {
+            self.known_prefix(task)
+        };
         task.sequence = Some(sequence);
         len
+    }
+
+    fn known_prefix(&mut self, task: &Task) -> (SequenceId, usize) {
+        let cache = &mut self.cache;
+        let session = task.session;
+        let resumed = session.and_then(|id| self.sessions.resume(id, &task.tokens, cache));
+        // The last token is always computed: its logits are wanted.
+        let most = task.tokens.len() - 1;
+        let had = resumed.map_or(0, |(_, len)| len);
+        let found = cache.lookup(&task.tokens[..most]);
+        if !self.options.reuse_prefixes || found.len() <= had {
+            return resumed.unwrap_or_else(|| (cache.create(), 0));
+        }
+        if let Some((sequence, _)) = resumed {
+            cache.remove(sequence);
+        }
+        let sequence = cache.create();
+        // A sequence that was just made is known and empty.
+        let len = cache.adopt(sequence, &found, most).unwrap_or(0);
+        (sequence, len)
     }
 
     fn take_sequence(&mut self, task: &mut Task) {

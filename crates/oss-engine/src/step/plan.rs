@@ -72,7 +72,7 @@ impl Scheduler {
     /// Who gets how many rows.
     fn choose(&mut self) -> Vec<Part> {
         let cache = &self.cache;
-        let mut ready: Vec<&Task> = self.running.iter().map(|task| &**task).collect();
+        let mut ready: Vec<&Task> = self.running.iter().collect();
         ready.retain(|task| task.producer.has_room());
         ready.sort_by_key(|task| (Reverse(task.priority), task.id));
         let (mut answers, prompts): (Vec<&Task>, Vec<&Task>) =

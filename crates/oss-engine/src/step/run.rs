@@ -83,7 +83,10 @@ impl Scheduler {
                 continue;
             }
             task.prompt_done();
-            if let (Some(session), Some(sequence)) = (task.session, task.sequence)
+            let Some(sequence) = task.sequence else { continue };
+            // Others that begin with this prompt go on from here exactly.
+            cache.mark(sequence);
+            if let Some(session) = task.session
                 && let Ok(fork) = cache.fork(sequence)
             {
                 sessions.keep(session, fork, task.tokens.clone());

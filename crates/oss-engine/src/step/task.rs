@@ -123,6 +123,11 @@ impl Task {
         self.scores(position) || position + 1 == self.tokens.len()
     }
 
+    /// Whether prompt rows are still wanted that a known prefix would leave out.
+    pub(crate) fn needs_whole_prompt(&self) -> bool {
+        self.prompt_logprobs.is_some() && self.drawn() == 0
+    }
+
     /// Its prompt has been computed.
     pub(crate) fn prompt_done(&mut self) {
         self.clock.prompt_done.get_or_insert_with(Instant::now);
@@ -176,7 +181,7 @@ impl Task {
     }
 
     /// Tells the stream that it is over.
-    pub(crate) fn end(mut self: Box<Self>, finish: Finish) {
+    pub(crate) fn end(mut self, finish: Finish) {
         let mut events = Vec::new();
         if self.drawn() == 0
             && let Some(logprobs) = self.prompt_logprobs.take()

@@ -9,7 +9,7 @@ fn sixteen_requests_at_once_get_the_tokens_of_each_alone() {
     let prompts = prompts(16);
     let request = |index: usize| {
         let request = Request::text(&prompts[index]).max_tokens(10 + index).seed(index as u64);
-        if index % 2 == 0 { request.greedy() } else { request }
+        if index.is_multiple_of(2) { request.greedy() } else { request }
     };
     let alone: Vec<_> = (0..16).map(|i| engine().generate(request(i)).unwrap().ids()).collect();
     let streams: Vec<_> = (0..16).map(|i| engine().submit(request(i)).unwrap()).collect();
@@ -82,4 +82,40 @@ fn a_session_that_goes_on_with_its_own_answer_computes_only_what_is_new() {
     assert_eq!(kept.ids(), fresh.ids());
     // The last drawn token was never computed.
     assert_eq!(kept.usage.cached_tokens, 4 + 20 - 1);
+}
+
+#[test]
+fn a_prompt_that_begins_as_an_earlier_one_computes_the_rest_alone() {
+    let reusing = engine_with(EngineOptions { reuse_prefixes: true, ..options() });
+    let story = |text: &str| story(text, 40);
+    // Longer than the window, cut at every kind of place: within a page, at its end, in the window.
+    let long = prompts(60).pop().unwrap();
+    let first = reusing.generate(story(&long)).unwrap();
+    assert_eq!(first.usage.cached_tokens, 0);
+    for cut in [long.len(), long.len() - 1, long.len() / 2, 40, 17] {
+        let prompt = format!("{} Then", &long[..cut]);
+        let expected = engine().generate(story(&prompt)).unwrap();
+        for round in 0..2 {
+            let got = reusing.generate(story(&prompt)).unwrap();
+            assert_eq!(got.ids(), expected.ids(), "{cut} bytes, round {round}");
+        }
+    }
+    let again = reusing.generate(story(&long)).unwrap();
+    assert_eq!(again.ids(), first.ids());
+    assert_eq!(again.usage.cached_tokens, again.usage.prompt_tokens - 1);
+    assert!(reusing.metrics().cached_tokens > 0);
+}
+
+#[test]
+fn pages_that_are_taken_away_and_found_again_change_nothing() {
+    let prompts = prompts(12);
+    let cache_bytes = Some(700 << 10);
+    let options = EngineOptions { cache_bytes, reuse_prefixes: true, ..options() };
+    let tight = engine_with(options);
+    let streams: Vec<_> =
+        prompts.iter().map(|prompt| tight.submit(story(prompt, 60)).unwrap()).collect();
+    for (prompt, stream) in prompts.iter().zip(streams) {
+        let expected = engine().generate(story(prompt, 60)).unwrap();
+        assert_eq!(stream.collect_all().unwrap().ids(), expected.ids());
+    }
 }

@@ -4,9 +4,14 @@ use std::sync::OnceLock;
 
 use oss_engine::{Activation, Engine, EngineOptions, KvFormat, Request};
 
-/// Small steps, one thread: quick, and other tests run beside.
+/// One thread, and every prompt computed: the plain engine that others are held against.
 pub(crate) fn options() -> EngineOptions {
-    EngineOptions { threads: Some(1), cache_bytes: Some(32 << 20), ..EngineOptions::default() }
+    EngineOptions {
+        threads: Some(1),
+        cache_bytes: Some(32 << 20),
+        reuse_prefixes: false,
+        ..EngineOptions::default()
+    }
 }
 
 /// Computes as exactly as the references.
