@@ -129,7 +129,7 @@ impl Team {
     /// Runs `body` once for each unit of `0..units`, with the unit's part of `out`.
     ///
     /// The first four fifths of the units are shared out in contiguous runs, worker by worker; the
-    /// rest are claimed one after the other by whoever is free. The call returns when all units are
+    /// rest are claimed by whoever is free, in ever smaller runs. The call returns when all units are
     /// done. Writes of the body are visible to the caller and to later phases.
     ///
     /// One phase of a team runs at a time; other callers wait (see [`Team::lease`]).

@@ -62,8 +62,6 @@ pub(super) struct Phase<P, B> {
     threads: usize,
     /// Units that are shared out beforehand.
     fixed: usize,
-    /// Units that a worker claims at a time.
-    claim: usize,
     out: P,
     body: B,
     panicked: AtomicBool,
@@ -83,7 +81,6 @@ where
             units,
             threads,
             fixed,
-            claim: ((units - fixed) / (32 * threads)).max(1),
             out,
             body,
             panicked: AtomicBool::new(false),
@@ -143,13 +140,24 @@ where
             };
             self.units(border(worker), border(worker + 1), worker);
         }
-        loop {
-            let first = self.next.0.fetch_add(self.claim, Ordering::Relaxed);
-            if first >= self.units || self.panicked.load(Ordering::Relaxed) {
-                break;
-            }
-            self.units(first, self.units.min(first + self.claim), worker);
+        while let Some((begin, end)) = self.claim() {
+            self.units(begin, end, worker);
         }
+    }
+
+    /// Some of the units that are left: many at first, to leave the shared line alone, one by one
+    /// in the end, so that all workers stop together.
+    fn claim(&self) -> Option<(usize, usize)> {
+        let mut begin = self.next.0.load(Ordering::Relaxed);
+        while begin < self.units && !self.panicked.load(Ordering::Relaxed) {
+            let end = begin + ((self.units - begin) / (4 * self.threads)).max(1);
+            let order = Ordering::Relaxed;
+            match self.next.0.compare_exchange_weak(begin, end, order, order) {
+                Ok(_) => return Some((begin, end)),
+                Err(now) => begin = now,
+            }
+        }
+        None
     }
 
     fn units(&self, begin: usize, end: usize, worker: usize) {
