@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(
     not(feature = "fault-injection"),
-    expect(dead_code, unreachable_pub, reason = "made by tests alone")
+    expect(unreachable_pub, reason = "made by tests alone")
 )]
 pub enum Fault {
     /// The step panics.
