@@ -21,8 +21,8 @@ impl KvCache {
         Ok(())
     }
 
-    /// Changes how many bytes of pages may be in use, up to what the cache was made with. Pages kept
-    /// for reuse are given up as far as needed, and the memory of free pages goes back to the
+    /// Changes how many bytes of pages may be in use, up to what the cache was made with. Pages
+    /// kept for reuse are given up as far as needed, and the memory of free pages goes back to the
     /// system. Returns the bytes still resident: more than asked for while sequences use them.
     ///
     /// # Errors

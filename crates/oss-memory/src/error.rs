@@ -31,7 +31,10 @@ pub enum Error {
         expected: u64,
     },
     /// A file has changed its length since it was mapped.
-    #[error("{}: the file has {got} bytes, expected the {expected} that were mapped", path.display())]
+    #[error(
+        "{}: the file has {got} bytes, expected the {expected} that were mapped",
+        path.display()
+    )]
     LengthChanged {
         /// The file.
         path: PathBuf,

@@ -100,8 +100,8 @@ impl Extents {
         large.map(|(order, free)| free.len() << (order - HUGE_ORDER)).sum()
     }
 
-    /// The share of the free bytes that lies in pieces of [`crate::HUGE_PAGE`] that are partly used:
-    /// 0 when all of it could be given back, 1 when none.
+    /// The share of the free bytes that lies in pieces of [`crate::HUGE_PAGE`] that are partly
+    /// used: 0 when all of it could be given back, 1 when none.
     pub fn fragmentation(&self) -> f64 {
         let free = self.free_bytes();
         let whole = self.free_huge_pages() * crate::HUGE_PAGE;

@@ -55,13 +55,13 @@ pub fn forward(
     if layers.start == 0 {
         reserve(cache, batch)?;
         for (row, x) in batch.rows.iter().zip(state.x.chunks_exact_mut(hidden)) {
-            model.weights.embed(row.token as usize, x)?; //                              x [R, hidden]
+            model.weights.embed(row.token as usize, x)?; //                            x [R, hidden]
         }
     }
     let half = config.head_dim / 2;
     let angles = state.cos.chunks_exact_mut(half).zip(state.sin.chunks_exact_mut(half));
     for (row, (cos, sin)) in batch.rows.iter().zip(angles) {
-        model.rope.angles(row.position, cos, sin); //                          cos, sin [R, head_dim/2]
+        model.rope.angles(row.position, cos, sin); //                       cos, sin [R, head_dim/2]
     }
 
     let mut page = Page { model, team, state, cache, batch };
@@ -78,7 +78,7 @@ pub fn forward(
         for rows in batch.rows.chunk_by(|a, b| a.sequence == b.sequence) {
             cache.commit_tokens(rows[0].sequence, rows.iter().map(|row| row.token));
         }
-        state.keep_wanted(batch, hidden); //                                  hidden [wanted, hidden]
+        state.keep_wanted(batch, hidden); //                                hidden [wanted, hidden]
     }
     Ok(())
 }

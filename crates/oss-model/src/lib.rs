@@ -23,7 +23,8 @@
 //! let mut cache = oss_cache::KvCache::new(model.cache_shape(), 64 << 20)?;
 //! let sequence = cache.create();
 //! let row = Row { sequence, position: 0, token: 1, wanted: true };
-//! forward(&model, &team, &mut state, &mut cache, Batch { rows: &[row] }, 0..model.config.layers.len())?;
+//! let layers = 0..model.config.layers.len();
+//! forward(&model, &team, &mut state, &mut cache, Batch { rows: &[row] }, layers)?;
 //! let logits = head(&model, &team, &mut state, 0..1, HeadRequest::Full);
 //! # let _ = logits;
 //! # Ok(())

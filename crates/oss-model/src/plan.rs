@@ -62,7 +62,8 @@ impl MatrixPlan {
 pub enum VectorPlan {
     /// One after the other.
     Stacked(Vec<Rows>),
-    /// Sixteen numbers of the first, sixteen of the second, and so on, for each of `repeat` experts.
+    /// Sixteen numbers of the first, sixteen of the second, and so on, for each of `repeat`
+    /// experts.
     Paired {
         /// Numbers of the gates, expert after expert.
         gate: Rows,

@@ -1,11 +1,11 @@
 //! How one matrix, or one page of keys and values, is packed: formats, layouts, and their errors.
 //!
 //! Files hold weights in many formats, row after row. Kernels want sixteen rows side by side, so
-//! that one vector instruction works on sixteen outputs, and the scales out of the way of the codes.
-//! This crate knows both: [`Dtype`] decodes and encodes what files hold, [`Packing`] turns it into
-//! the packed layout *P16* without loss, and [`Packed::visit`] hands kernels the types that unpack
-//! it into vectors. A kernel is written once for all formats of codes ([`CodeFormat`]) and once for
-//! all formats of floats ([`FloatFormat`]).
+//! that one vector instruction works on sixteen outputs, and the scales out of the way of the
+//! codes. This crate knows both: [`Dtype`] decodes and encodes what files hold, [`Packing`] turns
+//! it into the packed layout *P16* without loss, and [`Packed::visit`] hands kernels the types that
+//! unpack it into vectors. A kernel is written once for all formats of codes ([`CodeFormat`]) and
+//! once for all formats of floats ([`FloatFormat`]).
 //!
 //! ```
 //! use oss_quant::{Dtype, Packing, Row};

@@ -38,7 +38,8 @@ pub trait FloatFormat: 'static {
     fn columns<S: Simd>(s: S, group: &[u8], k: usize) -> [S::F32; 4];
 }
 
-/// Something to do with a format known at compile time, see [`Packed::visit`](crate::Packed::visit).
+/// Something to do with a format known at compile time, see
+/// [`Packed::visit`](crate::Packed::visit).
 pub trait Visitor {
     /// What it returns.
     type Output;

@@ -314,7 +314,10 @@ fn every_weight_type_has_a_packed_format_of_its_own() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(64)
+    })]
 
     #[test]
     fn any_matrix_of_any_format_survives_packing(

@@ -50,7 +50,10 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 macro_rules! isa_table {
-    ($($(#[$cfg:meta])* $level:ident, $name:literal, $make:expr, $trampoline:ident, [$($feature:tt),*];)*) => {
+    ($(
+        $(#[$cfg:meta])*
+        $level:ident, $name:literal, $make:expr, $trampoline:ident, [$($feature:tt),*];
+    )*) => {
         /// In ascending order of preference.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         enum Level {

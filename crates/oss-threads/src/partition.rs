@@ -1,8 +1,8 @@
 //! Splits mutable data into disjoint parts, one per unit of a phase.
 //!
-//! A [`Partition`] is made from `&mut` data right before a phase and consumed by it. Its constructor
-//! checks everything that disjointness rests on; [`crate::Team::phase`] then gives each unit to
-//! exactly one worker, so that no two parts that exist at the same time overlap.
+//! A [`Partition`] is made from `&mut` data right before a phase and consumed by it. Its
+//! constructor checks everything that disjointness rests on; [`crate::Team::phase`] then gives each
+//! unit to exactly one worker, so that no two parts that exist at the same time overlap.
 
 mod chunks;
 mod each;
@@ -18,8 +18,8 @@ pub use tiles::{Columns, Tile, Tiles};
 
 /// Names the type of a partition's parts while the partition is borrowed for `'p`.
 ///
-/// The second parameter says that the partition outlives `'p`; leave it alone. Because the body of a
-/// phase must work for every `'p`, it cannot keep a part beyond its own call.
+/// The second parameter says that the partition outlives `'p`; leave it alone. Because the body of
+/// a phase must work for every `'p`, it cannot keep a part beyond its own call.
 pub trait Parts<'p, Outlives = &'p Self> {
     /// What one unit gets.
     type Part;

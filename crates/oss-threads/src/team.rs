@@ -129,8 +129,8 @@ impl Team {
     /// Runs `body` once for each unit of `0..units`, with the unit's part of `out`.
     ///
     /// The first four fifths of the units are shared out in contiguous runs, worker by worker; the
-    /// rest are claimed by whoever is free, in ever smaller runs. The call returns when all units are
-    /// done. Writes of the body are visible to the caller and to later phases.
+    /// rest are claimed by whoever is free, in ever smaller runs. The call returns when all units
+    /// are done. Writes of the body are visible to the caller and to later phases.
     ///
     /// One phase of a team runs at a time; other callers wait (see [`Team::lease`]).
     ///
@@ -166,8 +166,8 @@ impl Inner {
         B: for<'p> Fn(Unit, <P as Parts<'p>>::Part) + Sync,
     {
         let begin = self.crowd.is_timed().then(Instant::now);
-        // SAFETY: the lease makes this thread the only caller, `finish` below returns before `phase`
-        // ends, and nothing between the two unwinds: `work` catches every panic.
+        // SAFETY: the lease makes this thread the only caller, `finish` below returns before
+        // `phase` ends, and nothing between the two unwinds: `work` catches every panic.
         #[expect(unsafe_code, reason = "lends the phase to the workers until they have arrived")]
         unsafe {
             self.shared.gang.release(Some(phase.job()));

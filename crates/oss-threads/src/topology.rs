@@ -94,7 +94,8 @@ impl Topology {
         Self { cores: (0..cpus).map(core).collect(), nodes, online, quota: None }
     }
 
-    /// Threads that are worth having: the allowed physical cores, no more than the quota, at least 1.
+    /// Threads that are worth having: the allowed physical cores, no more than the quota, at least
+    /// 1.
     pub fn default_threads(&self) -> usize {
         let quota = self.quota.map_or(usize::MAX, |cpus| cpus as usize);
         self.cores.len().min(quota).max(1)

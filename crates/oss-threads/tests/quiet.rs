@@ -59,7 +59,8 @@ fn phases_allocate_nothing_and_an_idle_team_takes_no_time() {
     thread::sleep(Duration::from_millis(5));
     let before = ticks();
     thread::sleep(Duration::from_millis(1000));
-    // A tick is 10 ms: at most one, which a neighbouring tick boundary may add, is 0.5 % of 2 cores.
+    // A tick is 10 ms: at most one, which a neighbouring tick boundary may add, is 0.5 % of 2
+    // cores.
     let after = ticks();
     if let (Some(before), Some(after)) = (before, after) {
         assert!(after - before <= 1, "{} ticks in an idle second", after - before);

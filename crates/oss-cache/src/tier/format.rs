@@ -8,7 +8,7 @@
 //!
 //! slot    0  magic                   8  content key      16  hash          24  parent's hash
 //!         32 sequence number         40 block            44  group         48  tokens
-//!         52 payload bytes           56 payload checksum 64  tokens, u32 each, padded to page tokens
+//!         52 payload bytes           56 payload checksum 64  tokens, u32, padded to page tokens
 //!         .. checksum of all before  .. payload          .. zeros up to a multiple of 4096
 //! ```
 //!

@@ -1,5 +1,5 @@
-//! What a packed file holds besides matrices: the configuration, the tokenizer, and the tensors that
-//! are not packed, so that the file stands alone.
+//! What a packed file holds besides matrices: the configuration, the tokenizer, and the tensors
+//! that are not packed, so that the file stands alone.
 
 use super::layout::Layout;
 use crate::catalog::{CATALOG, Catalog};

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 0    [32]     bit p of byte l: bit 2 of the code of column 32 p + l
-//! 32   [2][32]  bits 2 t and 2 t + 1 of byte l: bits 0 and 1 of the code of column 128 i + 32 t + l
+//! 32   [2][32]  bits 2 t and 2 t + 1 of byte l: bits 0, 1 of the code of column 128 i + 32 t + l
 //! 96   [8]      low nibbles: bits 0..4 of scales 0..8, high nibbles: of scales 8..16
 //! 104  [4]      bits 2 t and 2 t + 1 of byte i: bits 4 and 5 of scale 4 t + i
 //! 108  f16      d

@@ -6,8 +6,8 @@
 //! 4  [16]  low nibbles: codes of columns 0..16, high nibbles: of columns 16..32
 //! ```
 //!
-//! Packed: records of two blocks, 2 x 256 bytes of codes and a 128-byte tail of f16 scales and minima
-//! (640 bytes, as many as in the file).
+//! Packed: records of two blocks, 2 x 256 bytes of codes and a 128-byte tail of f16 scales and
+//! minima (640 bytes, as many as in the file).
 
 use super::half_scale::{both, get, half_at, load, put, record_with_min, to_half};
 use super::{Blocks, Step, fit, pair_nibbles, paired_nibbles};

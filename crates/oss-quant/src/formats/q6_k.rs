@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 0    [2][64]  low nibbles: codes of columns 128 i + l, high nibbles: of columns 128 i + 64 + l
-//! 128  [2][32]  bits 2 t and 2 t + 1 of byte l: bits 4 and 5 of the code of column 128 i + 32 t + l
+//! 128  [2][32]  bits 2 t and 2 t + 1 of byte l: bits 4, 5 of the code of column 128 i + 32 t + l
 //! 192  i8[16]   scales
 //! 208  f16      d
 //! ```

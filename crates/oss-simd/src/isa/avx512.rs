@@ -17,7 +17,9 @@ impl<const DOT: bool> Avx512<DOT> {
 }
 
 macro_rules! ops {
-    ($(fn $name:ident $(<const $n:ident: u32>)? ($($arg:ident: $t:ty),*) $(-> $r:ty)? = $e:expr;)*) => {$(
+    ($(
+        fn $name:ident $(<const $n:ident: u32>)? ($($arg:ident: $t:ty),*) $(-> $r:ty)? = $e:expr;
+    )*) => {$(
         #[inline(always)]
         #[allow(unused_unsafe, reason = "some of the operations are safe")]
         fn $name $(<const $n: u32>)? (self, $($arg: $t),*) $(-> $r)? {

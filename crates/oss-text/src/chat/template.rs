@@ -145,8 +145,8 @@ impl Template {
     ///
     /// If the stand-ins change what the template writes (it looked at the content, for
     /// `</think>` say), only the names of control tokens, and beginnings and ends of names at the
-    /// ends of a field, are replaced. If even that changes it, the template looked for control tokens in the content; it does not get to see them,
-    /// and `text` is what it writes then.
+    /// ends of a field, are replaced. If even that changes it, the template looked for control
+    /// tokens in the content; it does not get to see them, and `text` is what it writes then.
     ///
     /// # Errors
     /// As [`Template::render_text`].

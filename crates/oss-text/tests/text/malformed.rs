@@ -255,7 +255,10 @@ proptest! {
         // A finished parser begins anew.
         let again: Vec<Event> = ids.iter().flat_map(|&id| parser.push(id)).collect();
         let first: Vec<Event> =
-            { let mut fresh = Parser::new(&DEMO).unwrap(); ids.iter().flat_map(|&id| fresh.push(id)).collect() };
+            {
+                let mut fresh = Parser::new(&DEMO).unwrap();
+                ids.iter().flat_map(|&id| fresh.push(id)).collect()
+            };
         prop_assert_eq!(again, first);
     }
 

@@ -188,7 +188,9 @@ fn a_post_processor_tells_the_first_token() {
         "single": [{"SpecialToken": {"id": "<|start|>", "type_id": 0}},
             {"Sequence": {"id": "A", "type_id": 0}}],
         "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-        "special_tokens": {"<|start|>": {"id": "<|start|>", "ids": [2043], "tokens": ["<|start|>"]}},
+        "special_tokens": {
+            "<|start|>": {"id": "<|start|>", "ids": [2043], "tokens": ["<|start|>"]},
+        },
     });
     let tokenizer = Tokenizer::from_json(file.to_string().as_bytes()).unwrap();
     assert_eq!((tokenizer.bos(), tokenizer.adds_bos()), (Some(2043), true));

@@ -45,8 +45,8 @@ unsafe impl<T: Send> Partition for PerWorker<'_, T> {
     }
 
     unsafe fn part<'p>(&'p self, _unit: usize, worker: usize) -> <Self as Parts<'p>>::Part {
-        // SAFETY: `worker < workers()` is an index of the slice, and the caller's thread is the only
-        // one that asks with this `worker` and has dropped its previous part.
+        // SAFETY: `worker < workers()` is an index of the slice, and the caller's thread is the
+        // only one that asks with this `worker` and has dropped its previous part.
         unsafe { &mut *self.start.add(worker) }
     }
 }

@@ -52,8 +52,8 @@ unsafe impl<T: Send> Partition for Spans<'_, T> {
 
     unsafe fn part<'p>(&'p self, unit: usize, _worker: usize) -> <Self as Parts<'p>>::Part {
         let span = &self.spans[unit];
-        // SAFETY: the constructor has asserted that the span lies inside the borrowed slice, and the
-        // caller asks for each unit once.
+        // SAFETY: the constructor has asserted that the span lies inside the borrowed slice, and
+        // the caller asks for each unit once.
         unsafe { slice::from_raw_parts_mut(self.start.add(span.start), span.len()) }
     }
 }

@@ -92,8 +92,8 @@ pub struct Columns<'a, T> {
 }
 
 impl<'a, T> Columns<'a, T> {
-    /// Splits the row-major matrix `data` `[rows, row_len]` into blocks of `block` columns, the last
-    /// of which may be narrower.
+    /// Splits the row-major matrix `data` `[rows, row_len]` into blocks of `block` columns, the
+    /// last of which may be narrower.
     ///
     /// # Panics
     /// When `block` is 0 or `data` is not a whole number of rows.
@@ -138,8 +138,8 @@ impl<'a, T> Tiles<'a, T> {
     /// `row_splits[r]..row_splits[r + 1]` and may be empty. Columns are cut every `block`.
     ///
     /// # Panics
-    /// When `block` is 0, `data` is not a whole number of rows, or the borders do not ascend or pass
-    /// the last row.
+    /// When `block` is 0, `data` is not a whole number of rows, or the borders do not ascend or
+    /// pass the last row.
     pub fn new(data: &'a mut [T], row_len: usize, row_splits: &'a [usize], block: usize) -> Self {
         let matrix = Matrix::new(data, row_len, block);
         for pair in row_splits.windows(2) {

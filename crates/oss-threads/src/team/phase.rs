@@ -171,7 +171,8 @@ where
 
     fn unit(&self, index: usize, worker: usize) {
         // SAFETY: `Team::phase` has checked units and workers against the partition; the fixed runs
-        // and the claims are disjoint, so a unit comes here once; one thread is `worker` in a phase.
+        // and the claims are disjoint, so a unit comes here once; one thread is `worker` in a
+        // phase.
         #[expect(unsafe_code, reason = "takes the unit's part")]
         let part = unsafe { self.out.part(index, worker) };
         (self.body)(Unit { index, worker }, part);
