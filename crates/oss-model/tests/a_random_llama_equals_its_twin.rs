@@ -1,0 +1,338 @@
+//! A Llama of random weights against a forward pass in double precision that shares no code with
+//! the crate, and its safetensors against its GGUF, whose rotated heads are stored pair by pair.
+
+#[path = "support/runner.rs"]
+mod common;
+
+use common::{Runner, Setting};
+use oss_quant::Dtype;
+use oss_testing::{Seeded, assert_close};
+use oss_weights::{TensorPlan, gguf, safetensors};
+use serde_json::json;
+use std::collections::HashMap;
+use std::path::Path;
+
+const HIDDEN: usize = 96;
+const INNER: usize = 160;
+const VOCABULARY: usize = 77;
+const LAYERS: usize = 2;
+const THETA: f64 = 500_000.0;
+const EPSILON: f64 = 1e-5;
+
+/// What differs between the models of the test.
+#[derive(Clone, Copy)]
+struct Shape {
+    heads: usize,
+    kv_heads: usize,
+    dim: usize,
+    tied: bool,
+    dtype: Dtype,
+    bands: bool,
+}
+
+/// A matrix as the file holds it, and its numbers.
+struct Matrix {
+    rows: usize,
+    cols: usize,
+    dtype: Dtype,
+    bytes: Vec<u8>,
+    numbers: Vec<f64>,
+}
+
+impl Matrix {
+    fn random(dtype: Dtype, rows: usize, cols: usize, seeded: &mut Seeded) -> Self {
+        let row_bytes = dtype.row_bytes(cols).unwrap();
+        let mut bytes = vec![0; rows * row_bytes];
+        let mut numbers = vec![0.0; rows * cols];
+        let all = bytes.chunks_exact_mut(row_bytes).zip(numbers.chunks_exact_mut(cols));
+        for (bytes, numbers) in all {
+            let values = if rows == 1 {
+                seeded.uniforms(cols, 0.5, 1.5)
+            } else {
+                seeded.normals(cols, 1.5 / (cols as f32).sqrt())
+            };
+            dtype.quantise_row(&values, bytes).unwrap();
+            let mut back = vec![0.0f32; cols];
+            dtype.dequantise_row(bytes, &mut back).unwrap();
+            numbers.iter_mut().zip(back).for_each(|(to, x)| *to = f64::from(x));
+        }
+        Self { rows, cols, dtype, bytes, numbers }
+    }
+
+    fn times(&self, x: &[f64]) -> Vec<f64> {
+        self.numbers.chunks_exact(self.cols).map(|row| oss_testing::twins::dot(row, x)).collect()
+    }
+
+    /// The rows in another order.
+    fn permuted(&self, order: impl Fn(usize) -> usize) -> Vec<u8> {
+        let row_bytes = self.bytes.len() / self.rows;
+        (0..self.rows)
+            .flat_map(|row| self.bytes[order(row) * row_bytes..][..row_bytes].to_vec())
+            .collect()
+    }
+}
+
+struct Llama {
+    shape: Shape,
+    matrices: HashMap<String, Matrix>,
+}
+
+const PARTS: [(&str, &str); 9] = [
+    ("input_layernorm", "attn_norm"),
+    ("self_attn.q_proj", "attn_q"),
+    ("self_attn.k_proj", "attn_k"),
+    ("self_attn.v_proj", "attn_v"),
+    ("self_attn.o_proj", "attn_output"),
+    ("post_attention_layernorm", "ffn_norm"),
+    ("mlp.gate_proj", "ffn_gate"),
+    ("mlp.up_proj", "ffn_up"),
+    ("mlp.down_proj", "ffn_down"),
+];
+
+impl Llama {
+    fn random(shape: Shape, seeded: &mut Seeded) -> Self {
+        let mut matrices = HashMap::new();
+        let (q, kv) = (shape.heads * shape.dim, shape.kv_heads * shape.dim);
+        let mut add = |name: String, rows, cols| {
+            let dtype = if rows == 1 { Dtype::F32 } else { shape.dtype };
+            matrices.insert(name, Matrix::random(dtype, rows, cols, seeded));
+        };
+        add("model.embed_tokens".into(), VOCABULARY, HIDDEN);
+        add("model.norm".into(), 1, HIDDEN);
+        if !shape.tied {
+            add("lm_head".into(), VOCABULARY, HIDDEN);
+        }
+        for layer in 0..LAYERS {
+            for (part, _) in PARTS {
+                let (rows, cols) = match part {
+                    "self_attn.q_proj" => (q, HIDDEN),
+                    "self_attn.k_proj" | "self_attn.v_proj" => (kv, HIDDEN),
+                    "self_attn.o_proj" => (HIDDEN, q),
+                    "mlp.gate_proj" | "mlp.up_proj" => (INNER, HIDDEN),
+                    "mlp.down_proj" => (HIDDEN, INNER),
+                    _ => (1, HIDDEN),
+                };
+                add(format!("model.layers.{layer}.{part}"), rows, cols);
+            }
+        }
+        Self { shape, matrices }
+    }
+
+    fn plan(name: String, matrix: &Matrix) -> TensorPlan {
+        let shape =
+            if matrix.rows == 1 { vec![matrix.cols] } else { vec![matrix.rows, matrix.cols] };
+        TensorPlan { name, dtype: matrix.dtype, shape }
+    }
+
+    fn write_safetensors(&self, folder: &Path) {
+        let mut config = json!({
+            "model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": INNER,
+            "num_attention_heads": self.shape.heads, "num_key_value_heads": self.shape.kv_heads,
+            "head_dim": self.shape.dim, "num_hidden_layers": LAYERS, "vocab_size": VOCABULARY,
+            "rms_norm_eps": EPSILON, "rope_theta": THETA, "max_position_embeddings": 4096,
+            "hidden_act": "silu", "tie_word_embeddings": self.shape.tied,
+        });
+        if self.shape.bands {
+            config["rope_scaling"] = json!({
+                "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+            });
+        }
+        std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
+        let name = |name: &String| format!("{name}.weight");
+        let plans: Vec<TensorPlan> =
+            self.matrices.iter().map(|(n, m)| Self::plan(name(n), m)).collect();
+        let path = folder.join("model.safetensors");
+        let mut writer = safetensors::Writer::create(&path, &[], &plans).unwrap();
+        for matrix in self.matrices.values() {
+            writer.tensor_bytes(&matrix.bytes).unwrap();
+        }
+        writer.finish().unwrap();
+    }
+
+    /// The published layout: other names, and the rows of rotated heads interleaved.
+    fn write_gguf(&self, path: &Path) {
+        let n = |value: usize| oss_weights::Value::from(value as u32);
+        let mut metadata = vec![
+            ("general.architecture".to_owned(), "llama".into()),
+            ("llama.block_count".to_owned(), n(LAYERS)),
+            ("llama.context_length".to_owned(), n(4096)),
+            ("llama.embedding_length".to_owned(), n(HIDDEN)),
+            ("llama.feed_forward_length".to_owned(), n(INNER)),
+            ("llama.attention.head_count".to_owned(), n(self.shape.heads)),
+            ("llama.attention.head_count_kv".to_owned(), n(self.shape.kv_heads)),
+            ("llama.attention.key_length".to_owned(), n(self.shape.dim)),
+            ("llama.attention.layer_norm_rms_epsilon".to_owned(), (EPSILON as f32).into()),
+        ];
+        metadata.push(("llama.rope.freq_base".to_owned(), (THETA as f32).into()));
+        let gguf_name = |name: &str| {
+            let name = name.replace("model.layers.", "blk.");
+            PARTS.iter().fold(name, |name, (from, to)| name.replace(from, to))
+        };
+        let top = [
+            ("model.embed_tokens", "token_embd"),
+            ("model.norm", "output_norm"),
+            ("lm_head", "output"),
+        ];
+        let rename = |name: &String| {
+            let found = top.iter().find(|(from, _)| from == name);
+            format!("{}.weight", found.map_or_else(|| gguf_name(name), |(_, to)| (*to).to_owned()))
+        };
+        let mut tensors: Vec<(TensorPlan, Vec<u8>)> = Vec::new();
+        for (name, matrix) in &self.matrices {
+            let half = self.shape.dim / 2;
+            let interleaved = |row: usize| {
+                let (head, i) = (row / self.shape.dim, row % self.shape.dim);
+                head * self.shape.dim + i / 2 + (i % 2) * half
+            };
+            let bytes = if name.contains("q_proj") || name.contains("k_proj") {
+                matrix.permuted(interleaved)
+            } else {
+                matrix.bytes.clone()
+            };
+            tensors.push((Self::plan(rename(name), matrix), bytes));
+        }
+        if self.shape.bands {
+            let divisors: Vec<u8> = frequencies(self.shape)
+                .iter()
+                .enumerate()
+                .flat_map(|(i, f)| ((plain(self.shape, i) / f) as f32).to_le_bytes())
+                .collect();
+            let shape = vec![self.shape.dim / 2];
+            let name = "rope_freqs.weight".to_owned();
+            tensors.push((TensorPlan { name, dtype: Dtype::F32, shape }, divisors));
+        }
+        let plans: Vec<TensorPlan> = tensors.iter().map(|(plan, _)| plan.clone()).collect();
+        let mut writer = gguf::Writer::create(path, &metadata, &plans).unwrap();
+        for (_, bytes) in &tensors {
+            writer.tensor_bytes(bytes).unwrap();
+        }
+        writer.finish().unwrap();
+    }
+
+    /// The logits of all positions, in double precision.
+    fn twin(&self, ids: &[u32]) -> Vec<f64> {
+        let Shape { heads, kv_heads, dim, .. } = self.shape;
+        let get =
+            |layer: usize, part: &str| &self.matrices[&format!("model.layers.{layer}.{part}")];
+        let embedding = &self.matrices["model.embed_tokens"];
+        let mut x: Vec<Vec<f64>> = ids
+            .iter()
+            .map(|id| embedding.numbers[*id as usize * HIDDEN..][..HIDDEN].to_vec())
+            .collect();
+        for layer in 0..LAYERS {
+            let gain = |part| &get(layer, part).numbers;
+            let normed: Vec<Vec<f64>> =
+                x.iter().map(|x| norm(x, gain("input_layernorm"))).collect();
+            let turned = |part: &str| -> Vec<Vec<f64>> {
+                let rows = normed.iter().map(|x| get(layer, part).times(x)).enumerate();
+                rows.map(|(position, row)| turn(self.shape, position, row)).collect()
+            };
+            let (q, k) = (turned("self_attn.q_proj"), turned("self_attn.k_proj"));
+            let v: Vec<Vec<f64>> =
+                normed.iter().map(|x| get(layer, "self_attn.v_proj").times(x)).collect();
+            for position in 0..ids.len() {
+                let mut out = Vec::new();
+                for head in 0..heads {
+                    let kv = head / (heads / kv_heads) * dim;
+                    let query = &q[position][head * dim..][..dim];
+                    let scores: Vec<f64> = (0..=position)
+                        .map(|p| oss_testing::twins::dot(query, &k[p][kv..][..dim]))
+                        .map(|score| score / (dim as f64).sqrt())
+                        .collect();
+                    let weights = oss_testing::twins::softmax(&scores);
+                    out.extend(
+                        (0..dim).map(|d| {
+                            weights.iter().zip(&v).map(|(w, v)| w * v[kv + d]).sum::<f64>()
+                        }),
+                    );
+                }
+                let add = get(layer, "self_attn.o_proj").times(&out);
+                x[position].iter_mut().zip(add).for_each(|(x, add)| *x += add);
+            }
+            for x in &mut x {
+                let normed = norm(x, gain("post_attention_layernorm"));
+                let gate = get(layer, "mlp.gate_proj").times(&normed);
+                let up = get(layer, "mlp.up_proj").times(&normed);
+                let inner: Vec<f64> =
+                    gate.iter().zip(up).map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect();
+                let add = get(layer, "mlp.down_proj").times(&inner);
+                x.iter_mut().zip(add).for_each(|(x, add)| *x += add);
+            }
+        }
+        let head = self.matrices.get("lm_head").unwrap_or(embedding);
+        let gain = &self.matrices["model.norm"].numbers;
+        x.iter().flat_map(|x| head.times(&norm(x, gain))).collect()
+    }
+}
+
+fn norm(x: &[f64], gain: &[f64]) -> Vec<f64> {
+    let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
+    let factor = 1.0 / (mean + EPSILON).sqrt();
+    x.iter().zip(gain).map(|(x, g)| x * factor * g).collect()
+}
+
+fn plain(shape: Shape, i: usize) -> f64 {
+    THETA.powf(-2.0 * i as f64 / shape.dim as f64)
+}
+
+/// Llama 3.1's rule as its paper's code has it: factor 8, bands 1 and 4, 64 positions.
+fn frequencies(shape: Shape) -> Vec<f64> {
+    let banded = |f: f64| {
+        let wavelength = std::f64::consts::TAU / f;
+        if !shape.bands || wavelength < 64.0 / 4.0 {
+            f
+        } else if wavelength > 64.0 {
+            f / 8.0
+        } else {
+            let smooth = (64.0 / wavelength - 1.0) / 3.0;
+            (1.0 - smooth) * f / 8.0 + smooth * f
+        }
+    };
+    (0..shape.dim / 2).map(|i| banded(plain(shape, i))).collect()
+}
+
+fn turn(shape: Shape, position: usize, mut row: Vec<f64>) -> Vec<f64> {
+    let half = shape.dim / 2;
+    for head in row.chunks_exact_mut(shape.dim) {
+        for (i, f) in frequencies(shape).into_iter().enumerate() {
+            let (sin, cos) = (f * position as f64).sin_cos();
+            let (a, b) = (head[i], head[i + half]);
+            head[i] = a * cos - b * sin;
+            head[i + half] = b * cos + a * sin;
+        }
+    }
+    row
+}
+
+const SHAPES: [Shape; 4] = [
+    Shape { heads: 6, kv_heads: 2, dim: 16, tied: true, dtype: Dtype::F32, bands: false },
+    Shape { heads: 3, kv_heads: 3, dim: 20, tied: false, dtype: Dtype::F16, bands: true },
+    Shape { heads: 4, kv_heads: 1, dim: 40, tied: false, dtype: Dtype::Bf16, bands: true },
+    Shape { heads: 9, kv_heads: 3, dim: 32, tied: true, dtype: Dtype::Q8_0, bands: false },
+];
+
+#[test]
+fn logits_are_those_of_double_precision_from_either_file_format() {
+    let mut seeded = Seeded::new(11);
+    let folder = tempfile::tempdir().unwrap();
+    let ids: Vec<u32> = (0..90).map(|i| i * i * 7 % VOCABULARY as u32).collect();
+    for shape in SHAPES {
+        let llama = Llama::random(shape, &mut seeded);
+        let path = folder.path().join("model.gguf");
+        llama.write_gguf(&path);
+        let from_gguf = Runner::new(&path, Setting::exact()).logits(&ids, 64);
+        assert_close(&from_gguf, &llama.twin(&ids), 2e-4, 2e-4);
+        if shape.dtype != Dtype::Q8_0 {
+            llama.write_safetensors(folder.path());
+            let from_safetensors = Runner::new(folder.path(), Setting::exact()).logits(&ids, 90);
+            assert_close(&from_safetensors, &from_gguf, 2e-5, 2e-5);
+        }
+        let packed = folder.path().join("model.oss");
+        let container = oss_weights::Container::open(&path).unwrap();
+        oss_model::pack_to_file(&container, &packed, None).unwrap();
+        let from_packed = Runner::new(&packed, Setting::exact()).logits(&ids, 7);
+        assert!(from_packed == from_gguf, "{} heads", shape.heads);
+        std::fs::remove_file(&packed).unwrap();
+    }
+}

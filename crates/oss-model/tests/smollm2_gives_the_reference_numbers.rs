@@ -1,0 +1,96 @@
+//! SmolLM2-135M-Instruct (Q4_1) against references of an independent implementation in single
+//! precision over the dequantised weights.
+//!
+//! Needs the model: `cargo xtask check smollm2` brings it and runs this; so does `cargo xtask ci`.
+
+#[path = "support/runner.rs"]
+mod common;
+
+use common::{Runner, Setting, ids};
+use oss_kernels::Activation;
+use oss_quant::kv::KvFormat;
+use serde_json::Value;
+use std::path::Path;
+
+/// Where the reference's best token leads by more, ours must be the same.
+const F32_MARGIN: f64 = 0.02;
+const INT8_MARGIN: f64 = 0.25;
+/// How far the prompt's log-probability may be off, as a share of it.
+const F32_LOGPROB: f64 = 0.005;
+/// 8-bit activations cost more on this small model; measured up to 1.06 %.
+const INT8_LOGPROB: f64 = 0.015;
+/// How far the twenty largest logits may be off.
+const F32_LOGITS: f64 = 1e-3;
+
+fn golden() -> Value {
+    serde_json::from_str(include_str!("data/smollm2.json")).unwrap()
+}
+
+fn runner(setting: Setting) -> Runner {
+    let path = std::env::var("OSS_SMOLLM2").expect("OSS_SMOLLM2: `cargo xtask fetch smollm2`");
+    Runner::new(Path::new(&path), setting)
+}
+
+fn log_sum_exp(logits: &[f32]) -> f64 {
+    let largest = f64::from(logits.iter().copied().fold(f32::MIN, f32::max));
+    largest + logits.iter().map(|x| (f64::from(*x) - largest).exp()).sum::<f64>().ln()
+}
+
+fn argmax(logits: &[f32]) -> u32 {
+    let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)));
+    best.unwrap().0 as u32
+}
+
+/// Runs prompt and reference continuation in one pass and compares what both say.
+fn compare(runner: &mut Runner, name: &str, golden: &Value, (margin, logprob): (f64, f64)) -> f64 {
+    let vocabulary = runner.model.config.vocabulary;
+    let mut all = ids(&golden["ids"]);
+    let prompt = all.len();
+    let greedy = ids(&golden["greedy"]);
+    all.extend_from_slice(&greedy[..greedy.len() - 1]);
+    let logits = runner.logits(&all, 256);
+    let rows: Vec<&[f32]> = logits.chunks(vocabulary).collect();
+    let sum: f64 = (0..prompt - 1)
+        .map(|i| f64::from(rows[i][all[i + 1] as usize]) - log_sum_exp(rows[i]))
+        .sum();
+    let want = golden["prompt_logprob"].as_f64().unwrap();
+    let off = ((sum - want) / want).abs();
+    assert!(off < logprob, "{name}: prompt log-probability {sum}, reference {want}");
+    for (i, want) in greedy.iter().enumerate() {
+        if golden["margins"][i].as_f64().unwrap() > margin {
+            assert_eq!(argmax(rows[prompt - 1 + i]), *want, "{name}, token {i}");
+        }
+    }
+    let top = ids(&golden["top20_ids"]).into_iter().zip(golden["top20_logits"].as_array().unwrap());
+    let distance = top.map(|(id, want)| {
+        (f64::from(rows[prompt - 1][id as usize]) - want.as_f64().unwrap()).abs()
+    });
+    distance.fold(0.0, f64::max)
+}
+
+#[test]
+fn in_single_precision_logits_and_tokens_are_the_references() {
+    let mut runner = runner(Setting { threads: 2, ..Setting::exact() });
+    for (name, golden) in golden().as_object().unwrap() {
+        let distance = compare(&mut runner, name, golden, (F32_MARGIN, F32_LOGPROB));
+        assert!(distance < F32_LOGITS, "{name}: a logit is off by {distance}");
+    }
+}
+
+#[test]
+fn with_bf16_activations_tokens_are_the_references_and_likelihood_is_close() {
+    let setting =
+        Setting { activation: Activation::Bf16, kv_format: KvFormat::Bf16, ..Setting::exact() };
+    let mut runner = runner(Setting { threads: 2, ..setting });
+    for (name, golden) in golden().as_object().unwrap() {
+        compare(&mut runner, name, golden, (INT8_MARGIN, F32_LOGPROB));
+    }
+}
+
+#[test]
+fn with_8_bit_activations_tokens_are_the_references() {
+    let mut runner = runner(Setting { threads: 2, ..Setting::fast() });
+    for (name, golden) in golden().as_object().unwrap() {
+        compare(&mut runner, name, golden, (INT8_MARGIN, INT8_LOGPROB));
+    }
+}
