@@ -15,6 +15,7 @@ mod package;
 mod repro;
 mod resident;
 mod synth;
+mod tests;
 
 /// How much of a check to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +48,7 @@ pub(crate) struct Check {
 }
 
 /// Every check, in the order in which CI runs them.
-pub(crate) const CHECKS: [Check; 5] = [
+pub(crate) const CHECKS: [Check; 8] = [
     Check {
         name: "synth",
         what: "synthetic checkpoints of every shape are written and open again",
@@ -65,6 +66,30 @@ pub(crate) const CHECKS: [Check; 5] = [
         run: resident::run,
     },
     Check {
+        name: "smollm2",
+        what: "SmolLM2 gives its references' tokens and logits in every activation mode",
+        small: "all",
+        full: "all",
+        missing: || None,
+        run: tests::smollm2,
+    },
+    Check {
+        name: "draws",
+        what: "draws follow the distribution they claim (chi-square)",
+        small: "100,000 draws",
+        full: "1,000,000 draws",
+        missing: || None,
+        run: tests::draws,
+    },
+    Check {
+        name: "kill",
+        what: "kill -9 while the cold tier writes never leaves a bad page to be read",
+        small: "6 rounds",
+        full: "100 rounds",
+        missing: || None,
+        run: tests::kill,
+    },
+    Check {
         name: "package",
         what: "crates package below 10 MB; a program outside builds against the packages and runs",
         small: "all",
@@ -75,7 +100,7 @@ pub(crate) const CHECKS: [Check; 5] = [
     Check {
         name: "repro",
         what: "two release builds in different folders give identical bytes",
-        small: "the example embed",
+        small: "the example embed, not optimised",
         full: "all examples",
         missing: || None,
         run: repro::run,
@@ -207,7 +232,7 @@ fn civil(mut days: u64) -> (u64, usize, u64) {
 }
 
 #[cfg(test)]
-mod tests {
+mod unit {
     use super::*;
 
     #[test]

@@ -1,0 +1,33 @@
+//! Checks that are tests of a crate at another scale.
+
+use anyhow::Result;
+use serde_json::json;
+
+use crate::check::{Figures, Scale};
+use crate::fetch;
+use crate::shell::{self, cargo};
+
+/// `check smollm2`: the reference model's tokens and logits.
+pub(crate) fn smollm2(_scale: Scale) -> Result<Figures> {
+    let path = fetch::fetch("smollm2")?;
+    let test = "smollm2_gives_the_reference_numbers";
+    let arguments = ["test", "-p", "oss-model", "--features", "reference-model", "--test", test];
+    shell::run(cargo(&arguments).env("OSS_SMOLLM2", path))?;
+    Ok(Figures::new())
+}
+
+/// `check draws`: chi-square over many draws.
+pub(crate) fn draws(scale: Scale) -> Result<Figures> {
+    let draws = scale.pick(100_000, 1_000_000).to_string();
+    let arguments = ["test", "-p", "oss-sampler", "--test", "draws"];
+    shell::run(cargo(&arguments).env("OSS_SAMPLER_DRAWS", &draws))?;
+    Ok(Figures::from_iter([("draws".to_owned(), json!(draws))]))
+}
+
+/// `check kill`: a process that writes the cold tier is killed again and again.
+pub(crate) fn kill(scale: Scale) -> Result<Figures> {
+    let rounds = scale.pick(6, 100).to_string();
+    let arguments = ["test", "-p", "oss-cache", "--test", "kill"];
+    shell::run(cargo(&arguments).env("OSS_CACHE_KILL_ROUNDS", &rounds))?;
+    Ok(Figures::from_iter([("rounds".to_owned(), json!(rounds))]))
+}
