@@ -131,3 +131,15 @@ fn store_tile<S: oss_simd::Simd, const T: usize>(
         s.store(v, out.try_into().expect("16 outputs"));
     }
 }
+
+/// How far ahead weights are asked for, in bytes: the hardware's own streams stop at the end of each
+/// page of 4 KiB.
+const AHEAD: usize = 3072;
+
+/// Asks for the weights that come [`AHEAD`] of the step'th run of `step_bytes`.
+#[inline(always)]
+fn prefetch<S: oss_simd::Simd>(s: S, group: &[u8], step: usize, step_bytes: usize) {
+    for line in (0..step_bytes).step_by(64) {
+        s.prefetch(group, step * step_bytes + line + AHEAD);
+    }
+}

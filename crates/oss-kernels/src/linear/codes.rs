@@ -1,6 +1,6 @@
 //! Codes times codes: exact integer sums per block of 32 columns, one fused multiply-add per block.
 
-use super::{Product, Walk, store_tile};
+use super::{Product, Walk, prefetch, store_tile};
 use bytemuck::cast_slice;
 use oss_quant::CodeFormat;
 use oss_simd::{Kernel, Simd};
@@ -65,8 +65,10 @@ fn tile<S: Simd, F: CodeFormat, const T: usize>(
         std::array::from_fn(|t| &input.scales[row[t] * (stride / 32)..][..n_blocks]);
     let sums: [&[i32]; T] =
         std::array::from_fn(|t| &input.sums[row[t] * (stride / 16)..][..2 * n_blocks]);
+    let block_bytes = group.len() / n_blocks;
     let mut acc = [s.zero(); T];
     for block in 0..n_blocks {
+        prefetch(s, group, block, block_bytes);
         let a: [&[u8; 32]; T] = std::array::from_fn(|t| {
             codes[t][32 * block..32 * block + 32].try_into().expect("32 codes")
         });

@@ -1,6 +1,6 @@
 //! Floating-point weights times numbers: four running sums, one per column modulo 4.
 
-use super::{Product, Walk, store_tile};
+use super::{Product, Walk, prefetch, store_tile};
 use oss_quant::FloatFormat;
 use oss_simd::{Kernel, Simd};
 use std::{marker::PhantomData, ops::Range};
@@ -53,7 +53,9 @@ fn tile<S: Simd, F: FloatFormat, const T: usize>(
     let values: [&[f32]; T] =
         std::array::from_fn(|t| &input.values[rows[t] as usize * stride..][..stride]);
     let mut acc = [[s.zero(); 4]; T];
+    let step_bytes = group.len() / (product.matrix.packing.padded_cols() / 4);
     for k in (0..product.matrix.packing.cols).step_by(4) {
+        prefetch(s, group, k / 4, step_bytes);
         let w = F::columns(s, group, k);
         for t in 0..T {
             let x: &[f32; 4] = values[t][k..k + 4].try_into().expect("four values");

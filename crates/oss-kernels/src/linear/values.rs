@@ -1,7 +1,7 @@
 //! Codes times numbers: the codes become numbers in registers, sums run in single precision per
 //! half block of 16 columns.
 
-use super::{Product, Walk, store_tile};
+use super::{Product, Walk, prefetch, store_tile};
 use oss_quant::CodeFormat;
 use oss_simd::{Kernel, Simd};
 use std::{marker::PhantomData, ops::Range};
@@ -54,8 +54,10 @@ fn tile<S: Simd, F: CodeFormat, const T: usize>(
     let stride = input.stride;
     let row: [usize; T] = std::array::from_fn(|t| rows[t] as usize);
     let values: [&[f32]; T] = std::array::from_fn(|t| &input.values[row[t] * stride..][..stride]);
+    let block_bytes = group.len() / n_blocks;
     let mut acc = [s.zero(); T];
     for block in 0..n_blocks {
+        prefetch(s, group, block, block_bytes);
         let x: [&[f32; 32]; T] = std::array::from_fn(|t| {
             values[t][32 * block..32 * block + 32].try_into().expect("32 values")
         });
