@@ -132,11 +132,13 @@ fn store_tile<S: oss_simd::Simd, const T: usize>(
     }
 }
 
-/// How far ahead weights are asked for, in bytes: the hardware's own streams stop at the end of each
-/// page of 4 KiB.
+/// How far ahead weights are asked for, in bytes: the hardware's own streams stop at the end of
+/// each page of 4 KiB.
 const AHEAD: usize = 3072;
 
 /// Asks for the weights that come [`AHEAD`] of the step'th run of `step_bytes`.
+///
+/// For single rows only: several tiles of rows walk the same weights, near after the first.
 #[inline(always)]
 fn prefetch<S: oss_simd::Simd>(s: S, group: &[u8], step: usize, step_bytes: usize) {
     for line in (0..step_bytes).step_by(64) {

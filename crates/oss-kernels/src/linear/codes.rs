@@ -68,7 +68,9 @@ fn tile<S: Simd, F: CodeFormat, const T: usize>(
     let block_bytes = group.len() / n_blocks;
     let mut acc = [s.zero(); T];
     for block in 0..n_blocks {
-        prefetch(s, group, block, block_bytes);
+        if T == 1 {
+            prefetch(s, group, block, block_bytes);
+        }
         let a: [&[u8; 32]; T] = std::array::from_fn(|t| {
             codes[t][32 * block..32 * block + 32].try_into().expect("32 codes")
         });

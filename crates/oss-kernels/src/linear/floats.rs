@@ -55,7 +55,9 @@ fn tile<S: Simd, F: FloatFormat, const T: usize>(
     let mut acc = [[s.zero(); 4]; T];
     let step_bytes = group.len() / (product.matrix.packing.padded_cols() / 4);
     for k in (0..product.matrix.packing.cols).step_by(4) {
-        prefetch(s, group, k / 4, step_bytes);
+        if T == 1 {
+            prefetch(s, group, k / 4, step_bytes);
+        }
         let w = F::columns(s, group, k);
         for t in 0..T {
             let x: &[f32; 4] = values[t][k..k + 4].try_into().expect("four values");
