@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use oss_engine::weights::Container;
-use oss_engine::{Activation, Engine, EngineOptions, KvFormat};
+use oss_engine::{Activation, Engine, EngineOptions, KvFormat, Speculation};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -28,6 +28,10 @@ pub struct ModelArgs {
     /// Threads; default: one per physical core
     #[arg(long)]
     pub threads: Option<usize>,
+    /// Guesses at an answer's next tokens that are verified together: auto, off, or how many (1 to
+    /// 15); it never changes tokens
+    #[arg(long, value_parser = speculation, default_value = "auto")]
+    pub speculation: Speculation,
     /// The longest sequence in tokens; default: the model's own
     #[arg(long)]
     pub context: Option<usize>,
@@ -93,6 +97,7 @@ impl ModelArgs {
         let shown = bar.clone();
         let options = EngineOptions {
             threads: self.threads,
+            speculation: self.speculation,
             context_len: self.context,
             activation: match self.activations {
                 Activations::F32 => Activation::F32,
@@ -114,6 +119,17 @@ impl ModelArgs {
         let engine = Engine::from_container(container, options)?;
         bar.finish_and_clear();
         Ok(engine)
+    }
+}
+
+fn speculation(text: &str) -> Result<Speculation, String> {
+    match text {
+        "auto" => Ok(Speculation::Auto),
+        "off" => Ok(Speculation::Off),
+        number => match number.parse() {
+            Ok(guesses) => Ok(Speculation::Always(guesses)),
+            Err(_) => Err(format!("got {number}, expected auto, off or a number")),
+        },
     }
 }
 

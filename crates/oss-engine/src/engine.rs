@@ -17,7 +17,7 @@ use crate::budget;
 use crate::error::{Error, Result};
 use crate::event::{Completion, Event};
 use crate::metrics::{Metrics, Recorder};
-use crate::options::EngineOptions;
+use crate::options::{EngineOptions, Speculation};
 use crate::prepare::{self, Prepared};
 use crate::request::Request;
 use crate::session::Session;
@@ -52,6 +52,7 @@ pub(crate) struct Limits {
     pub(crate) context_len: usize,
     pub(crate) queue: usize,
     pub(crate) stream_events: usize,
+    pub(crate) speculates: bool,
 }
 
 impl Engine {
@@ -119,6 +120,7 @@ impl Engine {
             context_len,
             queue: options.queue_limit,
             stream_events: options.stream_events,
+            speculates: options.speculation != Speculation::Off,
         };
         Self::start(Setup::new(model, team, cache, cache_bytes, options), text, limits)
     }

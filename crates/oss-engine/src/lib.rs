@@ -36,7 +36,8 @@
 //!
 //! # Invariants
 //! - **The same request with the same seed gives the same tokens**: alone or among others, in a
-//!   session or not, on any number of threads, whatever the size of the chunks.
+//!   session or not, on any number of threads, whatever the size of the chunks, with
+//!   [`Speculation`] or without.
 //! - Names of control tokens in a text from outside never become control tokens.
 //! - A consumer that is slow, or gone, holds nobody else up; a failed request fails alone, a
 //!   panicking step fails only the requests that were in it.
@@ -74,7 +75,7 @@ pub use event::{Completion, End, Event, Finish, Timing, Token, Usage};
 #[cfg(feature = "fault-injection")]
 pub use fault::Fault;
 pub use metrics::{Histogram, MemoryUse, Metrics, PageUse};
-pub use options::{EngineOptions, LoadProgress};
+pub use options::{EngineOptions, LoadProgress, Speculation};
 pub use request::{Prompt, Request};
 pub use sampling::Sampling;
 pub use session::Session;

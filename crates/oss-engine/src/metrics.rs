@@ -132,6 +132,10 @@ pub struct Metrics {
     pub cached_tokens: u64,
     /// Tokens drawn.
     pub completion_tokens: u64,
+    /// Guesses at tokens that were verified.
+    pub drafted_tokens: u64,
+    /// Those of them that came true: tokens that needed no step of their own.
+    pub accepted_drafts: u64,
     /// Seconds of steps with prompt tokens in them.
     pub prefill_seconds: f64,
     /// Tokens drawn by steps without prompt tokens.
@@ -163,6 +167,12 @@ impl Metrics {
     #[must_use]
     pub fn prefill_tokens_per_s(&self) -> f64 {
         ratio(self.prompt_tokens, self.prefill_seconds)
+    }
+
+    /// The share of the verified guesses that came true; 0 where there were none.
+    #[must_use]
+    pub fn acceptance(&self) -> f64 {
+        self.accepted_drafts as f64 / self.drafted_tokens.max(1) as f64
     }
 
     /// Tokens drawn a second, over the steps that computed no prompt.
@@ -197,6 +207,8 @@ impl Recorder {
             prompt_tokens: 0,
             cached_tokens: 0,
             completion_tokens: 0,
+            drafted_tokens: 0,
+            accepted_drafts: 0,
             prefill_seconds: 0.0,
             decode_tokens: 0,
             decode_seconds: 0.0,

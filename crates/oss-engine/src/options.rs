@@ -11,8 +11,26 @@ use oss_threads::Team;
 
 use crate::error::{Error, Result};
 
+/// The most guesses that may be verified at once: a sequence can be shortened by less than a page
+/// wherever it stands.
+const MOST_DRAFTS: usize = 15;
+
 /// Called while weights are packed, from several threads: bytes done, of how many.
 pub type LoadProgress = Arc<dyn Fn(u64, u64) + Send + Sync>;
+
+/// Whether an answer's next tokens are guessed from the text so far and verified together.
+///
+/// It never changes tokens, log-probabilities or how an answer ends, only how long they take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Speculation {
+    /// As many guesses as pay: by how often they come true and what the observed steps cost.
+    #[default]
+    Auto,
+    /// One token a step.
+    Off,
+    /// This many guesses (1 to 15) wherever the text so far suggests any.
+    Always(usize),
+}
 
 /// How an engine is made. The default suits one program that has the machine to itself.
 ///
@@ -46,6 +64,8 @@ pub struct EngineOptions {
     /// Whether a request takes over what earlier ones have computed of the same prompt. It never
     /// changes tokens.
     pub reuse_prefixes: bool,
+    /// Whether several tokens of an answer may come out of one step.
+    pub speculation: Speculation,
     /// How long a step may take while answers are streaming: prompts are cut into chunks that
     /// keep to it.
     pub max_step: Duration,
@@ -72,6 +92,7 @@ impl Default for EngineOptions {
             prefill_chunk: 128,
             max_sequences: 32,
             reuse_prefixes: true,
+            speculation: Speculation::Auto,
             max_step: Duration::from_millis(500),
             queue_limit: 256,
             stream_events: 256,
@@ -91,6 +112,12 @@ impl EngineOptions {
             ("context_len", self.context_len.unwrap_or(1)),
             ("threads", self.threads.unwrap_or(1)),
         ];
+        if let Speculation::Always(got) = self.speculation
+            && !(1..=MOST_DRAFTS).contains(&got)
+        {
+            let (got, expected) = (got.to_string(), format!("1 to {MOST_DRAFTS} guesses"));
+            return Err(Error::Option { field: "speculation", got, expected });
+        }
         match positive.iter().find(|(_, value)| *value == 0) {
             None => Ok(()),
             Some((field, _)) => {
@@ -115,6 +142,7 @@ impl fmt::Debug for EngineOptions {
             .field("prefill_chunk", &self.prefill_chunk)
             .field("max_sequences", &self.max_sequences)
             .field("reuse_prefixes", &self.reuse_prefixes)
+            .field("speculation", &self.speculation)
             .field("max_step", &self.max_step)
             .field("queue_limit", &self.queue_limit)
             .field("stream_events", &self.stream_events)

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::output::{Output, Plain, Silent};
 use crate::request::{Prompt, Request};
-use crate::step::{Ends, Task};
+use crate::step::{Drafter, Ends, Task};
 use crate::stream::{Link, Producer};
 use crate::text_side::Text;
 
@@ -64,6 +64,7 @@ pub(crate) fn prepare(
         ends,
         sampler,
         constraint: request.constraint,
+        drafter: inner.limits.speculates.then(|| Drafter::new(&ids)),
         output,
         opening,
         producer: Producer::new(link.clone()),

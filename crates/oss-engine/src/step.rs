@@ -6,10 +6,13 @@
 //! position.
 
 mod admit;
+mod cost;
+mod draft;
 mod pace;
 mod plan;
 mod run;
 mod sessions;
+mod speculate;
 mod task;
 
 use std::sync::Arc;
@@ -26,6 +29,7 @@ use crate::event::Finish;
 use crate::metrics::{MemoryUse, PageUse, Recorder};
 use crate::options::EngineOptions;
 
+pub(crate) use self::draft::Drafter;
 use self::pace::Pace;
 use self::plan::Plan;
 use self::sessions::Sessions;

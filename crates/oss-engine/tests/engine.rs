@@ -13,3 +13,5 @@ mod failures;
 mod same_tokens;
 #[path = "engine/scheduling.rs"]
 mod scheduling;
+#[path = "engine/speculation.rs"]
+mod speculation;

@@ -12,8 +12,8 @@ use crate::step::{Scheduler, Task};
 /// Prompts get at least so many rows at a time: a page.
 const SHARE: usize = 16;
 
-/// The rows of a step: first the sequences that continue an answer, one row each, then chunks of
-/// prompts.
+/// The rows of a step: first the sequences that continue an answer, one row each and those of
+/// guesses at what follows, then chunks of prompts.
 #[derive(Default)]
 pub(crate) struct Plan {
     pub(crate) parts: Vec<Part>,
@@ -29,6 +29,8 @@ pub(crate) struct Part {
     pub(crate) task: u64,
     /// How many rows.
     pub(crate) rows: usize,
+    /// How many of them, the last ones, are guesses to be verified.
+    pub(crate) drafts: usize,
     /// Whether they belong to a prompt, or to tokens that are computed again.
     pub(crate) is_prompt: bool,
 }
@@ -50,8 +52,8 @@ impl Scheduler {
         let wanted = self.choose();
         self.plan.parts.clear();
         self.plan.rows.clear();
-        for part in wanted {
-            if self.reserve(part) {
+        for mut part in wanted {
+            if self.reserve(&mut part) {
                 self.plan.parts.push(part);
             }
         }
@@ -63,7 +65,7 @@ impl Scheduler {
             let sequence = task.sequence.expect("running tasks have one");
             let from = self.cache.len(sequence);
             for position in from..from + part.rows {
-                let (token, wanted) = (task.tokens[position], task.wants(position));
+                let (token, wanted) = (task.token(position), task.wants(position));
                 self.plan.rows.push(Row { sequence, position, token, wanted });
             }
         }
@@ -85,31 +87,37 @@ impl Scheduler {
             answers.rotate_left(self.plan.turn);
             answers.truncate(most);
         }
-        let part = |task: &Task| Part { task: task.id, rows: 1, is_prompt: false };
+        let part = |task: &Task| Part { task: task.id, rows: 1, drafts: 0, is_prompt: false };
         let mut parts: Vec<Part> = answers.into_iter().map(part).collect();
 
         let room = (self.options.max_rows - parts.len()).min(self.options.prefill_chunk);
-        let mut room = self.pace.prompt_rows(!parts.is_empty(), room);
+        let mut room = self.pace.prompt_rows(parts.len(), room);
         for (index, task) in prompts.iter().enumerate() {
             let share = (room / (prompts.len() - index)).max(SHARE);
             let rows = share.min(room).min(task.left(cache));
             if rows > 0 {
-                parts.push(Part { task: task.id, rows, is_prompt: true });
+                parts.push(Part { task: task.id, rows, drafts: 0, is_prompt: true });
                 room -= rows;
             }
         }
+        let taken: usize = parts.iter().map(|part| part.rows).sum();
+        self.speculate(&mut parts, self.options.max_rows.saturating_sub(taken));
         parts
     }
 
-    /// Gets pages for a part; takes them from the youngest where there are none. `false`: the
-    /// part's own task had to go.
-    fn reserve(&mut self, part: Part) -> bool {
+    /// Gets pages for a part; where there are none, it does without guesses, then takes them from
+    /// the youngest. `false`: the part's own task had to go.
+    fn reserve(&mut self, part: &mut Part) -> bool {
         loop {
             let Some(task) = self.running.iter().find(|task| task.id == part.task) else {
                 return false;
             };
             let sequence = task.sequence.expect("running tasks have one");
             let Err(error) = self.cache.reserve(sequence, part.rows) else { return true };
+            if part.drafts > 0 {
+                part.rows -= std::mem::take(&mut part.drafts);
+                continue;
+            }
             if self.sessions.give_up_oldest(&mut self.cache) {
                 continue;
             }

@@ -23,6 +23,7 @@ const HEAD_ROWS: usize = 32;
 struct Wanted {
     task: u64,
     position: usize,
+    token: u32,
 }
 
 impl Scheduler {
@@ -42,7 +43,7 @@ impl Scheduler {
             self.fail_step(error);
         }
         let took = begin.elapsed();
-        self.pace.observe(took.as_secs_f64(), prompt_rows);
+        self.pace.observe(took.as_secs_f64(), rows - prompt_rows, prompt_rows);
         let mut metrics = self.recorder.lock();
         metrics.step_time.record(took.as_secs_f64());
         metrics.overhead.record((took - kernels).as_secs_f64());
@@ -63,10 +64,12 @@ impl Scheduler {
         let layers = 0..model.config.layers.len();
         let begin = Instant::now();
         let outcome = catch(|| {
-            let part_of = |task: &Task| plan.parts.iter().any(|part| part.task == task.id);
-            for task in running.iter().filter(|task| part_of(task)) {
-                let at = task.drawn();
-                assert!(task.fault != Some(Fault::Panic { at }), "a fault was injected");
+            for part in &plan.parts {
+                let task = running.iter().find(|task| task.id == part.task);
+                let task = task.expect("nobody leaves during a step");
+                let mut drawn = task.drawn()..=task.drawn() + part.drafts;
+                let faulty = drawn.any(|at| task.fault == Some(Fault::Panic { at }));
+                assert!(!faulty, "a fault was injected");
             }
             Ok(forward(model, team, state, cache, Batch { rows: &plan.rows }, layers)?)
         });
@@ -109,6 +112,11 @@ impl Scheduler {
             for (row, logits) in rows.iter().zip(logits.chunks_exact_mut(vocabulary)) {
                 let task = running.iter_mut().find(|task| task.id == row.task);
                 let task = task.expect("nobody leaves during a step");
+                // A wrong guess, or one after it or after the end, does not count.
+                let counts = task.tokens.get(row.position) == Some(&row.token);
+                if !counts || over.iter().any(|(over, _)| *over == row.task) {
+                    continue;
+                }
                 let drawn = catch(|| finish_row(task, row.position, logits, (model.isa, recorder)));
                 match drawn {
                     Ok(None) => {}
@@ -117,6 +125,7 @@ impl Scheduler {
                 }
             }
         }
+        self.settle_drafts();
         for (task, finish) in over {
             self.end_running(task, finish);
         }
@@ -127,7 +136,7 @@ impl Scheduler {
     fn wanted(&self) -> Vec<Wanted> {
         let owners = self.plan.parts.iter().flat_map(|part| (0..part.rows).map(|_| part.task));
         let rows = owners.zip(&self.plan.rows).filter(|(_, row)| row.wanted);
-        rows.map(|(task, row)| Wanted { task, position: row.position }).collect()
+        rows.map(|(task, row)| Wanted { task, position: row.position, token: row.token }).collect()
     }
 
     /// The step's requests fail. After a panic nothing that it may have left half done is used

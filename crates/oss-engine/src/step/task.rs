@@ -10,6 +10,7 @@ use crate::event::{End, Event, Finish, Timing, Token, Usage};
 use crate::fault::Fault;
 use crate::metrics::Recorder;
 use crate::output::Output;
+use crate::step::draft::Drafter;
 use crate::stream::Producer;
 
 /// One request: its tokens so far, and everything that decides the next one.
@@ -27,6 +28,8 @@ pub(crate) struct Task {
     pub(crate) ends: Ends,
     pub(crate) sampler: Sampler,
     pub(crate) constraint: Option<Box<dyn Constraint>>,
+    /// Guesses what comes next, unless speculation is off.
+    pub(crate) drafter: Option<Drafter>,
     pub(crate) output: Box<dyn Output>,
     /// Events to begin with.
     pub(crate) opening: Vec<Event>,
@@ -120,7 +123,17 @@ impl Task {
 
     /// Whether the row at `position` is wanted for the head.
     pub(crate) fn wants(&self, position: usize) -> bool {
-        self.scores(position) || position + 1 == self.tokens.len()
+        self.scores(position) || position + 1 >= self.tokens.len()
+    }
+
+    /// The token at `position`: a guess, where it lies behind the last one.
+    pub(crate) fn token(&self, position: usize) -> u32 {
+        let known = self.tokens.get(position).copied();
+        let guess = || {
+            let drafter = self.drafter.as_ref()?;
+            drafter.guess(&self.tokens, position - self.tokens.len())
+        };
+        known.or_else(guess).expect("rows behind the last token are guesses")
     }
 
     /// Whether prompt rows are still wanted that a known prefix would leave out.
@@ -140,6 +153,9 @@ impl Task {
         self.sampler.accept(id);
         if let Some(constraint) = &mut self.constraint {
             constraint.accept(id);
+        }
+        if let Some(drafter) = &mut self.drafter {
+            drafter.push(&self.tokens);
         }
         self.count(recorder);
         let mut events = Vec::with_capacity(4);
