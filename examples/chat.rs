@@ -7,10 +7,10 @@ use clap::Parser;
 use oss_engine::text::chat::{Message, Role, Tool};
 use oss_engine::text::harmony::Effort;
 use oss_engine::{ChatRequest, Event, Request, Session};
-use oss_examples::ModelArgs;
+use oss_examples::{ModelArgs, out, outln};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
-use std::io::{IsTerminal, Write, stdout};
+use std::io::{IsTerminal, stdout};
 use std::path::PathBuf;
 
 /// Talks with a model.
@@ -62,7 +62,7 @@ fn main() -> Result<()> {
     talk.reset();
     let mut editor = DefaultEditor::new()?;
     if talk.dim {
-        println!("/reset begins anew, /quit or Ctrl-D ends");
+        outln!("/reset begins anew, /quit or Ctrl-D ends");
     }
     loop {
         match editor.readline("> ") {
@@ -110,7 +110,7 @@ impl Talk {
             request.sampling.temperature = self.arguments.temperature;
             let dim = self.dim;
             let completion = self.session.generate_with(request, |event| show(event, dim))?;
-            println!();
+            outln!();
             let message = completion.message();
             let calls = message.tool_calls.clone();
             self.messages.push(message);
@@ -131,13 +131,11 @@ impl Talk {
 
 fn show(event: &Event, dim: bool) {
     match event {
-        Event::Reasoning(text) if dim => print!("\x1b[2m{text}\x1b[0m"),
+        Event::Reasoning(text) if dim => out!("\x1b[2m{text}\x1b[0m"),
         Event::Reasoning(_) => {}
-        Event::Text(text) => print!("{text}"),
-        Event::ToolCallStart { name, .. } => print!("\n{name} "),
-        Event::ToolCallArguments { delta, .. } => print!("{delta}"),
+        Event::Text(text) => out!("{text}"),
+        Event::ToolCallStart { name, .. } => out!("\n{name} "),
+        Event::ToolCallArguments { delta, .. } => out!("{delta}"),
         _ => {}
     }
-    // A reader who has gone is noticed by the next print.
-    stdout().flush().ok();
 }

@@ -5,6 +5,7 @@
 use anyhow::Result;
 use oss_engine::text::chat::Message;
 use oss_engine::{ChatRequest, Engine, Event, Request};
+use oss_examples::{out, outln};
 use std::thread;
 
 fn main() -> Result<()> {
@@ -12,15 +13,15 @@ fn main() -> Result<()> {
 
     // One answer, all at once.
     let story = engine.generate(Request::text("Once upon a time").max_tokens(60).greedy())?;
-    println!("Once upon a time{}\n", story.text);
+    outln!("Once upon a time{}\n", story.text);
 
     // A conversation, event by event.
     let chat = ChatRequest::new(vec![Message::user("What is 47 + 38?")]);
     for event in engine.submit(Request::chat(chat).greedy())? {
         match event {
-            Event::Reasoning(text) => print!("({text})"),
-            Event::Text(text) => print!("{text}"),
-            Event::End(end) => println!("\n{} tokens\n", end.usage.completion_tokens),
+            Event::Reasoning(text) => out!("({text})"),
+            Event::Text(text) => out!("{text}"),
+            Event::End(end) => outln!("\n{} tokens\n", end.usage.completion_tokens),
             _ => {}
         }
     }
@@ -36,7 +37,7 @@ fn main() -> Result<()> {
     let questions = ["What is the capital of Peru?", "What sound does a cow make?"];
     for asked in questions.map(ask) {
         let (question, answer) = asked.join().expect("the thread does not panic")?;
-        println!("{question} {answer}");
+        outln!("{question} {answer}");
     }
     Ok(())
 }

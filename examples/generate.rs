@@ -8,9 +8,9 @@
 use anyhow::{Context, Result};
 use clap::Parser;
 use oss_engine::{Completion, Event, Prompt, Request, Sampling};
-use oss_examples::ModelArgs;
+use oss_examples::{ModelArgs, out, outln};
 use serde_json::{Value, json};
-use std::io::{Write, stdout};
+use std::io::Write;
 
 /// Continues a prompt.
 #[derive(Parser)]
@@ -109,20 +109,18 @@ fn main() -> Result<()> {
     let engine = arguments.model.engine()?;
     if arguments.json {
         let completion = engine.generate(request)?;
-        println!("{}", contract(&completion));
+        outln!("{}", contract(&completion));
         return Ok(());
     }
     if let Some(prompt) = &arguments.prompt {
-        print!("{prompt}");
+        out!("{prompt}");
     }
     let completion = engine.generate_with(request, |event| {
         if let Event::Text(text) = event {
-            print!("{text}");
-            // A reader who has gone is noticed by the next print.
-            stdout().flush().ok();
+            out!("{text}");
         }
     })?;
-    println!();
+    outln!();
     summary(&completion).context("the summary")
 }
 

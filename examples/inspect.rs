@@ -13,7 +13,7 @@ use oss_engine::text::chat::{Message, Tool};
 use oss_engine::text::harmony::{Content, Effort};
 use oss_engine::weights::{Container, Value as MetadataValue};
 use oss_engine::{ChatRequest, Text};
-use oss_examples::{ModelArgs, bar};
+use oss_examples::{ModelArgs, bar, outln};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
@@ -50,14 +50,14 @@ fn main() -> Result<()> {
         let special = if arguments.special { Special::Parse } else { Special::AsText };
         let text_side = Text::from_container(&container)?;
         let ids = text_side.tokenizer()?.encode(text, special);
-        println!("{}", json!({ "ids": ids }));
+        outln!("{}", json!({ "ids": ids }));
     } else if let Some(path) = &arguments.chat {
         let text_side = Text::from_container(&container)?;
         let ids = text_side.render(&chat(path)?)?;
         let text = text_side.tokenizer()?.decode(&ids);
-        print(arguments.json, &json!({ "ids": ids, "text": text }), || println!("{text}"));
+        print(arguments.json, &json!({ "ids": ids, "text": text }), || outln!("{text}"));
     } else if let Some(ids) = &arguments.parse_ids {
-        println!("{}", parse(&Text::from_container(&container)?, ids)?);
+        outln!("{}", parse(&Text::from_container(&container)?, ids)?);
     } else if arguments.verify {
         verify(&container)?;
     } else {
@@ -68,7 +68,7 @@ fn main() -> Result<()> {
 }
 
 fn print(json: bool, value: &Value, plain: impl FnOnce()) {
-    if json { println!("{value}") } else { plain() }
+    if json { outln!("{value}") } else { plain() }
 }
 
 /// A conversation out of a file.
@@ -122,7 +122,7 @@ fn verify(container: &Container) -> Result<()> {
         bar.set_position(done);
     })?;
     bar.finish_and_clear();
-    println!("all {} sections are whole", packed.sections().count());
+    outln!("all {} sections are whole", packed.sections().count());
     Ok(())
 }
 
@@ -206,27 +206,24 @@ fn memory(config: &Config, container: &Container) -> Value {
 }
 
 fn list(container: &Container, about: &Value) {
-    println!("{} ({}, {} bytes)", container.path().display(), about["kind"], about["file_bytes"]);
+    outln!("{} ({}, {} bytes)", container.path().display(), about["kind"], about["file_bytes"]);
     for (key, value) in metadata(container) {
         let text = value.to_string();
         let end = text.char_indices().nth(100).map_or(text.len(), |(at, _)| at);
-        println!("  {key} = {}", &text[..end]);
+        outln!("  {key} = {}", &text[..end]);
     }
     for tensor in container.tensors() {
         let (bytes, shape) = (tensor.bytes(), format!("{:?}", tensor.shape));
-        println!("  {:50} {:6} {shape:24} {bytes}", tensor.name, tensor.dtype.name());
+        outln!("  {:50} {:6} {shape:24} {bytes}", tensor.name, tensor.dtype.name());
     }
     for section in
         container.packed().into_iter().flat_map(oss_engine::weights::packed::Reader::sections)
     {
-        println!(
-            "  {:50} {:9} {:6} {}",
-            section.name, section.kind, section.format, section.length
-        );
+        outln!("  {:50} {:9} {:6} {}", section.name, section.kind, section.format, section.length);
     }
     match about["model"].get("error") {
-        Some(error) => println!("does not load: {error}"),
-        None => println!("model: {:#}", about["model"]),
+        Some(error) => outln!("does not load: {error}"),
+        None => outln!("model: {:#}", about["model"]),
     }
-    println!("chat format: {}", about["chat"]);
+    outln!("chat format: {}", about["chat"]);
 }

@@ -1,8 +1,11 @@
-//! What the example programs share: the model's flags, opening it, and progress that stays off
-//! pipes.
+//! What the example programs share: the model's flags, opening it, printing, progress that stays
+//! off pipes, charts, and what the machine gives at most.
 #![forbid(unsafe_code)]
 
+pub mod chart;
 mod download;
+pub mod machine;
+mod printing;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
@@ -11,6 +14,8 @@ use oss_engine::weights::Container;
 use oss_engine::{Activation, Engine, EngineOptions, KvFormat, Speculation};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+pub use printing::print;
 
 /// The model and how it is run.
 #[derive(Args, Clone, Debug)]
@@ -87,6 +92,23 @@ impl ModelArgs {
         bail!("no file or directory {model}")
     }
 
+    /// How activations meet weights, and how keys and values are stored.
+    #[must_use]
+    pub const fn numbers(&self) -> (Activation, KvFormat) {
+        let activation = match self.activations {
+            Activations::F32 => Activation::F32,
+            Activations::Bf16 => Activation::Bf16,
+            Activations::Int8 => Activation::Int8,
+        };
+        let kv_format = match self.kv {
+            Kv::F32 => KvFormat::F32,
+            Kv::Bf16 => KvFormat::Bf16,
+            Kv::F16 => KvFormat::F16,
+            Kv::Int8 => KvFormat::Int8,
+        };
+        (activation, kv_format)
+    }
+
     /// Loads the model, with a progress bar where somebody looks.
     ///
     /// # Errors
@@ -95,21 +117,13 @@ impl ModelArgs {
         let container = Arc::new(self.container()?);
         let bar = bar(0, "packing");
         let shown = bar.clone();
+        let (activation, kv_format) = self.numbers();
         let options = EngineOptions {
             threads: self.threads,
             speculation: self.speculation,
             context_len: self.context,
-            activation: match self.activations {
-                Activations::F32 => Activation::F32,
-                Activations::Bf16 => Activation::Bf16,
-                Activations::Int8 => Activation::Int8,
-            },
-            kv_format: match self.kv {
-                Kv::F32 => KvFormat::F32,
-                Kv::Bf16 => KvFormat::Bf16,
-                Kv::F16 => KvFormat::F16,
-                Kv::Int8 => KvFormat::Int8,
-            },
+            activation,
+            kv_format,
             progress: Some(Arc::new(move |done, total| {
                 shown.set_length(total);
                 shown.set_position(done);

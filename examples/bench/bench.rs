@@ -1,0 +1,300 @@
+//! The runs.
+
+use crate::Arguments;
+use anyhow::{Context, Result, ensure};
+use oss_cache::{KvCache, SequenceId};
+use oss_engine::model::{
+    Batch, Config, Event, FeedForward, HeadRequest, LoadOptions, Model, Row, State, forward, head,
+};
+use oss_engine::{Isa, Team};
+use oss_examples::machine::{Energy, ReadProbe, Sample, int8_peak, resident_peak};
+use oss_threads::topology::default_threads;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Rows of a step, at most: prompts are taken in pieces of this size.
+const MAX_ROWS: usize = 512;
+
+/// What was measured.
+pub(crate) struct Found {
+    pub(crate) isa: Isa,
+    pub(crate) threads: usize,
+    pub(crate) architecture: &'static str,
+    /// Bytes of weights that one token reads.
+    pub(crate) bytes_per_token: usize,
+    /// Products of weights that one token of a prompt takes.
+    pub(crate) products_per_token: usize,
+    pub(crate) load_s: f64,
+    pub(crate) first_token_s: f64,
+    pub(crate) resident_bytes: Option<u64>,
+    /// Operations per second.
+    pub(crate) int8_peak: f64,
+    /// The best of all reads.
+    pub(crate) read: Sample,
+    /// The lowest of the samples, in bytes per second.
+    pub(crate) read_lowest: f64,
+    /// Different experts that a step of decoding touches, the mean over layers; `None` in models
+    /// without experts.
+    pub(crate) distinct_experts: Option<f64>,
+    pub(crate) prefills: Vec<Run>,
+    pub(crate) decodes: Vec<Run>,
+}
+
+/// One prefill, or one decoding.
+pub(crate) struct Run {
+    pub(crate) tokens: usize,
+    /// Seconds of each step.
+    pub(crate) steps: Vec<f64>,
+    /// Bytes per second that were read just before or just after, whatever was more.
+    pub(crate) read_rate: f64,
+    pub(crate) joules: Option<f64>,
+}
+
+impl Run {
+    pub(crate) fn seconds(&self) -> f64 {
+        self.steps.iter().sum()
+    }
+
+    pub(crate) fn tokens_per_s(&self) -> f64 {
+        self.tokens as f64 / self.seconds()
+    }
+}
+
+/// A loaded model and all that it runs with.
+pub(crate) struct Bench {
+    model: Model,
+    team: Team,
+    state: State,
+    cache: KvCache,
+    probe: ReadProbe,
+    energy: Option<Energy>,
+    load_s: f64,
+}
+
+impl Bench {
+    /// Loads the model.
+    pub(crate) fn load(arguments: &Arguments) -> Result<Self> {
+        ensure!(arguments.repeat > 0 && arguments.batch > 0, "--repeat and --batch are at least 1");
+        let (batch, depth) = (arguments.batch, arguments.depth);
+        ensure!(batch <= MAX_ROWS, "--batch is {batch}, at most {MAX_ROWS} sequences fit a step");
+        let isa = Isa::detect()?;
+        let threads = arguments.model.threads.unwrap_or_else(default_threads);
+        let team = Team::new(threads)?;
+        // Before the model, so that its memory is a constant part of what is resident.
+        let probe = ReadProbe::new(isa, threads)?;
+        let start = Instant::now();
+        let container = Arc::new(arguments.model.container()?);
+        let (activation, kv_format) = arguments.model.numbers();
+        let options = LoadOptions { isa, activation, kv_format, progress: None };
+        let model = Model::load(container, options)?;
+        let load_s = start.elapsed().as_secs_f64();
+        let state = State::new(&model.config, MAX_ROWS.max(batch), threads);
+        let tokens = batch * (depth + arguments.gen_tokens) + arguments.prompt_tokens.max(1);
+        let context = (depth + arguments.gen_tokens.max(arguments.prompt_tokens)).max(1);
+        let most = model.config.context_len;
+        ensure!(context <= most, "{context} positions, but the model was made for {most}");
+        let cache = KvCache::new(model.cache_shape(), cache_bytes(&model, batch, tokens))?;
+        Ok(Self { model, team, state, cache, probe, energy: Energy::find(), load_s })
+    }
+
+    /// Measures everything.
+    pub(crate) fn run(mut self, arguments: &Arguments) -> Result<Found> {
+        let first_token_s = self.first_token(arguments.prompt_tokens.max(1))?;
+        let sequences: Vec<SequenceId> =
+            (0..arguments.batch).map(|n| self.prompt(n, arguments.depth)).collect::<Result<_>>()?;
+        let distinct_experts = self.distinct_experts(&sequences)?;
+        let mut peak = int8_peak(self.model.isa, &self.team);
+        let mut samples = vec![self.probe.sample()];
+        let (mut prefills, mut decodes) = (Vec::new(), Vec::new());
+        let pause = Duration::try_from_secs_f64(arguments.pause).context("--pause")?;
+        for _ in 0..arguments.repeat {
+            if arguments.gen_tokens > 0 {
+                thread::sleep(pause);
+                let run = self.decode(&sequences, arguments.gen_tokens)?;
+                decodes.push(self.sampled(run, &mut samples));
+            }
+            if arguments.prompt_tokens > 0 {
+                thread::sleep(pause);
+                let run = self.prefill(sequences[0], arguments.prompt_tokens)?;
+                prefills.push(self.sampled(run, &mut samples));
+                peak = peak.max(int8_peak(self.model.isa, &self.team));
+            }
+        }
+        let best = samples.iter().copied().max_by(|a, b| a.rate.total_cmp(&b.rate));
+        let own = self.probe.bytes() as u64;
+        Ok(Found {
+            isa: self.model.isa,
+            threads: self.team.threads(),
+            architecture: self.model.config.architecture,
+            bytes_per_token: self.model.weights.bytes_per_token(&self.model.config),
+            products_per_token: products_per_token(&self.model.config),
+            load_s: self.load_s,
+            first_token_s,
+            resident_bytes: resident_peak().map(|peak| peak.saturating_sub(own)),
+            int8_peak: peak,
+            read: best.context("no sample of the read bandwidth")?,
+            read_lowest: samples.iter().map(|sample| sample.rate).fold(f64::INFINITY, f64::min),
+            distinct_experts,
+            prefills,
+            decodes,
+        })
+    }
+
+    /// Takes a sample after a run and gives the run the better of its neighbours.
+    fn sampled(&self, mut run: Run, samples: &mut Vec<Sample>) -> Run {
+        let before = samples.last().map_or(0.0, |sample| sample.rate);
+        let after = self.probe.sample();
+        samples.push(after);
+        run.read_rate = before.max(after.rate);
+        run
+    }
+
+    /// Seconds from the loaded model to the logits of a first prompt.
+    fn first_token(&mut self, tokens: usize) -> Result<f64> {
+        let sequence = self.cache.create();
+        let start = Instant::now();
+        self.take(sequence, 0, tokens)?;
+        let seconds = start.elapsed().as_secs_f64();
+        self.cache.remove(sequence);
+        Ok(seconds)
+    }
+
+    /// A new sequence with so many positions.
+    fn prompt(&mut self, salt: usize, tokens: usize) -> Result<SequenceId> {
+        let sequence = self.cache.create();
+        self.take(sequence, salt, tokens)?;
+        Ok(sequence)
+    }
+
+    /// Appends a prompt to a sequence, and computes the logits of its last token.
+    fn take(&mut self, sequence: SequenceId, salt: usize, tokens: usize) -> Result<()> {
+        let end = self.cache.len(sequence) + tokens;
+        while self.cache.len(sequence) < end {
+            let position = self.cache.len(sequence);
+            let n = MAX_ROWS.min(end - position);
+            let rows: Vec<Row> = (position..position + n)
+                .map(|at| self.row(sequence, salt, at, at + 1 == end))
+                .collect();
+            self.step(&rows)?;
+        }
+        Ok(())
+    }
+
+    /// Seconds of a prompt after what `parent` has.
+    fn prefill(&mut self, parent: SequenceId, tokens: usize) -> Result<Run> {
+        let sequence = self.cache.fork(parent)?;
+        let run = self.watch(tokens, |bench| {
+            let start = Instant::now();
+            bench.take(sequence, 1, tokens)?;
+            Ok(vec![start.elapsed().as_secs_f64()])
+        });
+        self.cache.remove(sequence);
+        run
+    }
+
+    /// Seconds of each step in which all sequences generate a token after what `parents` have.
+    fn decode(&mut self, parents: &[SequenceId], tokens: usize) -> Result<Run> {
+        let forks = parents.iter().map(|parent| self.cache.fork(*parent));
+        let sequences: Vec<SequenceId> = forks.collect::<Result<_, _>>()?;
+        let run = self.watch(tokens * sequences.len(), |bench| {
+            let step = |_| {
+                let rows = bench.rows(&sequences);
+                let start = Instant::now();
+                bench.step(&rows)?;
+                Ok(start.elapsed().as_secs_f64())
+            };
+            (0..tokens).map(step).collect()
+        });
+        for sequence in sequences {
+            self.cache.remove(sequence);
+        }
+        run
+    }
+
+    /// Runs steps that give their seconds, and reads the counters of energy around them.
+    fn watch(
+        &mut self,
+        tokens: usize,
+        work: impl FnOnce(&mut Self) -> Result<Vec<f64>>,
+    ) -> Result<Run> {
+        let before = self.energy.as_ref().and_then(Energy::read);
+        let steps = work(self)?;
+        let energy = self.energy.as_ref().zip(before);
+        let joules = energy.and_then(|(energy, before)| energy.joules_since(&before));
+        Ok(Run { tokens, steps, read_rate: 0.0, joules })
+    }
+
+    /// The next token of each sequence.
+    fn rows(&self, sequences: &[SequenceId]) -> Vec<Row> {
+        let numbered = sequences.iter().enumerate();
+        numbered.map(|(salt, id)| self.row(*id, salt, self.cache.len(*id), true)).collect()
+    }
+
+    /// A token that depends on the place, as different from the others as those of a text.
+    fn row(&self, sequence: SequenceId, salt: usize, position: usize, wanted: bool) -> Row {
+        let token = (position * 7919 + salt * 104_729 + 11) % self.model.config.vocabulary;
+        Row { sequence, position, token: token as u32, wanted }
+    }
+
+    /// One step of the model: the forward page, and the logits of the wanted rows.
+    fn step(&mut self, rows: &[Row]) -> Result<()> {
+        let Self { model, team, state, cache, .. } = self;
+        let layers = 0..model.config.layers.len();
+        forward(model, team, state, cache, Batch { rows }, layers)?;
+        let wanted = rows.iter().filter(|row| row.wanted).count();
+        if wanted > 0 {
+            let logits = head(model, team, state, 0..wanted, HeadRequest::Full);
+            std::hint::black_box(logits);
+        }
+        Ok(())
+    }
+
+    /// How many different experts one step of all sequences touches in a layer, on average.
+    fn distinct_experts(&mut self, parents: &[SequenceId]) -> Result<Option<f64>> {
+        let counts = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&counts);
+        self.state.set_probe(Some(Box::new(move |event| {
+            if let Event::Routing { experts, .. } = event {
+                let distinct: BTreeSet<u32> = experts.iter().copied().collect();
+                seen.lock().expect("no holder panics").push(distinct.len());
+            }
+        })));
+        let forks = parents.iter().map(|parent| self.cache.fork(*parent));
+        let sequences: Vec<SequenceId> = forks.collect::<Result<_, _>>()?;
+        let rows = self.rows(&sequences);
+        self.step(&rows)?;
+        for sequence in sequences {
+            self.cache.remove(sequence);
+        }
+        self.state.set_probe(None);
+        let counts = counts.lock().expect("no holder panics");
+        Ok((!counts.is_empty()).then(|| counts.iter().sum::<usize>() as f64 / counts.len() as f64))
+    }
+}
+
+/// Enough for so many positions in all, with a page more for each sequence and its fork.
+fn cache_bytes(model: &Model, batch: usize, tokens: usize) -> usize {
+    let shape = model.cache_shape();
+    let pages = tokens.div_ceil(shape.page_tokens) + 2 * (batch + 1);
+    let slots: usize = shape.groups.iter().map(|group| group.layers.len()).sum();
+    // Windowed layers need less, but groups round up; memory that is not used costs nothing.
+    2 * pages * slots * shape.n_kv_heads * shape.slot_bytes
+}
+
+/// Products of weights and activations in one token of a prompt: all matrices but the head.
+fn products_per_token(config: &Config) -> usize {
+    let (hidden, q) = (config.hidden_dim, config.q_dim());
+    let attention = hidden * config.qkv_dim() + q * hidden;
+    let layers = config.layers.iter().map(|layer| {
+        attention
+            + match layer.feed_forward {
+                FeedForward::Dense { inner_dim } => 3 * hidden * inner_dim,
+                FeedForward::Experts { inner_dim, n_experts, top } => {
+                    hidden * n_experts + top * 3 * hidden * inner_dim
+                }
+            }
+    });
+    layers.sum()
+}

@@ -1,0 +1,189 @@
+//! What was measured, as JSON, as a table and as a chart.
+
+use crate::Arguments;
+use crate::bench::{Found, Run};
+use oss_examples::chart::{Chart, Kind, Series};
+use serde_json::{Value, json};
+
+/// The lowest, the middle and the highest of some numbers; null of none.
+fn spread(values: impl Iterator<Item = f64>) -> Value {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    match (values.first(), values.last()) {
+        (Some(min), Some(max)) => {
+            json!({ "min": min, "median": median(&values), "max": max })
+        }
+        _ => Value::Null,
+    }
+}
+
+/// The middle of sorted numbers; the mean of both where there are two.
+fn median(sorted: &[f64]) -> f64 {
+    let middle = sorted.len() / 2;
+    if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
+}
+
+fn middle(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    (!values.is_empty()).then(|| median(&values))
+}
+
+fn joules(runs: &[Run]) -> Option<f64> {
+    let all: Option<Vec<f64>> = runs.iter().map(|run| run.joules).collect();
+    middle(all?.into_iter().zip(runs).map(|(joules, run)| joules / run.tokens as f64))
+}
+
+/// The object of docs/json.md.
+pub(crate) fn json(arguments: &Arguments, found: &Found) -> Value {
+    let bytes = found.bytes_per_token as f64;
+    let operations = 2.0 * found.products_per_token as f64;
+    let (prefills, decodes) = (&found.prefills, &found.decodes);
+    let steps = |run: &Run| run.steps.len() as f64 / run.seconds();
+    // One step reads the weights once, for however many sequences; which experts it reads for
+    // several sequences depends on the tokens, so a share is told for one sequence alone.
+    let alone = (arguments.batch == 1).then_some(bytes);
+    let read = |run: &Run| alone.map(|bytes| steps(run) * bytes);
+    let gigabytes = middle(decodes.iter().filter_map(read)).map(|rate| rate / 1e9);
+    let share = decodes.iter().filter_map(|run| read(run).map(|rate| rate / run.read_rate));
+    let computed = |run: &Run| run.tokens_per_s() * operations;
+    let rate = |runs: &[Run]| spread(runs.iter().map(Run::tokens_per_s));
+    let prefill = json!({
+        "tokens_per_s": rate(prefills),
+        "gop_per_s": middle(prefills.iter().map(computed)).map(|rate| rate / 1e9),
+        "share_of_int8_peak":
+            middle(prefills.iter().map(|run| computed(run) / found.int8_peak)),
+        "joules_per_token": joules(prefills),
+    });
+    let decode = json!({
+        "tokens_per_s": rate(decodes),
+        "step_ms": spread(decodes.iter().flat_map(|run| &run.steps).map(|step| step * 1e3)),
+        "weights_gb_per_s": gigabytes,
+        "share_of_read_bandwidth": middle(share),
+        "distinct_experts_per_layer": found.distinct_experts,
+        "joules_per_token": joules(decodes),
+    });
+    json!({
+        "model": arguments.model.model.as_deref().unwrap_or("demo"),
+        "architecture": found.architecture,
+        "options": {
+            "threads": found.threads,
+            "prompt_tokens": arguments.prompt_tokens,
+            "gen_tokens": arguments.gen_tokens,
+            "depth": arguments.depth,
+            "batch": arguments.batch,
+            "repeat": arguments.repeat,
+            "pause_s": arguments.pause,
+            "activations": format!("{:?}", arguments.model.activations).to_lowercase(),
+            "kv": format!("{:?}", arguments.model.kv).to_lowercase(),
+        },
+        "machine": {
+            "isa": found.isa.to_string(),
+            "read_gb_per_s": { "min": found.read_lowest / 1e9, "max": found.read.rate / 1e9 },
+            "read_with": found.read.way.to_string(),
+            "int8_peak_gop_per_s": found.int8_peak / 1e9,
+        },
+        "weights_bytes_per_token": found.bytes_per_token,
+        "operations_per_prompt_token": operations,
+        "bound": {
+            "decode_tokens_per_s": found.read.rate / bytes,
+            "prefill_tokens_per_s": found.int8_peak / operations,
+        },
+        "prefill": if prefills.is_empty() { Value::Null } else { prefill },
+        "decode": if decodes.is_empty() { Value::Null } else { decode },
+        "load_s": found.load_s,
+        "first_token_ms": found.first_token_s * 1e3,
+        "resident_bytes": found.resident_bytes,
+    })
+}
+
+/// The same for people.
+pub(crate) fn markdown(json: &Value) -> String {
+    let number = |path: &str, scale: f64, digits: usize| {
+        let value = json.pointer(path).and_then(Value::as_f64)?;
+        Some(format!("{:.digits$}", value * scale))
+    };
+    let speed = |part: &str| {
+        let of = |which: &str| number(&format!("/{part}/tokens_per_s/{which}"), 1.0, 2);
+        Some(format!("{} ({} to {})", of("median")?, of("min")?, of("max")?))
+    };
+    let options = &json["options"];
+    let count = |name: &str| options[name].to_string();
+    let prefill = format!("prefill of {}, tokens/s", count("prompt_tokens"));
+    let decode = format!("decode of {}, tokens/s", count("gen_tokens"));
+    let rows: [(&str, Option<String>); 16] = [
+        (&prefill, speed("prefill")),
+        ("prefill, GOP/s", number("/prefill/gop_per_s", 1.0, 1)),
+        ("prefill, % of the int8 peak", number("/prefill/share_of_int8_peak", 100.0, 1)),
+        ("prefill, J/token", number("/prefill/joules_per_token", 1.0, 3)),
+        (&decode, speed("decode")),
+        ("decode, GB/s of weights", number("/decode/weights_gb_per_s", 1.0, 2)),
+        ("decode, % of the read bandwidth", number("/decode/share_of_read_bandwidth", 100.0, 1)),
+        ("decode, J/token", number("/decode/joules_per_token", 1.0, 3)),
+        (
+            "different experts a layer and step",
+            number("/decode/distinct_experts_per_layer", 1.0, 1),
+        ),
+        ("read bandwidth, GB/s", number("/machine/read_gb_per_s/max", 1.0, 2)),
+        ("int8 peak, GOP/s", number("/machine/int8_peak_gop_per_s", 1.0, 1)),
+        ("bound of prefill, tokens/s", number("/bound/prefill_tokens_per_s", 1.0, 1)),
+        ("bound of decode, one sequence, tokens/s", number("/bound/decode_tokens_per_s", 1.0, 2)),
+        ("load, s", number("/load_s", 1.0, 3)),
+        ("first token after load, ms", number("/first_token_ms", 1.0, 1)),
+        ("resident at most, MB", number("/resident_bytes", 1e-6, 0)),
+    ];
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let head = format!(
+        "{} ({}), {} threads, {} sequences at depth {}, {} with {} activations and {} keys\n",
+        text(&json["model"]),
+        text(&json["architecture"]),
+        count("threads"),
+        count("batch"),
+        count("depth"),
+        text(&json["machine"]["isa"]),
+        text(&options["activations"]),
+        text(&options["kv"]),
+    );
+    let table =
+        rows.into_iter().filter_map(|(name, value)| Some(format!("| {name} | {} |", value?)));
+    let lines = ["| what | figure |".to_owned(), "|---|---|".to_owned()].into_iter().chain(table);
+    let lines: Vec<String> = std::iter::once(head).chain(lines).collect();
+    lines.join("\n")
+}
+
+/// The decoding speed token by token, and the bound.
+pub(crate) fn chart(found: &Found) -> Chart {
+    let speed = |run: &Run| {
+        let per_step = run.tokens as f64 / run.steps.len() as f64;
+        let points = run.steps.iter().enumerate();
+        points.map(|(n, step)| (n as f64 + 1.0, per_step / step)).collect::<Vec<_>>()
+    };
+    let runs = found.decodes.iter().enumerate();
+    let mut series: Vec<Series> =
+        runs.map(|(n, run)| Series::new(format!("run {}", n + 1), speed(run))).collect();
+    let end = found.decodes.first().map_or(1, |run| run.steps.len()) as f64;
+    let bound = found.read.rate / found.bytes_per_token as f64;
+    let bound = Series::new("bound of one sequence", vec![(1.0, bound), (end, bound)]);
+    series.push(Series { dashed: true, ..bound });
+    Chart {
+        title: "Decoding, token by token".to_owned(),
+        x: "token".to_owned(),
+        y: "tokens per second".to_owned(),
+        kind: Kind::Lines,
+        series,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_middle_of_even_many_is_the_mean_of_two() {
+        assert_eq!(middle([3.0, 1.0, 2.0].into_iter()), Some(2.0));
+        assert_eq!(middle([4.0, 1.0, 2.0, 3.0].into_iter()), Some(2.5));
+        assert_eq!(middle(std::iter::empty()), None);
+        let expected = json!({ "min": 1.0, "median": 2.0, "max": 5.0 });
+        assert_eq!(spread([5.0, 1.0, 2.0].into_iter()), expected);
+    }
+}

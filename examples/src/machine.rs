@@ -1,0 +1,22 @@
+//! What this machine gives at most: bytes read from memory, products of bytes, and what a process
+//! takes of memory and energy. Measurements state their shares of these.
+
+mod energy;
+mod products;
+mod read;
+
+pub use energy::{Energy, Reading};
+pub use products::int8_peak;
+pub use read::{ReadProbe, ReadWay, Sample};
+
+use oss_memory::file;
+use std::path::Path;
+
+/// The most memory that this process has had resident, in bytes, where the system tells.
+#[must_use]
+pub fn resident_peak() -> Option<u64> {
+    let status = file::read(Path::new("/proc/self/status"), 1 << 16).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+}

@@ -1,0 +1,184 @@
+//! How fast memory can be read: the best of several ways to read it.
+
+use anyhow::Result;
+use oss_engine::{Isa, Team};
+use oss_memory::{Buffer, Pages};
+use oss_simd::{Kernel, Simd};
+use std::fmt;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Instant;
+
+/// Bytes of each of the two buffers: far more than caches hold.
+const BYTES: usize = 512 << 20;
+/// Bytes that a worker reads before it takes the next.
+const UNIT: usize = 1 << 20;
+/// Bytes of a stream that are read in one turn.
+const TURN: usize = 256;
+/// How many of the ways are measured again in every sample.
+const KEPT: usize = 4;
+
+/// One way to read memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadWay {
+    /// Threads that read.
+    pub threads: usize,
+    /// Whether the buffer asked for huge pages.
+    pub huge_pages: bool,
+    /// Places from which each thread reads in turn.
+    pub streams: usize,
+    /// How many bytes ahead lines are asked for; 0: not at all.
+    pub prefetch: usize,
+}
+
+impl fmt::Display for ReadWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pages = if self.huge_pages { "huge" } else { "ordinary" };
+        let Self { threads, streams, prefetch, .. } = self;
+        write!(f, "{threads} threads, {pages} pages, {streams} streams, prefetch {prefetch}")
+    }
+}
+
+/// One measurement.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// Bytes per second.
+    pub rate: f64,
+    /// How they were read.
+    pub way: ReadWay,
+}
+
+/// Two buffers and teams to read them with.
+pub struct ReadProbe {
+    isa: Isa,
+    /// Teams of different sizes, the largest last.
+    teams: Vec<Team>,
+    /// On ordinary and on huge pages.
+    buffers: [Buffer; 2],
+    /// The best ways that were found.
+    ways: Vec<ReadWay>,
+}
+
+impl ReadProbe {
+    /// Tries every way once with up to `threads` threads and keeps the best. Takes about two
+    /// seconds and [`ReadProbe::bytes`] of memory.
+    ///
+    /// # Errors
+    /// When the system refuses memory or threads.
+    pub fn new(isa: Isa, threads: usize) -> Result<Self> {
+        let mut buffers = [Buffer::new(BYTES, Pages::Default)?, Buffer::new(BYTES, Pages::Huge)?];
+        for buffer in &mut buffers {
+            buffer.fill(1);
+        }
+        let sizes = (1..=threads).filter(|n| *n <= 4 || n.is_power_of_two() || *n == threads);
+        let teams = sizes.map(Team::new).collect::<Result<_, _>>()?;
+        let mut probe = Self { isa, teams, buffers, ways: Vec::new() };
+        let mut samples: Vec<Sample> = probe.all_ways().map(|way| probe.measure(way)).collect();
+        samples.sort_by(|a, b| b.rate.total_cmp(&a.rate));
+        probe.ways = samples.iter().take(KEPT).map(|sample| sample.way).collect();
+        Ok(probe)
+    }
+
+    fn all_ways(&self) -> impl Iterator<Item = ReadWay> {
+        let threads = self.teams.iter().map(Team::threads);
+        threads.flat_map(|threads| {
+            [false, true].into_iter().flat_map(move |huge_pages| {
+                [1, 2, 4].into_iter().flat_map(move |streams| {
+                    [0, 1024, 4096].map(|prefetch| ReadWay {
+                        threads,
+                        huge_pages,
+                        streams,
+                        prefetch,
+                    })
+                })
+            })
+        })
+    }
+
+    /// Bytes of memory that the probe itself keeps resident.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.buffers.iter().map(|buffer| buffer.len()).sum()
+    }
+
+    /// The rate of the best way now.
+    #[must_use]
+    pub fn sample(&self) -> Sample {
+        let samples = self.ways.iter().map(|way| self.measure(*way));
+        samples.max_by(|a, b| a.rate.total_cmp(&b.rate)).expect("ways were found at the start")
+    }
+
+    fn measure(&self, way: ReadWay) -> Sample {
+        let team = self.teams.iter().find(|team| team.threads() == way.threads);
+        let team = team.expect("every way has its team");
+        let buffer = &self.buffers[usize::from(way.huge_pages)];
+        let sink = AtomicI32::new(0);
+        let start = Instant::now();
+        team.phase(buffer.len() / UNIT, (), |unit, ()| {
+            let bytes = &buffer[unit.index * UNIT..][..UNIT];
+            let read = match way.streams {
+                1 => self.isa.run(Read::<1>::new(bytes, way.prefetch)),
+                2 => self.isa.run(Read::<2>::new(bytes, way.prefetch)),
+                _ => self.isa.run(Read::<4>::new(bytes, way.prefetch)),
+            };
+            sink.fetch_or(read, Ordering::Relaxed);
+        });
+        let rate = buffer.len() as f64 / start.elapsed().as_secs_f64();
+        std::hint::black_box(sink);
+        Sample { rate, way }
+    }
+}
+
+/// Reads bytes as so many streams and does next to nothing with them.
+struct Read<'a, const STREAMS: usize> {
+    streams: [&'a [u8]; STREAMS],
+    prefetch: usize,
+}
+
+impl<'a, const STREAMS: usize> Read<'a, STREAMS> {
+    fn new(bytes: &'a [u8], prefetch: usize) -> Self {
+        let len = bytes.len() / STREAMS;
+        Self { streams: std::array::from_fn(|n| &bytes[n * len..][..len]), prefetch }
+    }
+}
+
+impl<const STREAMS: usize> Kernel for Read<'_, STREAMS> {
+    type Output = i32;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> i32 {
+        let mut acc = [s.zero_i32(); TURN / 64];
+        for turn in 0..self.streams[0].len() / TURN {
+            let at = turn * TURN;
+            for stream in self.streams {
+                let (lines, _) = stream[at..at + TURN].as_chunks::<64>();
+                for (n, (acc, line)) in acc.iter_mut().zip(lines).enumerate() {
+                    if self.prefetch > 0 {
+                        s.prefetch(stream, at + n * 64 + self.prefetch);
+                    }
+                    *acc = s.or_i32(*acc, s.u8_as_i32(s.load_u8(line)));
+                }
+            }
+        }
+        let sum = s.or_i32(s.or_i32(acc[0], acc[1]), s.or_i32(acc[2], acc[3]));
+        s.reduce_add_i32(sum)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_is_read_by_any_number_of_streams() {
+        for isa in Isa::available() {
+            for place in [0, 63, 256, 1023, 2047] {
+                let mut bytes = vec![0; 2048];
+                bytes[place] = 1;
+                let expected = 1 << (8 * (place % 4));
+                assert_eq!(isa.run(Read::<1>::new(&bytes, 0)), expected, "{isa} {place}");
+                assert_eq!(isa.run(Read::<2>::new(&bytes, 512)), expected, "{isa} {place}");
+                assert_eq!(isa.run(Read::<4>::new(&bytes, 4096)), expected, "{isa} {place}");
+            }
+        }
+    }
+}
