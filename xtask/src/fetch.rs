@@ -1,12 +1,13 @@
-//! Downloads the models that tests compare with, each pinned by its sum.
+//! Downloads what tests and measurements compare with, each file pinned by its sum.
 
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use sha2::{Digest as _, Sha256};
+
+use crate::shell;
 
 /// One thing that can be fetched.
 struct Download {
@@ -68,22 +69,36 @@ pub(crate) fn fetch(name: &str) -> Result<PathBuf> {
 
 /// Unpacks a Python package, without what it depends on, into a folder.
 fn install(package: &str, folder: &Path) -> Result<()> {
-    for python in ["python3", "python"] {
-        let output = Command::new(python)
-            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
-            .args(["--no-deps", "--no-compile", "--target"])
-            .arg(folder)
-            .arg(package)
-            .output();
-        let Ok(output) = output else { continue };
-        if output.status.success() {
-            return Ok(());
-        }
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(!said.contains("No module named pip"), "{python} has no pip; install it");
-        bail!("pip could not install {package}; is the registry reachable?\n{}", said.trim());
-    }
-    bail!("no python3 on the PATH: it is needed, with pip, to fetch {package}")
+    let how = ["install", "--no-deps", "--no-compile", "--target"];
+    pip(&how, folder, &[package])
+}
+
+/// Downloads the source archive of a package, pinned as `name==version`, into a folder.
+pub(crate) fn source(package: &str, sha256: &str, folder: &Path) -> Result<PathBuf> {
+    let name = package.split("==").next().unwrap_or(package);
+    // Only this package as source: with all of them, pip would compile the build tools too.
+    pip(&["download", "--no-deps", "--no-binary", name, "--dest"], folder, &[package])?;
+    let entries: Vec<_> = fs::read_dir(folder)?.collect::<std::io::Result<_>>()?;
+    ensure!(entries.len() == 1, "{package}: pip left {} files, expected 1", entries.len());
+    let archive = entries[0].path();
+    verify(&archive, sha256)?;
+    Ok(archive)
+}
+
+/// Runs a command of pip whose arguments end with a folder and packages.
+fn pip(how: &[&str], folder: &Path, packages: &[&str]) -> Result<()> {
+    let mut command = shell::command(python()?, &["-m", "pip"]);
+    command.args(how).arg(folder).args(packages).args(["--quiet", "--disable-pip-version-check"]);
+    shell::output(&mut command).context("is the package registry reachable?")?;
+    Ok(())
+}
+
+/// A Python that has pip.
+pub(crate) fn python() -> Result<&'static str> {
+    let python = ["python3", "python"].into_iter().find(|name| shell::has(name, &["--version"]));
+    let python = python.context("no python3 on the PATH: install it, with pip")?;
+    ensure!(shell::has(python, &["-m", "pip", "--version"]), "{python} has no pip: install it");
+    Ok(python)
 }
 
 fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>> {

@@ -6,7 +6,10 @@ use clap::{Parser, Subcommand};
 
 mod check;
 mod ci;
+mod compare;
 mod fetch;
+mod llama;
+mod record;
 mod shell;
 mod synth;
 mod tidy;
@@ -27,6 +30,8 @@ enum Chore {
     Ci,
     /// Runs a long check; the full run is recorded in benches/record
     Check(check::Options),
+    /// Measures llama.cpp beside this engine, in turn, on the same file
+    Compare(compare::Options),
     /// Writes a synthetic checkpoint
     Synth(synth::Options),
     /// Downloads a reference model and prints its path
@@ -41,6 +46,7 @@ fn main() -> ExitCode {
         Chore::Ci => ci::run(),
         Chore::Check(options) => check::run(&options),
         Chore::Tidy => tidy::run(),
+        Chore::Compare(options) => compare::run(&options),
         Chore::Synth(options) => synth::run(&options),
         Chore::Fetch { name } => fetch::run(&name),
     };

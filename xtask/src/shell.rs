@@ -1,7 +1,11 @@
 //! Running other programs from the root of the workspace.
 
+use std::fs::{self, File};
+use std::io::{Read as _, Seek as _};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
@@ -42,7 +46,44 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Whether a program answers to `--version`.
+/// Runs a command and returns what it prints and the most memory it has had resident, in bytes;
+/// 0 where the system has no `/proc` to read that from.
+pub(crate) fn watched(command: &mut Command) -> Result<(String, u64)> {
+    let shown = shown(command);
+    let mut printed = tempfile::tempfile()?;
+    let mut said = tempfile::tempfile()?;
+    command.stdin(Stdio::null()).stdout(printed.try_clone()?).stderr(said.try_clone()?);
+    let mut child = command.spawn().with_context(|| format!("cannot run {shown}"))?;
+    let mut peak = 0;
+    let status = loop {
+        peak = peak.max(high_water(child.id()).unwrap_or(0));
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        thread::sleep(Duration::from_millis(5));
+    };
+    if !status.success() {
+        bail!("{shown}: {status}\n{}", text(&mut said)?.trim());
+    }
+    Ok((text(&mut printed)?, peak))
+}
+
+/// All that has been written to a file.
+fn text(file: &mut File) -> Result<String> {
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The largest resident size that a process has had, in bytes.
+fn high_water(process: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+    Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? * 1024)
+}
+
+/// Whether a program runs with these arguments, such as `--version`.
 pub(crate) fn has(program: &str, arguments: &[&str]) -> bool {
     output(command(program, arguments).env_remove("RUSTUP_TOOLCHAIN")).is_ok()
 }
@@ -53,7 +94,29 @@ pub(crate) fn target() -> PathBuf {
     target.map_or_else(|| root().join("target"), |target| root().join(target))
 }
 
+/// Builds an example in release and gives its program.
+pub(crate) fn example(name: &str) -> Result<PathBuf> {
+    run(&mut cargo(&["build", "--release", "-p", "oss-examples", "--example", name]))?;
+    Ok(target().join("release/examples").join(name))
+}
+
 fn shown(command: &Command) -> String {
     let parts = std::iter::once(command.get_program()).chain(command.get_args());
     parts.map(|part| part.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watched_command_gives_its_output_and_its_memory_or_what_it_complained_of() {
+        let (printed, peak) = watched(&mut cargo(&["--version"])).expect("cargo runs");
+        assert!(printed.starts_with("cargo "), "{printed}");
+        if fs::metadata("/proc/self/status").is_ok() {
+            assert!(peak > 100_000, "{peak}");
+        }
+        let error = watched(&mut cargo(&["no-such-command"])).expect_err("no such command");
+        assert!(error.to_string().contains("no-such-command"), "{error}");
+    }
 }

@@ -1,0 +1,221 @@
+//! Measures this engine and llama.cpp in turn, on the same file, and prints both beside each other.
+//!
+//! One process runs at a time. For each row llama.cpp first shows which of its settings suits it
+//! best; then the two take turns, so that a drifting machine treats both alike. After llama.cpp,
+//! whose copies of the weights push files out of memory, our file is read through again.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+use serde_json::{Value as Json, json};
+
+use crate::llama::{Llama, PACKAGE};
+use crate::record;
+use crate::shell;
+
+mod measure;
+mod rows;
+
+use measure::{Found, Ours, Theirs, Variant};
+use rows::{ROWS, Row};
+
+/// What to compare.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Builds llama.cpp and ends
+    #[arg(long)]
+    build: bool,
+    /// The GGUF file that both run
+    #[arg(long, required_unless_present = "build")]
+    model: Option<PathBuf>,
+    /// The same weights as a packed file, for us
+    #[arg(long)]
+    packed: Option<PathBuf>,
+    /// Rows to measure, such as decode,prefill; by default all
+    #[arg(long, value_delimiter = ',')]
+    rows: Vec<String>,
+    /// Threads of both; by default one for each core
+    #[arg(long)]
+    threads: Option<usize>,
+    /// How often each side is measured in turn
+    #[arg(long, default_value_t = 5)]
+    pairs: usize,
+    /// Tokens that each sequence generates
+    #[arg(long, default_value_t = 64)]
+    gen_tokens: usize,
+    /// Leaves out the settings of llama.cpp that keep a second copy of the weights in memory
+    #[arg(long)]
+    no_repack: bool,
+    /// Keeps the result in benches/record under this name
+    #[arg(long)]
+    record: Option<String>,
+}
+
+/// Measures and prints.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let llama = Llama::build()?;
+    if options.build {
+        return Ok(());
+    }
+    let model = options.model.as_deref().context("give --model")?;
+    let threads = match options.threads {
+        Some(threads) => threads,
+        None => std::thread::available_parallelism()?.get(),
+    };
+    let ours = Ours {
+        program: shell::example("bench")?,
+        model: options.packed.as_deref().unwrap_or(model),
+        threads,
+        gen_tokens: options.gen_tokens,
+    };
+    let theirs = Theirs { llama: &llama, model, threads, gen_tokens: options.gen_tokens };
+    let mut lines = Vec::new();
+    for row in chosen(&options.rows)? {
+        eprintln!("{}: {}", row.name, row.what);
+        lines.push(compare(row, options, &ours, &theirs)?);
+    }
+    println!("{}", table(&lines));
+    let found = json!({
+        "model": model,
+        "packed": options.packed,
+        "llama_cpp": PACKAGE,
+        "threads": threads,
+        "rows": lines.iter().map(Line::json).collect::<Vec<_>>(),
+    });
+    println!("{found:#}");
+    match &options.record {
+        Some(name) => record::write(&format!("compare-{name}"), found),
+        None => Ok(()),
+    }
+}
+
+fn chosen(names: &[String]) -> Result<Vec<&'static Row>> {
+    if names.is_empty() {
+        return Ok(ROWS.iter().collect());
+    }
+    let find = |name: &String| {
+        let known = || ROWS.iter().map(|row| row.name).collect::<Vec<_>>().join(", ");
+        let row = ROWS.iter().find(|row| row.name == *name);
+        row.with_context(|| format!("no row `{name}`; there are {}", known()))
+    };
+    names.iter().map(find).collect()
+}
+
+/// One row, measured.
+struct Line {
+    row: &'static Row,
+    variant: Variant,
+    /// llama.cpp's settings and what each gave when they were tried.
+    tried: Vec<(Variant, f64)>,
+    /// Ours and theirs, pair by pair.
+    pairs: Vec<(Found, Found)>,
+}
+
+fn compare(row: &'static Row, options: &Options, ours: &Ours, theirs: &Theirs) -> Result<Line> {
+    ensure!(options.pairs > 0, "--pairs is at least 1");
+    let mut tried = Vec::new();
+    for variant in Variant::all(!options.no_repack) {
+        let found = theirs.measure(row, variant)?;
+        eprintln!("  llama.cpp, {variant}: {}", row.shown(found.value));
+        tried.push((variant, found.value));
+    }
+    let best = tried.iter().copied().reduce(|a, b| if row.better(b.1, a.1) { b } else { a });
+    let (variant, _) = best.context("llama.cpp has settings")?;
+    let mut pairs = Vec::new();
+    for pair in 1..=options.pairs {
+        warm(ours.model)?;
+        let own = ours.measure(row)?;
+        let other = theirs.measure(row, variant)?;
+        let (a, b) = (row.shown(own.value), row.shown(other.value));
+        eprintln!("  pair {pair}: {a} beside {b}");
+        pairs.push((own, other));
+    }
+    Ok(Line { row, variant, tried, pairs })
+}
+
+/// Reads a file, or all files of a folder, so that they lie in memory.
+fn warm(path: &Path) -> Result<()> {
+    if path.is_dir() {
+        for entry in std::fs::read_dir(path)? {
+            warm(&entry?.path())?;
+        }
+        return Ok(());
+    }
+    let mut file = File::open(path).with_context(|| path.display().to_string())?;
+    let mut buffer = vec![0; 1 << 20];
+    while file.read(&mut buffer)? > 0 {}
+    Ok(())
+}
+
+/// The middle of some numbers; the mean of both where there are two.
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => values[middle],
+        _ => f64::midpoint(values[middle - 1], values[middle]),
+    }
+}
+
+impl Line {
+    fn ours(&self) -> f64 {
+        median(self.pairs.iter().map(|(own, _)| own.value))
+    }
+
+    fn theirs(&self) -> f64 {
+        median(self.pairs.iter().map(|(_, other)| other.value))
+    }
+
+    /// How many times better we are: the middle of the pairs.
+    fn ratio(&self) -> f64 {
+        median(self.pairs.iter().map(|(own, other)| self.row.ratio(own.value, other.value)))
+    }
+
+    fn json(&self) -> Json {
+        let side = |found: &Found| json!({ "value": found.value, "resident": found.resident });
+        let tried = self.tried.iter().map(|(variant, value)| (variant.to_string(), json!(value)));
+        json!({
+            "row": self.row.name,
+            "what": self.row.what,
+            "unit": self.row.unit(),
+            "ours": self.ours(),
+            "llama_cpp": self.theirs(),
+            "ratio": self.ratio(),
+            "llama_cpp_best_with": self.variant.to_string(),
+            "llama_cpp_tried": tried.collect::<serde_json::Map<_, _>>(),
+            "pairs": self.pairs.iter()
+                .map(|(own, other)| json!({ "ours": side(own), "llama_cpp": side(other) }))
+                .collect::<Vec<_>>(),
+            "our_details": self.pairs.last().map(|(own, _)| own.details.clone()),
+        })
+    }
+}
+
+fn table(lines: &[Line]) -> String {
+    let head = "| what | ours | llama.cpp | ratio | its best settings | ours, GB | its, GB |\n\
+                |---|---|---|---|---|---|---|";
+    let resident = |line: &Line, pick: fn(&(Found, Found)) -> u64| {
+        format!("{:.1}", line.pairs.iter().map(pick).max().unwrap_or(0) as f64 / 1e9)
+    };
+    let rows = lines.iter().map(|line| {
+        format!(
+            "| {} | {} | {} | {:.2} | {} | {} | {} |",
+            line.row.what,
+            line.row.shown(line.ours()),
+            line.row.shown(line.theirs()),
+            line.ratio(),
+            line.variant,
+            resident(line, |(own, _)| own.resident),
+            resident(line, |(_, other)| other.resident),
+        )
+    });
+    std::iter::once(head.to_owned()).chain(rows).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests;

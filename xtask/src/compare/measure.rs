@@ -1,0 +1,173 @@
+//! Runs one process of either side and reads its number.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use serde_json::Value as Json;
+
+use crate::compare::rows::{Figure, Row};
+use crate::llama::Llama;
+use crate::shell;
+
+/// What one process gave.
+pub(crate) struct Found {
+    /// In the row's unit.
+    pub(crate) value: f64,
+    /// The most memory it had resident, in bytes.
+    pub(crate) resident: u64,
+    /// All that it printed.
+    pub(crate) details: Json,
+}
+
+/// Settings of llama.cpp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Variant {
+    flash_attention: bool,
+    repack: bool,
+}
+
+impl fmt::Display for Variant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = |on: bool| if on { "on" } else { "off" };
+        write!(f, "flash {}, repack {}", word(self.flash_attention), word(self.repack))
+    }
+}
+
+impl Variant {
+    /// Every combination.
+    pub(crate) fn all(repack: bool) -> Vec<Variant> {
+        let kinds = if repack { &[true, false][..] } else { &[false] };
+        let both = |repack: &bool| {
+            [true, false].map(|flash_attention| Variant { flash_attention, repack: *repack })
+        };
+        kinds.iter().flat_map(both).collect()
+    }
+}
+
+/// How this engine is measured.
+pub(crate) struct Ours<'a> {
+    pub(crate) program: PathBuf,
+    pub(crate) model: &'a Path,
+    pub(crate) threads: usize,
+    pub(crate) gen_tokens: usize,
+}
+
+impl Ours<'_> {
+    /// Runs our bench.
+    pub(crate) fn measure(&self, row: &Row) -> Result<Found> {
+        let program = self.program.to_str().context("the target's path is no UTF-8")?;
+        let model = self.model.to_str().context("the model's path is no UTF-8")?;
+        let mut command = shell::command(program, &["--json", "--repeat", "1", "--model", model]);
+        let threads = if row.alone { 1 } else { self.threads };
+        let generated = if row.figure == Figure::Decode { self.gen_tokens } else { 0 };
+        let numbers = [
+            ("--threads", threads),
+            ("--prompt-tokens", row.prompt),
+            ("--gen-tokens", generated),
+            ("--depth", row.depth),
+            ("--batch", row.batch),
+        ];
+        for (name, value) in numbers {
+            command.args([name, &value.to_string()]);
+        }
+        command.args(["--pause", &row.pause.to_string()]);
+        let printed = shell::output(&mut command)?;
+        let details: Json = serde_json::from_str(&printed).context("what bench printed")?;
+        let number = |path: &str| {
+            let value = details.pointer(path).and_then(Json::as_f64);
+            value.with_context(|| format!("bench printed no {path}: {details}"))
+        };
+        let value = match row.figure {
+            Figure::Decode => number("/decode/tokens_per_s/median")?,
+            Figure::Prefill => number("/prefill/tokens_per_s/median")?,
+            Figure::FirstToken => 1e3 * row.prompt as f64 / number("/prefill/tokens_per_s/median")?,
+            Figure::Start => number("/load_s")? + number("/first_token_ms")? / 1e3,
+        };
+        let resident = details["resident_bytes"].as_u64().unwrap_or(0);
+        Ok(Found { value, resident, details })
+    }
+}
+
+/// How llama.cpp is measured.
+pub(crate) struct Theirs<'a> {
+    pub(crate) llama: &'a Llama,
+    pub(crate) model: &'a Path,
+    pub(crate) threads: usize,
+    pub(crate) gen_tokens: usize,
+}
+
+impl Theirs<'_> {
+    /// Runs llama.cpp's bench with some settings.
+    pub(crate) fn measure(&self, row: &Row, variant: Variant) -> Result<Found> {
+        let many = row.batch > 1;
+        let tool = if many { "llama-batched-bench" } else { "llama-bench" };
+        let model = self.model.to_str().context("the model's path is no UTF-8")?;
+        let mut command = self.llama.tool(tool, &["-m", model])?;
+        command.args(if many { self.batched(row, variant) } else { self.single(row, variant) });
+        let start = Instant::now();
+        let (printed, resident) = shell::watched(&mut command)?;
+        let seconds = start.elapsed().as_secs_f64();
+        // One tool prints a list with one object, the other lines with one object among others.
+        let object = printed.lines().find(|line| line.starts_with('{'));
+        let details: Json = match object.filter(|_| many) {
+            Some(line) => serde_json::from_str(line),
+            None => serde_json::from_str(&printed),
+        }
+        .with_context(|| format!("what {tool} printed: {printed}"))?;
+        let speed = if many { &details["speed_tg"] } else { &details[0]["avg_ts"] };
+        let speed = speed.as_f64().with_context(|| format!("{tool} gives no speed: {details}"))?;
+        let value = match row.figure {
+            Figure::Decode | Figure::Prefill => speed,
+            Figure::FirstToken => 1e3 * row.prompt as f64 / speed,
+            Figure::Start => seconds,
+        };
+        Ok(Found { value, resident, details })
+    }
+
+    fn threads(&self, row: &Row) -> String {
+        if row.alone { 1 } else { self.threads }.to_string()
+    }
+
+    fn single(&self, row: &Row, variant: Variant) -> Vec<String> {
+        let generated = if row.figure == Figure::Decode { self.gen_tokens } else { 0 };
+        let mut arguments = flags([
+            ("-t", self.threads(row)),
+            ("-p", row.prompt.to_string()),
+            ("-n", generated.to_string()),
+            ("-d", row.depth.to_string()),
+            ("-fa", u8::from(variant.flash_attention).to_string()),
+            ("--repack", u8::from(variant.repack).to_string()),
+            ("-r", "1".to_owned()),
+            ("-o", "json".to_owned()),
+        ]);
+        if row.figure == Figure::Start {
+            arguments.push("--no-warmup".to_owned());
+        }
+        arguments
+    }
+
+    fn batched(&self, row: &Row, variant: Variant) -> Vec<String> {
+        // It begins with a prompt; the shortest has one token.
+        let depth = row.depth.max(1);
+        let positions = row.batch * (depth + self.gen_tokens);
+        let mut arguments = flags([
+            ("-t", self.threads(row)),
+            ("-npp", depth.to_string()),
+            ("-ntg", self.gen_tokens.to_string()),
+            ("-npl", row.batch.to_string()),
+            ("-c", positions.next_multiple_of(256 * row.batch).to_string()),
+            ("-fa", if variant.flash_attention { "on" } else { "off" }.to_owned()),
+            ("--output-format", "jsonl".to_owned()),
+        ]);
+        if !variant.repack {
+            arguments.push("--no-repack".to_owned());
+        }
+        arguments
+    }
+}
+
+fn flags<const N: usize>(pairs: [(&str, String); N]) -> Vec<String> {
+    pairs.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect()
+}

@@ -1,0 +1,100 @@
+//! What is compared: one row each.
+
+/// What a row's number is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Figure {
+    /// Tokens per second of decoding, all sequences together.
+    Decode,
+    /// Tokens per second of a prompt.
+    Prefill,
+    /// Milliseconds that a prompt takes.
+    FirstToken,
+    /// Seconds from the start of loading to the first token.
+    Start,
+}
+
+/// One thing to measure.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) name: &'static str,
+    pub(crate) what: &'static str,
+    pub(crate) figure: Figure,
+    /// One thread instead of all.
+    pub(crate) alone: bool,
+    /// Tokens of the prompt, where one is measured.
+    pub(crate) prompt: usize,
+    /// Positions before.
+    pub(crate) depth: usize,
+    /// Sequences.
+    pub(crate) batch: usize,
+    /// Seconds of idleness before; llama.cpp's bench has none, which favours it.
+    pub(crate) pause: f64,
+}
+
+const DECODE: Row = Row {
+    name: "decode",
+    what: "decode",
+    figure: Figure::Decode,
+    alone: false,
+    prompt: 0,
+    depth: 0,
+    batch: 1,
+    pause: 0.0,
+};
+
+const PREFILL: Row =
+    Row { name: "prefill", what: "prefill of 512", figure: Figure::Prefill, prompt: 512, ..DECODE };
+
+/// Every row, the cheap ones first.
+pub(crate) const ROWS: [Row; 8] = [
+    DECODE,
+    Row { name: "decode-1", what: "decode, 1 thread", alone: true, ..DECODE },
+    PREFILL,
+    Row {
+        name: "first-token",
+        what: "first token of 40 after an idle second",
+        figure: Figure::FirstToken,
+        prompt: 40,
+        pause: 1.0,
+        ..DECODE
+    },
+    Row {
+        name: "start",
+        what: "load to first token of 40",
+        figure: Figure::Start,
+        prompt: 40,
+        ..DECODE
+    },
+    Row { name: "batch-16", what: "decode of 16 sequences", batch: 16, ..DECODE },
+    Row { name: "decode-4096", what: "decode at depth 4096", depth: 4096, ..DECODE },
+    Row { name: "prefill-4096", what: "prefill of 512 at depth 4096", depth: 4096, ..PREFILL },
+];
+
+impl Row {
+    /// Whether one number is better than another.
+    pub(crate) fn better(&self, a: f64, b: f64) -> bool {
+        self.ratio(a, b) > 1.0
+    }
+
+    /// How many times better one number is than another.
+    pub(crate) fn ratio(&self, a: f64, b: f64) -> f64 {
+        match self.figure {
+            Figure::Decode | Figure::Prefill => a / b,
+            Figure::FirstToken | Figure::Start => b / a,
+        }
+    }
+
+    pub(crate) fn unit(&self) -> &'static str {
+        match self.figure {
+            Figure::Decode | Figure::Prefill => "tokens/s",
+            Figure::FirstToken => "ms",
+            Figure::Start => "s",
+        }
+    }
+
+    /// A number of this row with its unit.
+    pub(crate) fn shown(&self, value: f64) -> String {
+        let digits = if value < 100.0 { 2 } else { 0 };
+        format!("{value:.digits$} {}", self.unit())
+    }
+}

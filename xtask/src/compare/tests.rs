@@ -1,0 +1,53 @@
+use super::*;
+
+fn found(value: f64) -> Found {
+    Found { value, resident: 2_000_000_000, details: Json::Null }
+}
+
+fn line(row: &'static Row, pairs: &[(f64, f64)]) -> Line {
+    let variant = Variant::all(true)[0];
+    let pairs = pairs.iter().map(|(own, other)| (found(*own), found(*other))).collect();
+    Line { row, variant, tried: vec![(variant, 2.0)], pairs }
+}
+
+fn row(name: &str) -> &'static Row {
+    chosen(&[name.to_owned()]).expect("a row")[0]
+}
+
+#[test]
+fn a_ratio_is_the_middle_of_the_pairs_and_above_one_where_we_are_better() {
+    let speeds = line(row("decode"), &[(4.0, 2.0), (30.0, 10.0), (8.0, 2.0)]);
+    assert_eq!((speeds.ours(), speeds.theirs(), speeds.ratio()), (8.0, 2.0, 3.0));
+    let times = line(row("start"), &[(1.0, 4.0), (1.0, 6.0)]);
+    assert_eq!(times.ratio(), 5.0);
+    assert!(row("start").better(1.0, 2.0) && row("decode").better(2.0, 1.0));
+}
+
+#[test]
+fn the_table_names_units_settings_and_memory() {
+    let table = table(&[line(row("first-token"), &[(250.0, 1000.0)])]);
+    let expected = "| first token of 40 after an idle second | 250 ms | 1000 ms | 4.00 \
+                    | flash on, repack on | 2.0 | 2.0 |";
+    assert!(table.ends_with(expected), "{table}");
+}
+
+#[test]
+fn the_result_keeps_every_pair_and_every_setting() {
+    let json = line(row("prefill"), &[(4.0, 2.0)]).json();
+    assert_eq!(json["pairs"][0]["llama_cpp"]["value"], 2.0);
+    assert_eq!(json["llama_cpp_tried"]["flash on, repack on"], 2.0);
+    assert_eq!(json["unit"], "tokens/s");
+}
+
+#[test]
+fn settings_without_a_second_copy_of_the_weights_can_be_had_alone() {
+    assert_eq!(Variant::all(true).len(), 4);
+    let lean: Vec<_> = Variant::all(false).iter().map(ToString::to_string).collect();
+    assert_eq!(lean, ["flash on, repack off", "flash off, repack off"]);
+}
+
+#[test]
+fn an_unknown_row_lists_the_known_ones() {
+    let error = chosen(&["nothing".to_owned()]).expect_err("no such row").to_string();
+    assert!(ROWS.iter().all(|row| error.contains(row.name)), "{error}");
+}
