@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::policy::{Policy, PolicyKind};
 use crate::pool::{NO_PAGE, Pool};
 use crate::sequence::{SequenceId, Sequences};
-use crate::shape::{Layout, Shape};
+use crate::shape::{GroupLayout, Layout, Shape};
 use crate::stats::Stats;
 use crate::tier::{ColdOptions, Tiers};
 use crate::tree::{ROOT, Tree};
@@ -71,7 +71,8 @@ impl KvCache {
     /// found by [`KvCache::lookup`] from now on.
     ///
     /// # Errors
-    /// As [`KvCache::new`]; [`Error::Memory`] or [`Error::InUse`] when the file cannot be had.
+    /// As [`KvCache::new`]; [`Error::Memory`] or [`Error::InUse`] when the file cannot be had,
+    /// [`Error::Thread`] when the system gives no thread for a tier.
     pub fn with_options(shape: Shape, options: &Options) -> Result<KvCache> {
         let layout = Layout::new(&shape)?;
         let groups = layout.groups.len();
@@ -82,7 +83,7 @@ impl KvCache {
             tree: Tree::new(layout.page_tokens, groups, blocks),
             policy: options.policy.build(),
             windows: PolicyKind::Lru.build(),
-            tiers: Tiers::new(options.warm_bytes),
+            tiers: Tiers::new(options.warm_bytes)?,
             stats: Stats::default(),
             wanted: vec![0; groups],
             shape,
@@ -339,6 +340,15 @@ impl KvCache {
         let layers = self.layout.layers.len();
         assert!(layer < layers, "layer: got {layer}, expected below {layers}");
         self.pool.arena_mut()
+    }
+
+    /// Pages, of all groups together, that a sequence of `len` positions needs to go on.
+    pub fn pages_to_resume(&self, len: usize) -> usize {
+        let (layout, blocks) = (&self.layout, self.layout.pages_for(len));
+        let needed = |group: &GroupLayout| {
+            blocks - group.first_page_needed(len, layout.page_tokens).min(blocks)
+        };
+        layout.groups.iter().map(needed).sum()
     }
 
     /// The pages of one group.

@@ -59,8 +59,8 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// The system gave no thread for the file of cold pages.
-    #[error("no thread for the cold tier")]
+    /// The system gave no thread for a lower tier.
+    #[error("no thread for the cache's lower tiers")]
     Thread {
         /// The system's reason.
         source: io::Error,

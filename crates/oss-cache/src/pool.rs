@@ -18,6 +18,9 @@ pub(crate) type PageId = u32;
 /// No page: behind the window, or never computed.
 pub(crate) const NO_PAGE: PageId = PageId::MAX;
 
+/// Extents that are kept free where pages can be compressed ahead of need.
+const SPARE_EXTENTS: usize = 32;
+
 #[derive(Debug, Clone, Copy)]
 struct Extent {
     /// The owning group, meaningless while the extent is free.
@@ -134,6 +137,12 @@ impl Pool {
     /// Whether more extents are in use than may be.
     pub(crate) fn is_over_limit(&self) -> bool {
         self.extents_in_use() > self.limit
+    }
+
+    /// Whether fewer extents are free than a step may want: a sixteenth of all, at most
+    /// [`SPARE_EXTENTS`].
+    pub(crate) fn is_nearly_full(&self) -> bool {
+        self.free_extents() < (self.limit / 16).min(SPARE_EXTENTS)
     }
 
     /// Gives the memory of free extents back to the system.

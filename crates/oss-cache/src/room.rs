@@ -34,6 +34,15 @@ impl KvCache {
         Ok(self.bytes_resident())
     }
 
+    /// Lets pages go ahead of need while the thread that compresses them has time, so that a step
+    /// finds free ones.
+    pub(crate) fn make_spare(&mut self) {
+        while self.pool.is_nearly_full()
+            && self.tiers.warm.has_room_in_queue()
+            && (self.thin() || self.evict())
+        {}
+    }
+
     /// Gives up the window pages of one block that no sequence uses and no rule keeps.
     fn thin(&mut self) -> bool {
         let (tree, pool, groups) = (&self.tree, &self.pool, &self.layout.groups);

@@ -2,14 +2,16 @@
 //!
 //! Hot pages are resident. *Warm* ones are compressed in memory ([`codec`]), *cold* ones lie in a
 //! file that outlives the process. Pages are written to the file in the background as soon as they
-//! are complete, so that eviction seldom has to wait for it; a page that is in neither lower tier
-//! when it must go is compressed, or else written.
+//! are complete, and compressed in the background when they must go: whoever evicts copies a page and
+//! goes on. It waits only where the queue is full and the page would be lost.
 
 pub mod codec;
 mod cold;
 mod format;
 mod moves;
+mod warm;
 mod workers;
 
 pub use cold::ColdOptions;
 pub(crate) use moves::{Missing, Tiers};
+pub(crate) use warm::Packed;

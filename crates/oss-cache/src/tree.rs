@@ -11,6 +11,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::pool::{NO_PAGE, PageId};
+use crate::tier::Packed;
 
 /// A node's number.
 pub(crate) type NodeId = u32;
@@ -77,7 +78,7 @@ pub(crate) struct Places {
     /// The slot in the cold file, or [`NO_SLOT`].
     pub(crate) cold: u32,
     /// The compressed page.
-    pub(crate) warm: Option<Box<[u8]>>,
+    pub(crate) warm: Option<Packed>,
 }
 
 impl Places {

@@ -45,6 +45,7 @@ fn pages_pushed_out_of_memory_come_back_from_the_compressed_ones() {
     for kind in 0..4 {
         assert_eq!(visit(&mut cache, &tokens(kind, 100)), 0);
     }
+    cache.persist().unwrap(); // waits for what is being compressed
     let stats = cache.stats();
     assert!(stats.compressed_pages > 20 && stats.incompressible_pages == 0, "{stats:?}");
     assert!(cache.warm_bytes() > 0);
@@ -113,6 +114,63 @@ fn prefetched_pages_are_resident_when_the_sequence_comes() {
     assert_eq!(visit(&mut cache, &tokens), 120);
     let stats = cache.stats();
     assert!(stats.prefetched_pages > 30 && stats.cold_hits == 0, "{stats:?}");
+}
+
+#[test]
+fn a_damaged_slot_is_asked_for_once_and_forgotten() {
+    let (mut cache, _directory) = after(|bytes| {
+        let slot = (PAGE_BYTES + 200).next_multiple_of(4096);
+        // The last byte of every payload; headers stay whole.
+        bytes[4096..].chunks_mut(slot).for_each(|slot| slot[PAGE_BYTES + 64] ^= 1);
+    });
+    let tokens = tokens(0, 100);
+    let found = cache.lookup(&tokens);
+    assert_eq!(found.len(), 100);
+    assert!(cache.prefetch(&found) > 20 && cache.is_fetching());
+    while cache.wait_for_fetched() {
+        cache.validate().unwrap();
+    }
+    assert!(!cache.is_fetching());
+    assert_eq!((cache.lookup(&tokens).len(), cache.prefetch(&found)), (0, 0));
+    assert!(cache.stats().cold.bad_slots > 20, "{:?}", cache.stats());
+}
+
+#[test]
+fn pages_that_must_go_soon_go_before_they_are_in_the_way() {
+    let mut cache = open(&options(80, 80, None));
+    for kind in 0..8 {
+        visit(&mut cache, &tokens(kind, 36));
+    }
+    for _ in 0..20 {
+        cache.poll();
+        cache.persist().unwrap(); // waits for what is being compressed
+        cache.validate().unwrap();
+    }
+    // A sixteenth of 80.
+    assert!(cache.pages(0).available >= 5, "{:?}", cache.pages(0));
+    assert!(cache.stats().compressed_pages > 0, "{:?}", cache.stats());
+    assert_eq!(visit(&mut cache, &tokens(0, 36)), 36);
+}
+
+#[test]
+fn fewer_compressed_pages_can_be_asked_for_at_any_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let cold = ColdOptions { queue: 1, ..cold(&directory.path().join("cold"), 400) };
+    let mut cache = open(&options(80, 80, Some(cold)));
+    for kind in 0..4 {
+        visit(&mut cache, &tokens(kind, 100));
+    }
+    cache.persist().unwrap();
+    let before = cache.warm_bytes();
+    cache.set_warm_limit(before / 2);
+    cache.validate().unwrap();
+    assert!(cache.warm_bytes() <= before / 2 && cache.warm_bytes() > 0);
+    cache.set_warm_limit(0);
+    cache.validate().unwrap();
+    assert_eq!(cache.warm_bytes(), 0);
+    for kind in 0..4 {
+        visit_loosely(&mut cache, &tokens(kind, 100));
+    }
 }
 
 #[test]

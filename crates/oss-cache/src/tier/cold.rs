@@ -44,6 +44,15 @@ enum State {
     Abandoned,
 }
 
+/// A page on its way to the file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Payload<'a> {
+    /// As it is.
+    Plain(&'a [u8]),
+    /// Compressed, and its length when it is not; the thread that writes restores it.
+    Packed(&'a [u8], usize),
+}
+
 /// A slot found in the file of an earlier process.
 #[derive(Debug)]
 pub(crate) struct Found {
@@ -185,14 +194,8 @@ impl Cold {
     }
 
     /// Whether a page could be stored now without waiting.
-    pub(crate) fn has_room_in_queue(&mut self) -> bool {
-        match self.writer.buffer() {
-            Some(buffer) => {
-                self.writer.recycle(buffer);
-                true
-            }
-            None => false,
-        }
+    pub(crate) fn has_room_in_queue(&self) -> bool {
+        self.writer.has_room()
     }
 
     /// A free slot, if there is one.
@@ -212,20 +215,37 @@ impl Cold {
         })?;
         let owner = self.owner(slot)?;
         self.states[slot as usize] = State::Free;
+        self.fetching.retain(|&fetched| fetched != slot);
         self.stats.evicted_pages += 1;
         Some((slot, owner))
     }
 
     /// Sends a page to a slot that [`Cold::free_slot`] or [`Cold::victim`] has given; false (and
     /// the slot free) when the queue is full.
-    pub(crate) fn store(&mut self, slot: u32, owner: Slot, label: &Label, payload: &[u8]) -> bool {
+    pub(crate) fn store(
+        &mut self,
+        slot: u32,
+        owner: Slot,
+        label: &Label,
+        payload: Payload<'_>,
+    ) -> bool {
         let Some(mut bytes) = self.writer.buffer() else {
             self.stats.dropped_writes += 1;
             self.free.push(slot);
             return false;
         };
-        self.sizes.compose(label, self.number, payload, &mut bytes);
-        if !self.writer.send(slot, bytes) {
+        let packed = match payload {
+            Payload::Plain(page) => {
+                self.sizes.compose(label, self.number, page.len(), &mut bytes);
+                bytes.extend_from_slice(page);
+                None
+            }
+            Payload::Packed(packed, page_bytes) => {
+                self.sizes.compose(label, self.number, page_bytes, &mut bytes);
+                Some(packed.into())
+            }
+        };
+        if !self.writer.send(slot, bytes, packed) {
             self.stats.failed_writes += 1;
             self.free.push(slot);
             return false;
@@ -243,6 +263,7 @@ impl Cold {
     /// Gives a slot up.
     pub(crate) fn forget(&mut self, slot: u32) {
         self.order.remove(slot);
+        self.fetching.retain(|&fetched| fetched != slot);
         match self.states[slot as usize] {
             State::Writing(_) => self.states[slot as usize] = State::Abandoned,
             State::Written(_) => {
@@ -256,7 +277,7 @@ impl Cold {
     /// Takes note of one finished write, waiting for it if asked to; `Some(Some(slot))` is a slot
     /// that could not be written and whose owner must do without.
     pub(crate) fn written(&mut self, wait: bool) -> Option<Option<u32>> {
-        let parcel = if wait { self.writer.wait() } else { self.writer.poll() }?;
+        let parcel = self.writer.answer(wait)?;
         let slot = parcel.slot;
         self.stats.written_bytes += if parcel.done { parcel.bytes.len() as u64 } else { 0 };
         self.writer.recycle(parcel.bytes);
@@ -308,32 +329,36 @@ impl Cold {
         }
         let Some(mut bytes) = self.reader.buffer() else { return false };
         bytes.resize(self.sizes.header + page_bytes, 0);
-        let sent = self.reader.send(slot, bytes);
+        let sent = self.reader.send(slot, bytes, None);
         if sent {
             self.fetching.push(slot);
         }
         sent
     }
 
-    /// Slots that are being fetched.
-    pub(crate) fn fetching(&self) -> usize {
-        self.fetching.len()
+    /// Whether slots are being fetched.
+    pub(crate) fn is_fetching(&self) -> bool {
+        !self.fetching.is_empty()
     }
 
-    /// A fetched slot and its bytes (empty when they could not be read).
-    pub(crate) fn fetched(&mut self, wait: bool) -> Option<(u32, Vec<u8>)> {
-        let mut parcel = if wait { self.reader.wait() } else { self.reader.poll() }?;
-        self.fetching.retain(|&slot| slot != parcel.slot);
+    /// A fetched slot and its bytes (empty when they could not be read); the slot is none when
+    /// it was given up meanwhile.
+    pub(crate) fn fetched(&mut self, wait: bool) -> Option<(Option<u32>, Vec<u8>)> {
+        let mut parcel = self.reader.answer(wait)?;
+        let asked = self.fetching.iter().position(|&slot| slot == parcel.slot);
+        let slot = asked.map(|index| self.fetching.swap_remove(index));
         if !parcel.done {
             parcel.bytes.clear();
         }
-        Some((parcel.slot, parcel.bytes))
+        Some((slot, parcel.bytes))
     }
 
-    /// Checks fetched bytes and copies the page out of them. That they are not the page may also
-    /// mean that the slot has been written anew meanwhile, so it counts for nothing.
+    /// Checks fetched bytes and copies the page out of them; false when they are not the page.
     pub(crate) fn unpack(&mut self, bytes: &[u8], label: &Label, page: &mut [u8]) -> bool {
-        let Some(payload) = self.sizes.open(bytes, label, page.len()) else { return false };
+        let Some(payload) = self.sizes.open(bytes, label, page.len()) else {
+            self.stats.bad_slots += 1;
+            return false;
+        };
         page.copy_from_slice(payload);
         self.stats.read_bytes += bytes.len() as u64;
         true

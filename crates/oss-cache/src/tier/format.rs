@@ -67,19 +67,25 @@ impl Sizes {
         bytes
     }
 
-    /// Writes a slot's header for `payload` into the first bytes of `slot`, and the payload after.
-    pub(crate) fn compose(&self, label: &Label, number: u64, payload: &[u8], slot: &mut Vec<u8>) {
+    /// Writes a slot's header, for a payload of `payload` bytes that follows, to the empty `slot`.
+    pub(crate) fn compose(&self, label: &Label, number: u64, payload: usize, slot: &mut Vec<u8>) {
         slot.clear();
         for word in [MAGIC, self.key, label.hash, label.parent, number] {
             slot.extend_from_slice(&word.to_le_bytes());
         }
-        for word in [label.block, label.group, label.tokens.len() as u32, payload.len() as u32] {
+        for word in [label.block, label.group, label.tokens.len() as u32, payload as u32] {
             slot.extend_from_slice(&word.to_le_bytes());
         }
         slot.extend_from_slice(&[0; 8]); // the payload's checksum: see `seal`
         slot.extend(label.tokens.iter().flat_map(|token| token.to_le_bytes()));
         slot.resize(self.header, 0);
-        slot.extend_from_slice(payload);
+    }
+
+    /// Lengthens a slot that is a header alone by its payload, and returns that to be filled.
+    pub(crate) fn add_payload<'a>(&self, slot: &'a mut Vec<u8>) -> &'a mut [u8] {
+        let payload = word(slot, 52) as usize;
+        slot.resize(self.header + payload, 0);
+        &mut slot[self.header..]
     }
 
     /// Fills in the checksums; apart from [`Sizes::compose`] so that a worker can do it.

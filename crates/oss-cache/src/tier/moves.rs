@@ -1,10 +1,10 @@
 //! How pages pass between the tiers.
 
 use super::codec;
-use super::cold::{Cold, ColdOptions, Found, Slot};
+use super::cold::{Cold, ColdOptions, Found, Payload, Slot};
 use super::format::{Label, shape_key};
+use super::warm::{Packed, Warm};
 use crate::cache::KvCache;
-use crate::policy::{Policy, PolicyKind};
 use crate::pool::{NO_PAGE, PageId};
 use crate::reuse::Match;
 use crate::tree::{NO_SLOT, NodeId, ROOT, Tree, chain};
@@ -13,13 +13,8 @@ use crate::{Error, Result};
 /// The lower tiers.
 #[derive(Debug)]
 pub(crate) struct Tiers {
-    warm_limit: usize,
-    warm_bytes: usize,
-    /// Orders the blocks with compressed pages.
-    warm_order: Box<dyn Policy>,
+    pub(crate) warm: Warm,
     pub(crate) cold: Option<Cold>,
-    /// Scratch for compression and for pages between tiers.
-    scratch: Vec<u8>,
 }
 
 /// Why a page did not come back.
@@ -32,9 +27,8 @@ pub(crate) enum Missing {
 }
 
 impl Tiers {
-    pub(crate) fn new(warm_limit: usize) -> Tiers {
-        let warm_order = PolicyKind::Lru.build();
-        Tiers { warm_limit, warm_bytes: 0, warm_order, cold: None, scratch: Vec::new() }
+    pub(crate) fn new(warm_limit: usize) -> Result<Tiers> {
+        Ok(Tiers { warm: Warm::new(warm_limit)?, cold: None })
     }
 }
 
@@ -50,19 +44,14 @@ fn label(tree: &Tree, block: NodeId, group: usize) -> Label<'_> {
 }
 
 impl KvCache {
-    /// Bytes of compressed pages.
-    pub fn warm_bytes(&self) -> usize {
-        self.tiers.warm_bytes
-    }
-
     /// Pages in the file.
     pub fn cold_pages(&self) -> usize {
         self.tiers.cold.as_ref().map_or(0, Cold::in_use)
     }
 
-    /// Starts to bring the pages of a match back from the file, and returns how many are on their
-    /// way. [`KvCache::poll`] takes them in as they come; [`KvCache::adopt`] does not wait for
-    /// them but reads what is still missing itself.
+    /// Starts to bring the pages of a match back from the file, as far as the queue has room, and
+    /// returns how many the file alone still has. [`KvCache::poll`] takes them in as they come;
+    /// [`KvCache::adopt`] does not wait for them but reads what is still missing itself.
     pub fn prefetch(&mut self, found: &Match) -> usize {
         let node = self.tree.node(found.block);
         if node.generation != found.generation || !node.live {
@@ -72,34 +61,54 @@ impl KvCache {
         let mut path = Vec::new();
         self.tree.path(found.block, &mut path);
         let page_tokens = self.layout.page_tokens;
+        let mut missing = 0;
         for (group, layout) in self.layout.groups.iter().enumerate() {
             let first = layout.first_page_needed(found.len, page_tokens).min(path.len());
             for &block in &path[first..] {
                 let places = self.tree.places(block, group);
                 if places.hot == NO_PAGE && places.warm.is_none() && places.cold != NO_SLOT {
+                    missing += 1;
                     cold.fetch(places.cold, layout.page_bytes);
                 }
             }
         }
-        cold.fetching()
+        missing
     }
 
-    /// Takes note of what the background threads have done. Call it now and then, as between
-    /// steps; it does not wait.
+    /// Whether pages are on their way from the file.
+    pub fn is_fetching(&self) -> bool {
+        self.tiers.cold.as_ref().is_some_and(Cold::is_fetching)
+    }
+
+    /// Waits for one page that is on its way from the file; false when there is none.
+    pub fn wait_for_fetched(&mut self) -> bool {
+        let fetched = self.tiers.cold.as_mut().and_then(|cold| cold.fetched(true));
+        fetched.is_some_and(|(slot, bytes)| {
+            self.take_in(slot, bytes);
+            true
+        })
+    }
+
+    /// Takes note of what the background threads have done, and gives them more: pages that will
+    /// have to go soon. Call it now and then, as between steps; it does not wait.
     pub fn poll(&mut self) {
         self.note_written();
+        while self.note_packed(false) {}
         while let Some((slot, bytes)) =
             self.tiers.cold.as_mut().and_then(|cold| cold.fetched(false))
         {
             self.take_in(slot, bytes);
         }
+        self.make_spare();
     }
 
-    /// Writes everything worth keeping to the file, and waits for it: for the end of a process.
+    /// Writes everything worth keeping to the file, and waits for all background threads: for the
+    /// end of a process.
     ///
     /// # Errors
     /// [`Error::Memory`] when the file cannot be made durable.
     pub fn persist(&mut self) -> Result<()> {
+        while self.note_packed(true) {}
         if self.tiers.cold.is_none() {
             return Ok(());
         }
@@ -178,12 +187,6 @@ impl KvCache {
                 self.store_hot(block, group);
             }
         }
-        while self.tiers.warm_bytes > self.tiers.warm_limit {
-            let Some(victim) = self.tiers.warm_order.victim(&mut |_| true) else { break };
-            // `drop_warm` takes it out again, as everybody does.
-            self.tiers.warm_order.insert(victim, self.tree.node(victim).hash);
-            self.drop_warm(victim);
-        }
     }
 
     /// A resident page for a group's page of a block that only a lower tier has.
@@ -198,13 +201,18 @@ impl KvCache {
             let cold = cache.tiers.cold.as_ref().filter(|_| slot != NO_SLOT);
             cold.is_some_and(|cold| cold.is_writing(slot))
         };
+        let is_being_packed = |cache: &KvCache| {
+            matches!(cache.tree.places(block, group).warm, Some(Packed::OnItsWay(_)))
+        };
+        while is_being_packed(self) && self.note_packed(true) {}
         while on_its_way(self) && self.note_one_written(true) {}
         let range = self.pool.range(&self.layout, group, page);
         let place = self.tree.places(block, group);
         let (slot, is_warm) = (place.cold, place.warm.is_some());
         let target = &mut self.pool.arena_mut()[range];
         let restored = match (&place.warm, &mut self.tiers.cold) {
-            (Some(compressed), _) => codec::restore(compressed, target),
+            (Some(Packed::Ready(packed)), _) => codec::restore(packed, target),
+            (Some(Packed::OnItsWay(_)), _) => false,
             (None, Some(cold)) if slot != NO_SLOT => {
                 cold.load(slot, &label(&self.tree, block, group), target)
             }
@@ -230,7 +238,7 @@ impl KvCache {
 
     /// Marks the lower tiers' copies of a block as used.
     pub(crate) fn touch_lower(&mut self, block: NodeId) {
-        self.tiers.warm_order.touch(block);
+        self.tiers.warm.touch(block);
         if let Some(cold) = &mut self.tiers.cold {
             for place in self.tree.all_places(block).iter().filter(|place| place.cold != NO_SLOT) {
                 cold.touch(place.cold);
@@ -255,12 +263,9 @@ impl KvCache {
             true => Ok(()),
             false => Err(Error::Inconsistent { what, got, expected }),
         };
-        let (mut warm_bytes, mut warm_blocks, mut slots) = (0, 0, 0);
+        let mut slots = 0;
         for block in self.tree.ids() {
-            let places = self.tree.all_places(block);
-            warm_blocks += usize::from(places.iter().any(|place| place.warm.is_some()));
-            for (group, place) in places.iter().enumerate() {
-                warm_bytes += place.warm.as_ref().map_or(0, |bytes| bytes.len());
+            for (group, place) in self.tree.all_places(block).iter().enumerate() {
                 if place.cold != NO_SLOT {
                     slots += 1;
                     let owner = self.tiers.cold.as_ref().and_then(|cold| cold.owner(place.cold));
@@ -269,9 +274,8 @@ impl KvCache {
                 }
             }
         }
-        same("bytes of compressed pages", self.tiers.warm_bytes, warm_bytes)?;
-        same("blocks with compressed pages", self.tiers.warm_order.len(), warm_blocks)?;
-        same("cold slots in use", self.cold_pages(), slots)
+        same("cold slots in use", self.cold_pages(), slots)?;
+        self.validate_warm()
     }
 
     fn enter_hot(&mut self, block: NodeId, group: usize, page: PageId) {
@@ -312,32 +316,41 @@ impl KvCache {
         self.prune(block);
     }
 
-    /// A page read ahead has come.
-    fn take_in(&mut self, slot: u32, bytes: Vec<u8>) {
-        let owner = self.tiers.cold.as_ref().and_then(|cold| cold.owner(slot));
-        if let Some(Slot { block, group }) = owner
-            && self.tree.places(block, group).hot == NO_PAGE
+    /// A page read ahead has come, from a slot or from one that was given up meanwhile.
+    fn take_in(&mut self, slot: Option<u32>, bytes: Vec<u8>) {
+        let cold = self.tiers.cold.as_ref();
+        let owner = cold.and_then(|cold| slot.and_then(|slot| cold.owner(slot)));
+        if let Some(owner) = owner
+            && self.tree.places(owner.block, owner.group).hot == NO_PAGE
         {
-            self.tree.node_mut(block).pins += 1;
-            if let Some(page) = self.page_for_one(group) {
-                let range = self.pool.range(&self.layout, group, page);
-                let target = &mut self.pool.arena_mut()[range];
-                let label = label(&self.tree, block, group);
-                let still_missing = self.tree.places(block, group).hot == NO_PAGE;
-                let cold = self.tiers.cold.as_mut();
-                if still_missing && cold.is_some_and(|cold| cold.unpack(&bytes, &label, target)) {
-                    self.enter_hot(block, group, page);
-                    self.stats.prefetched_pages += 1;
-                } else {
-                    self.pool.release(&self.layout, group, page);
-                }
+            self.tree.node_mut(owner.block).pins += 1;
+            if !self.enter_fetched(owner, &bytes)
+                && let Some(slot) = slot
+            {
+                self.unlink(slot);
             }
-            self.tree.node_mut(block).pins -= 1;
-            self.prune(block);
+            self.tree.node_mut(owner.block).pins -= 1;
+            self.prune(owner.block);
         }
         if let Some(cold) = &mut self.tiers.cold {
             cold.recycle(bytes);
         }
+    }
+
+    /// Makes fetched bytes a resident page; false when they are not what they should be.
+    fn enter_fetched(&mut self, Slot { block, group }: Slot, bytes: &[u8]) -> bool {
+        let Some(page) = self.page_for_one(group) else { return true };
+        let range = self.pool.range(&self.layout, group, page);
+        let label = label(&self.tree, block, group);
+        let target = &mut self.pool.arena_mut()[range];
+        let right = self.tiers.cold.as_mut().is_some_and(|cold| cold.unpack(bytes, &label, target));
+        if right && self.tree.places(block, group).hot == NO_PAGE {
+            self.enter_hot(block, group, page);
+            self.stats.prefetched_pages += 1;
+        } else {
+            self.pool.release(&self.layout, group, page);
+        }
+        right
     }
 
     /// A slot to write to, at the expense of the page that has been used least lately and that no
@@ -360,80 +373,39 @@ impl KvCache {
     }
 
     fn store_hot(&mut self, block: NodeId, group: usize) {
-        if self.tiers.cold.is_none() {
-            return;
-        }
         let Some(slot) = self.cold_slot() else { return };
         let page = self.tree.places(block, group).hot;
         let range = self.pool.range(&self.layout, group, page);
         let label = label(&self.tree, block, group);
         let Some(cold) = &mut self.tiers.cold else { return };
-        if cold.store(slot, Slot { block, group }, &label, &self.pool.arena()[range]) {
+        let payload = Payload::Plain(&self.pool.arena()[range]);
+        if cold.store(slot, Slot { block, group }, &label, payload) {
             self.tree.places_mut(block, group).cold = slot;
         }
     }
 
-    fn store_warm(&mut self, block: NodeId, group: usize) {
-        if self.tiers.cold.is_none() {
+    /// Sends a page that has left memory to the file.
+    pub(crate) fn store_copy(&mut self, block: NodeId, group: usize, page: &[u8]) {
+        let Some(slot) = self.cold_slot() else { return };
+        let label = label(&self.tree, block, group);
+        let Some(cold) = &mut self.tiers.cold else { return };
+        if cold.store(slot, Slot { block, group }, &label, Payload::Plain(page)) {
+            self.tree.places_mut(block, group).cold = slot;
+        }
+    }
+
+    /// Sends a compressed page to the file; one that is still being compressed not yet.
+    pub(crate) fn store_warm(&mut self, block: NodeId, group: usize) {
+        if !matches!(self.tree.places(block, group).warm, Some(Packed::Ready(_))) {
             return;
         }
         let Some(slot) = self.cold_slot() else { return };
-        let Tiers { cold: Some(cold), scratch, .. } = &mut self.tiers else { return };
-        scratch.resize(self.layout.groups[group].page_bytes, 0);
-        let place = self.tree.places(block, group);
         let label = label(&self.tree, block, group);
-        let restored = place.warm.as_ref().is_some_and(|bytes| codec::restore(bytes, scratch));
-        assert!(restored, "compressed page of block {block} is damaged in memory");
-        if cold.store(slot, Slot { block, group }, &label, scratch) {
+        let Tiers { cold: Some(cold), .. } = &mut self.tiers else { return };
+        let Some(Packed::Ready(packed)) = &self.tree.places(block, group).warm else { return };
+        let payload = Payload::Packed(packed, self.layout.groups[group].page_bytes);
+        if cold.store(slot, Slot { block, group }, &label, payload) {
             self.tree.places_mut(block, group).cold = slot;
-        }
-    }
-
-    /// Keeps a compressed copy of a resident page, if it is small enough and any are kept.
-    fn compress(&mut self, block: NodeId, group: usize) -> bool {
-        if self.tiers.warm_limit == 0 {
-            return false;
-        }
-        let page = self.tree.places(block, group).hot;
-        let range = self.pool.range(&self.layout, group, page);
-        self.tiers.scratch.clear();
-        if !codec::compress(&self.pool.arena()[range], &mut self.tiers.scratch) {
-            self.stats.incompressible_pages += 1;
-            return false;
-        }
-        let compressed: Box<[u8]> = self.tiers.scratch.as_slice().into();
-        self.tiers.warm_bytes += compressed.len();
-        if self.tree.all_places(block).iter().all(|place| place.warm.is_none()) {
-            self.tiers.warm_order.insert(block, self.tree.node(block).hash);
-        }
-        self.tree.places_mut(block, group).warm = Some(compressed);
-        self.stats.compressed_pages += 1;
-        true
-    }
-
-    /// Gives up the compressed pages of a block, to the file if it has not got them.
-    fn drop_warm(&mut self, block: NodeId) {
-        self.tree.node_mut(block).pins += 1;
-        for group in 0..self.layout.groups.len() {
-            let place = self.tree.places(block, group);
-            if place.warm.is_some() {
-                if place.cold == NO_SLOT {
-                    self.store_warm(block, group);
-                }
-                self.forget_warm(block, group);
-                self.stats.warm_evicted_pages += 1;
-            }
-        }
-        self.tree.node_mut(block).pins -= 1;
-        self.prune(block);
-    }
-
-    fn forget_warm(&mut self, block: NodeId, group: usize) {
-        if let Some(bytes) = self.tree.places_mut(block, group).warm.take() {
-            self.tiers.warm_bytes -= bytes.len();
-            if self.tree.all_places(block).iter().all(|place| place.warm.is_none()) {
-                self.tiers.warm_order.remove(block);
-            }
         }
     }
 }

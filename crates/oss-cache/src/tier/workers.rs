@@ -1,4 +1,4 @@
-//! The threads that write and read the cold file.
+//! The threads that compress pages, and write and read the cold file.
 //!
 //! Jobs and answers pass through bounded queues together with their buffers, which come back and
 //! are used again. The owner of the cache never waits for a thread unless it says so.
@@ -10,14 +10,18 @@ use std::thread::JoinHandle;
 
 use oss_memory::file::RandomAccess;
 
+use super::codec;
 use super::format::Sizes;
 
-/// A slot's bytes on their way.
+/// A page or a slot on its way.
 #[derive(Debug)]
 pub(super) struct Parcel {
+    /// The slot in the file; of pages to be compressed: the sender's own number.
     pub(super) slot: u32,
     pub(super) bytes: Vec<u8>,
-    /// Set by the worker: whether the file took or gave the bytes.
+    /// The compressed page: goes to the writer instead of a payload, comes from the packer.
+    pub(super) packed: Option<Box<[u8]>>,
+    /// Set by the worker: whether the file took or gave the bytes, or the page was compressed.
     pub(super) done: bool,
 }
 
@@ -35,52 +39,69 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Writes sealed slots.
+    /// Writes slots: seals them, compressed payloads restored.
     pub(super) fn writer(file: Arc<RandomAccess>, sizes: Sizes, most: usize) -> io::Result<Worker> {
-        Worker::start("oss-cache-write", most, move |jobs, answers| {
-            for mut parcel in jobs {
-                sizes.seal(&mut parcel.bytes);
-                parcel.done = file.write_at(&parcel.bytes, sizes.offset(parcel.slot)).is_ok();
-                if answers.send(parcel).is_err() {
-                    return;
-                }
-            }
+        Worker::start("oss-cache-write", most, move |parcel| {
+            parcel.done = match parcel.packed.take() {
+                Some(packed) => codec::restore(&packed, sizes.add_payload(&mut parcel.bytes)),
+                None => true,
+            };
+            sizes.seal(&mut parcel.bytes);
+            parcel.done &= file.write_at(&parcel.bytes, sizes.offset(parcel.slot)).is_ok();
         })
     }
 
     /// Reads slots.
     pub(super) fn reader(file: Arc<RandomAccess>, sizes: Sizes, most: usize) -> io::Result<Worker> {
-        Worker::start("oss-cache-read", most, move |jobs, answers| {
-            for mut parcel in jobs {
-                parcel.done = file.read_at(&mut parcel.bytes, sizes.offset(parcel.slot)).is_ok();
-                if answers.send(parcel).is_err() {
-                    return;
-                }
-            }
+        Worker::start("oss-cache-read", most, move |parcel| {
+            parcel.done = file.read_at(&mut parcel.bytes, sizes.offset(parcel.slot)).is_ok();
+        })
+    }
+
+    /// Compresses pages.
+    pub(super) fn packer(most: usize) -> io::Result<Worker> {
+        let mut scratch = Vec::new();
+        Worker::start("oss-cache-pack", most, move |parcel| {
+            scratch.clear();
+            parcel.done = codec::compress(&parcel.bytes, &mut scratch);
+            parcel.packed = parcel.done.then(|| scratch.as_slice().into());
         })
     }
 
     fn start(
         name: &str,
         most: usize,
-        work: impl FnOnce(Receiver<Parcel>, Sender<Parcel>) + Send + 'static,
+        mut work: impl FnMut(&mut Parcel) + Send + 'static,
     ) -> io::Result<Worker> {
-        let (jobs, taken) = sync_channel(most);
-        let (answered, answers) = channel();
+        let (jobs, taken): (SyncSender<Parcel>, Receiver<Parcel>) = sync_channel(most);
+        let (answered, answers): (Sender<Parcel>, Receiver<Parcel>) = channel();
         let builder = std::thread::Builder::new().name(name.to_string());
-        let thread = Some(builder.spawn(move || work(taken, answered))?);
+        let run = move || {
+            for mut parcel in taken {
+                work(&mut parcel);
+                if answered.send(parcel).is_err() {
+                    return;
+                }
+            }
+        };
+        let thread = Some(builder.spawn(run)?);
         let answers = Mutex::new(answers);
         Ok(Worker { jobs: Some(jobs), answers, spare: Vec::new(), waiting: 0, most, thread })
     }
 
+    /// Whether a job would be taken.
+    pub(super) fn has_room(&self) -> bool {
+        self.waiting < self.most
+    }
+
     /// A buffer for a job; none when as many jobs as allowed are waiting.
     pub(super) fn buffer(&mut self) -> Option<Vec<u8>> {
-        (self.waiting < self.most).then(|| self.spare.pop().unwrap_or_default())
+        self.has_room().then(|| self.spare.pop().unwrap_or_default())
     }
 
     /// Queues a job; false when the thread is gone.
-    pub(super) fn send(&mut self, slot: u32, bytes: Vec<u8>) -> bool {
-        let parcel = Parcel { slot, bytes, done: false };
+    pub(super) fn send(&mut self, slot: u32, bytes: Vec<u8>, packed: Option<Box<[u8]>>) -> bool {
+        let parcel = Parcel { slot, bytes, packed, done: false };
         let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(parcel).is_ok());
         self.waiting += usize::from(sent);
         sent
@@ -90,19 +111,14 @@ impl Worker {
         self.answers.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An answer, if there is one.
-    pub(super) fn poll(&mut self) -> Option<Parcel> {
-        let parcel = self.answers().try_recv().ok()?;
-        self.waiting -= 1;
-        Some(parcel)
-    }
-
-    /// The next answer; none when nothing is waiting, or the thread is gone.
-    pub(super) fn wait(&mut self) -> Option<Parcel> {
+    /// An answer: the next one if asked to wait, else one that is there. None when nothing is
+    /// waiting, or the thread is gone.
+    pub(super) fn answer(&mut self, wait: bool) -> Option<Parcel> {
         if self.waiting == 0 {
             return None;
         }
-        let parcel = self.answers().recv().ok()?;
+        let answers = self.answers();
+        let parcel = if wait { answers.recv().ok() } else { answers.try_recv().ok() }?;
         self.waiting -= 1;
         Some(parcel)
     }
@@ -120,7 +136,7 @@ impl Drop for Worker {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("a thread of the cold cache tier has panicked");
+            tracing::error!("a thread of the cache's tiers has panicked");
         }
     }
 }

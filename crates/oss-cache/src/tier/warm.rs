@@ -1,0 +1,213 @@
+//! Compressed pages in memory.
+//!
+//! A thread of its own compresses them: the owner of the cache copies a page that must go and has
+//! the compressed one later.
+
+use super::cold::Slot;
+use super::workers::{Parcel, Worker};
+use crate::cache::KvCache;
+use crate::policy::{Policy, PolicyKind};
+use crate::tree::{NO_SLOT, NodeId};
+use crate::{Error, Result};
+
+/// Pages that may wait to be compressed.
+pub(crate) const QUEUE: usize = 64;
+
+/// A page in this tier.
+#[derive(Clone, Debug)]
+pub(crate) enum Packed {
+    /// Compressed.
+    Ready(Box<[u8]>),
+    /// Copied to the thread that compresses it, under this number.
+    OnItsWay(u32),
+}
+
+/// The tier.
+#[derive(Debug)]
+pub(crate) struct Warm {
+    limit: usize,
+    /// Bytes of the compressed pages.
+    bytes: usize,
+    /// Orders the blocks with pages here.
+    order: Box<dyn Policy>,
+    packer: Option<Worker>,
+    /// Whose pages are being compressed; none where nobody wants them any more.
+    senders: Vec<Option<Slot>>,
+    /// Numbers of `senders` that are not in use.
+    free: Vec<u32>,
+}
+
+impl Warm {
+    /// A tier of at most `limit` bytes; without any bytes there is no thread.
+    pub(crate) fn new(limit: usize) -> Result<Warm> {
+        let thread = |source| Error::Thread { source };
+        let packer = (limit > 0).then(|| Worker::packer(QUEUE).map_err(thread)).transpose()?;
+        let senders = vec![None; QUEUE];
+        let free = (0..QUEUE as u32).collect();
+        Ok(Warm { limit, bytes: 0, order: PolicyKind::Lru.build(), packer, senders, free })
+    }
+
+    pub(crate) fn touch(&mut self, block: NodeId) {
+        self.order.touch(block);
+    }
+
+    /// Whether another page could be taken without waiting.
+    pub(crate) fn has_room_in_queue(&self) -> bool {
+        self.limit > 0 && self.packer.as_ref().is_some_and(Worker::has_room)
+    }
+}
+
+impl KvCache {
+    /// Bytes of compressed pages.
+    pub fn warm_bytes(&self) -> usize {
+        self.tiers.warm.bytes
+    }
+
+    /// Changes how many bytes of compressed pages are kept; 0 keeps none. A cache that was made
+    /// without any stays so.
+    pub fn set_warm_limit(&mut self, bytes: usize) {
+        self.tiers.warm.limit = if self.tiers.warm.packer.is_some() { bytes } else { 0 };
+        self.trim_warm();
+    }
+
+    /// Sends a copy of a resident page to be compressed. False when none are kept, or when the
+    /// queue is full and the file has the page: only for the sake of the last copy it waits.
+    pub(crate) fn compress(&mut self, block: NodeId, group: usize) -> bool {
+        let place = self.tree.places(block, group);
+        let (page, in_file) = (place.hot, place.cold != NO_SLOT);
+        if self.tiers.warm.limit == 0 {
+            return false;
+        }
+        while !self.tiers.warm.has_room_in_queue() {
+            if in_file || !self.note_packed(true) {
+                return false;
+            }
+        }
+        let range = self.pool.range(&self.layout, group, page);
+        let Warm { packer: Some(packer), senders, free, order, .. } = &mut self.tiers.warm else {
+            return false;
+        };
+        let (Some(mut bytes), Some(number)) = (packer.buffer(), free.pop()) else { return false };
+        bytes.clear();
+        bytes.extend_from_slice(&self.pool.arena()[range]);
+        if !packer.send(number, bytes, None) {
+            free.push(number);
+            return false;
+        }
+        senders[number as usize] = Some(Slot { block, group });
+        if self.tree.all_places(block).iter().all(|place| place.warm.is_none()) {
+            order.insert(block, self.tree.node(block).hash);
+        }
+        self.tree.places_mut(block, group).warm = Some(Packed::OnItsWay(number));
+        true
+    }
+
+    /// Takes one page from the thread that compresses, waiting for it if asked to; false when
+    /// there was none.
+    pub(crate) fn note_packed(&mut self, wait: bool) -> bool {
+        let warm = &mut self.tiers.warm;
+        let Some(parcel) = warm.packer.as_mut().and_then(|packer| packer.answer(wait)) else {
+            return false;
+        };
+        let sender = warm.senders[parcel.slot as usize].take();
+        warm.free.push(parcel.slot);
+        let Parcel { bytes, packed, .. } = parcel;
+        if let Some(Slot { block, group }) = sender {
+            self.tree.node_mut(block).pins += 1;
+            match packed {
+                Some(packed) => {
+                    self.stats.compressed_pages += 1;
+                    self.tiers.warm.bytes += packed.len();
+                    self.tree.places_mut(block, group).warm = Some(Packed::Ready(packed));
+                }
+                None => {
+                    self.stats.incompressible_pages += 1;
+                    self.forget_warm(block, group);
+                    if self.tree.places(block, group).cold == NO_SLOT {
+                        self.store_copy(block, group, &bytes);
+                    }
+                }
+            }
+            self.tree.node_mut(block).pins -= 1;
+            self.prune(block);
+        }
+        if let Some(packer) = &mut self.tiers.warm.packer {
+            packer.recycle(bytes);
+        }
+        self.trim_warm();
+        true
+    }
+
+    /// Gives up compressed pages until the rest is within the limit.
+    fn trim_warm(&mut self) {
+        let is_ready = |block: NodeId| {
+            let mut places = self.tree.all_places(block).iter();
+            !places.any(|place| matches!(place.warm, Some(Packed::OnItsWay(_))))
+        };
+        let Warm { limit, bytes, order, .. } = &mut self.tiers.warm;
+        if bytes <= limit {
+            return;
+        }
+        let Some(victim) = order.victim(&mut |block| is_ready(block)) else { return };
+        // `drop_warm` takes it out again, as everybody does.
+        order.insert(victim, self.tree.node(victim).hash);
+        self.drop_warm(victim);
+        self.trim_warm();
+    }
+
+    /// Gives up the compressed pages of a block, to the file if it has not got them.
+    fn drop_warm(&mut self, block: NodeId) {
+        self.tree.node_mut(block).pins += 1;
+        for group in 0..self.layout.groups.len() {
+            let place = self.tree.places(block, group);
+            if place.warm.is_some() {
+                if place.cold == NO_SLOT {
+                    self.store_warm(block, group);
+                }
+                self.forget_warm(block, group);
+                self.stats.warm_evicted_pages += 1;
+            }
+        }
+        self.tree.node_mut(block).pins -= 1;
+        self.prune(block);
+    }
+
+    pub(crate) fn forget_warm(&mut self, block: NodeId, group: usize) {
+        match self.tree.places_mut(block, group).warm.take() {
+            Some(Packed::Ready(bytes)) => self.tiers.warm.bytes -= bytes.len(),
+            Some(Packed::OnItsWay(number)) => self.tiers.warm.senders[number as usize] = None,
+            None => return,
+        }
+        if self.tree.all_places(block).iter().all(|place| place.warm.is_none()) {
+            self.tiers.warm.order.remove(block);
+        }
+    }
+
+    /// Checks the books of this tier.
+    pub(crate) fn validate_warm(&self) -> Result<()> {
+        let same = |what, got: usize, expected: usize| match got == expected {
+            true => Ok(()),
+            false => Err(Error::Inconsistent { what, got, expected }),
+        };
+        let warm = &self.tiers.warm;
+        let (mut bytes, mut blocks, mut on_their_way) = (0, 0, 0);
+        for block in self.tree.ids() {
+            let places = self.tree.all_places(block);
+            blocks += usize::from(places.iter().any(|place| place.warm.is_some()));
+            for (group, place) in places.iter().enumerate() {
+                match &place.warm {
+                    Some(Packed::Ready(packed)) => bytes += packed.len(),
+                    Some(Packed::OnItsWay(number)) => {
+                        on_their_way += 1;
+                        let known = warm.senders[*number as usize] == Some(Slot { block, group });
+                        same("a page being compressed knows its sender", known.into(), 1)?;
+                    }
+                    None => {}
+                }
+            }
+        }
+        same("bytes of compressed pages", warm.bytes, bytes)?;
+        same("blocks with compressed pages", warm.order.len(), blocks)?;
+        same("pages being compressed", warm.senders.iter().flatten().count(), on_their_way)
+    }
+}
