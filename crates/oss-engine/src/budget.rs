@@ -4,32 +4,35 @@ use oss_model::{Model, State};
 
 use crate::error::{Error, Result};
 use crate::options::EngineOptions;
+use crate::step::HEAD_ROWS;
+use crate::tiers;
 
 /// The most that is taken without being asked.
 const UNASKED: usize = 2 << 30;
 /// Full contexts that are worth having room for without being asked.
 const CONTEXTS: usize = 8;
 
-/// Bytes for keys and values: what was asked for, within the budget.
+/// Bytes for resident keys and values: what was asked for, within the budget.
 pub(crate) fn cache_bytes(
     model: &Model,
     options: &EngineOptions,
-    context_len: usize,
+    (context_len, threads): (usize, usize),
 ) -> Result<usize> {
     let wanted = options.cache_bytes.unwrap_or_else(|| {
         context_bytes(model, context_len).saturating_mul(CONTEXTS).clamp(16 << 20, UNASKED)
     });
     let Some(budget) = options.max_memory else { return Ok(wanted) };
     let weights = model.weights.packed_bytes();
-    // Workers' scratch is small beside the rest; one thread's stands for it.
-    let scratch = State::new(&model.config, options.max_rows, 1).bytes();
-    let taken = weights + scratch;
+    let scratch = State::new(&model.config, options.max_rows, threads).bytes();
+    let logits = 4 * model.config.vocabulary * options.max_rows.min(HEAD_ROWS);
+    let kept = options.warm_bytes + options.repeat_bytes;
+    let taken = weights + scratch + logits + kept + tiers::queue_bytes(model, options);
     match budget.checked_sub(taken).filter(|left| *left > 0) {
         Some(left) if options.cache_bytes.is_none() => Ok(left.min(wanted.max(UNASKED))),
         Some(left) if left >= wanted => Ok(wanted),
         _ => {
             let expected = taken + options.cache_bytes.unwrap_or(1);
-            Err(Error::Budget { what: "weights, scratch and cache", got: budget, expected })
+            Err(Error::Budget { what: "weights, scratch and caches", got: budget, expected })
         }
     }
 }

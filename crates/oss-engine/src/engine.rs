@@ -24,6 +24,7 @@ use crate::session::Session;
 use crate::step::{Command, Scheduler, Setup};
 use crate::stream::Stream;
 use crate::text_side::Text;
+use crate::tiers;
 
 /// A model ready to answer: load it once, clone the handle freely, ask from any thread.
 ///
@@ -114,15 +115,16 @@ impl Engine {
         };
         let own = model.config.context_len;
         let context_len = options.context_len.map_or(own, |asked| asked.min(own));
-        let cache_bytes = budget::cache_bytes(&model, &options, context_len)?;
-        let cache = KvCache::new(model.cache_shape(), cache_bytes)?;
+        let cache_bytes = budget::cache_bytes(&model, &options, (context_len, team.threads()))?;
+        let cache_options = tiers::cache_options(&model, &options, cache_bytes)?;
+        let cache = KvCache::with_options(model.cache_shape(), &cache_options)?;
         let limits = Limits {
             context_len,
             queue: options.queue_limit,
             stream_events: options.stream_events,
             speculates: options.speculation != Speculation::Off,
         };
-        Self::start(Setup::new(model, team, cache, cache_bytes, options), text, limits)
+        Self::start(Setup::new(model, team, (cache, cache_options), options), text, limits)
     }
 
     /// Starts the step thread.

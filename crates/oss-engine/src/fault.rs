@@ -12,6 +12,14 @@ pub enum Fault {
         /// How many tokens were generated before.
         at: usize,
     },
+    /// Memory for the step is refused.
+    #[cfg_attr(not(feature = "fault-injection"), expect(dead_code, reason = "made by tests alone"))]
+    Refused {
+        /// How many tokens were generated before.
+        at: usize,
+        /// How often it is refused.
+        times: usize,
+    },
     /// The step's logits of this request are NaN.
     Nan {
         /// How many tokens were generated before.

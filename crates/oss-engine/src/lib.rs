@@ -31,13 +31,15 @@
 //!   when to stop, and what may come ([`Constraint`]).
 //! - [`Stream`] is an iterator and a `futures_core::Stream`; dropping it cancels the request.
 //! - [`Session`] keeps keys and values between the turns of a conversation.
+//! - Keys and values of earlier requests are found again: in memory, compressed
+//!   ([`EngineOptions::warm_bytes`]) or in a file that outlives the process ([`ColdTier`]).
 //! - [`EngineOptions`] are the choices made once; [`Metrics`] tell what happened.
 //! - [`Text`] is a model's tokenizer and chat format, without its weights.
 //!
 //! # Invariants
 //! - **The same request with the same seed gives the same tokens**: alone or among others, in a
-//!   session or not, on any number of threads, whatever the size of the chunks, with
-//!   [`Speculation`] or without.
+//!   session or not, cold or from kept pages, on any number of threads, whatever the size of the
+//!   chunks, with [`Speculation`] or without.
 //! - Names of control tokens in a text from outside never become control tokens.
 //! - A consumer that is slow, or gone, holds nobody else up; a failed request fails alone, a
 //!   panicking step fails only the requests that were in it.
@@ -66,6 +68,7 @@ mod step;
 mod stop;
 mod stream;
 mod text_side;
+mod tiers;
 
 pub use chat::{ChatRequest, ToolChoice};
 pub use constraint::Constraint;
@@ -74,14 +77,16 @@ pub use error::{Error, Result};
 pub use event::{Completion, End, Event, Finish, Timing, Token, Usage};
 #[cfg(feature = "fault-injection")]
 pub use fault::Fault;
-pub use metrics::{Histogram, MemoryUse, Metrics, PageUse};
+pub use metrics::{Histogram, MemoryUse, Metrics, PageUse, TierUse};
 pub use options::{EngineOptions, LoadProgress, Speculation};
 pub use request::{Prompt, Request};
 pub use sampling::Sampling;
 pub use session::Session;
 pub use stream::Stream;
 pub use text_side::Text;
+pub use tiers::ColdTier;
 
+pub use oss_cache::{ColdStats, Stats as CacheStats};
 pub use oss_kernels::Activation;
 pub use oss_model as model;
 pub use oss_quant::kv::KvFormat;

@@ -1,7 +1,11 @@
 //! What an engine has done: numbers always kept, read as a snapshot.
 
+mod tiers;
+
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+pub use tiers::TierUse;
 
 /// Buckets of a histogram.
 const BUCKETS: usize = 80;
@@ -98,12 +102,27 @@ pub struct PageUse {
 pub struct MemoryUse {
     /// Packed weights.
     pub weights: usize,
-    /// What keys and values may take.
+    /// What resident keys and values may take.
     pub cache_limit: usize,
-    /// What keys and values take.
+    /// What resident keys and values take.
     pub cache: usize,
+    /// Compressed keys and values.
+    pub warm: usize,
+    /// What keys and values on their way between the tiers may take.
+    pub queues: usize,
+    /// The logits after whole prompts.
+    pub repeats: usize,
     /// Scratch of the forward page.
     pub scratch: usize,
+}
+
+impl MemoryUse {
+    /// All of it.
+    #[must_use]
+    pub fn total(&self) -> usize {
+        let Self { weights, cache, warm, queues, repeats, scratch, .. } = self;
+        weights + cache + warm + queues + repeats + scratch
+    }
 }
 
 /// A snapshot of an engine's numbers, counted since it was loaded.
@@ -130,6 +149,10 @@ pub struct Metrics {
     pub prompt_tokens: u64,
     /// Prompt tokens taken from earlier turns.
     pub cached_tokens: u64,
+    /// Requests whose whole prompt was known, logits included: no row of it was computed.
+    pub repeated_prompts: u64,
+    /// Requests that waited for another one that was computing the same prefix.
+    pub shared_prefixes: u64,
     /// Tokens drawn.
     pub completion_tokens: u64,
     /// Guesses at tokens that were verified.
@@ -156,8 +179,12 @@ pub struct Metrics {
     pub step_rows: Histogram,
     /// Pages of the cache, by group of layers.
     pub pages: Vec<PageUse>,
+    /// What the tiers of the cache have and gave.
+    pub tiers: TierUse,
     /// Bytes by kind.
     pub memory: MemoryUse,
+    /// Bytes given back because the system ran short of memory.
+    pub shed_bytes: u64,
     /// Time since the engine was loaded.
     pub uptime: Duration,
 }
@@ -206,6 +233,8 @@ impl Recorder {
             preempted: 0,
             prompt_tokens: 0,
             cached_tokens: 0,
+            repeated_prompts: 0,
+            shared_prefixes: 0,
             completion_tokens: 0,
             drafted_tokens: 0,
             accepted_drafts: 0,
@@ -219,7 +248,9 @@ impl Recorder {
             overhead: Histogram::new(1e-6),
             step_rows: Histogram::new(1.0),
             pages: Vec::new(),
+            tiers: TierUse::default(),
             memory: MemoryUse::default(),
+            shed_bytes: 0,
             uptime: Duration::ZERO,
         };
         Self { metrics: Mutex::new(metrics), since: Instant::now() }

@@ -1,6 +1,7 @@
 //! How an engine is made.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use oss_simd::Isa;
 use oss_threads::Team;
 
 use crate::error::{Error, Result};
+use crate::tiers::ColdTier;
 
 /// The most guesses that may be verified at once: a sequence can be shortened by less than a page
 /// wherever it stands.
@@ -53,8 +55,22 @@ pub struct EngineOptions {
     /// Bytes for keys and values; `None`: what [`EngineOptions::max_memory`] leaves, else enough
     /// for eight full contexts but at most 2 GiB. Memory is taken as it is used.
     pub cache_bytes: Option<usize>,
-    /// Bytes for weights, keys and values, and scratch together; `None`: no limit.
+    /// Bytes of compressed keys and values that are kept when resident ones must go; 0: none. A
+    /// thread of its own compresses them, bf16 to about two thirds; other formats hardly shrink and
+    /// are not kept.
+    pub warm_bytes: usize,
+    /// A folder for keys and values that leave memory, found again by the next process; `None`:
+    /// nothing is written. Threads of their own write and read.
+    pub cold: Option<ColdTier>,
+    /// Bytes for the logits after whole prompts: a prompt that comes again then needs no step of
+    /// its own. 0: none are kept.
+    pub repeat_bytes: usize,
+    /// Bytes for weights, keys and values (compressed and waiting ones too), and scratch together;
+    /// `None`: no limit.
     pub max_memory: Option<usize>,
+    /// The folder that holds `proc` and `sys`, in which the system says how short of memory it is:
+    /// what is kept for reuse shrinks then. Other than `/` for tests.
+    pub system_root: PathBuf,
     /// The most rows (tokens of all sequences) in one step.
     pub max_rows: usize,
     /// The most prompt tokens in one step.
@@ -87,7 +103,11 @@ impl Default for EngineOptions {
             kv_format: KvFormat::Bf16,
             context_len: None,
             cache_bytes: None,
+            warm_bytes: 0,
+            cold: None,
+            repeat_bytes: 16 << 20,
             max_memory: None,
+            system_root: PathBuf::from("/"),
             max_rows: 128,
             prefill_chunk: 128,
             max_sequences: 32,
@@ -137,6 +157,9 @@ impl fmt::Debug for EngineOptions {
             .field("kv_format", &self.kv_format)
             .field("context_len", &self.context_len)
             .field("cache_bytes", &self.cache_bytes)
+            .field("warm_bytes", &self.warm_bytes)
+            .field("cold", &self.cold)
+            .field("repeat_bytes", &self.repeat_bytes)
             .field("max_memory", &self.max_memory)
             .field("max_rows", &self.max_rows)
             .field("prefill_chunk", &self.prefill_chunk)

@@ -73,6 +73,7 @@ pub(crate) fn prepare(
         deadline: request.deadline.map(|deadline| submitted + deadline),
         clock: crate::step::Clock::new(submitted),
         cached_tokens: 0,
+        hold: crate::step::Hold::default(),
         span: tracing::info_span!("request", id, prompt_tokens = ids.len()),
     };
     Ok(Prepared { task: Box::new(task), link, prompt_ids: ids.into(), seed })

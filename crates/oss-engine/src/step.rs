@@ -8,8 +8,12 @@
 mod admit;
 mod cost;
 mod draft;
+mod hold;
 mod pace;
 mod plan;
+mod recover;
+mod relief;
+mod repeats;
 mod run;
 mod sessions;
 mod speculate;
@@ -28,10 +32,15 @@ use crate::error::Error;
 use crate::event::Finish;
 use crate::metrics::{MemoryUse, PageUse, Recorder};
 use crate::options::EngineOptions;
+use crate::tiers;
 
 pub(crate) use self::draft::Drafter;
+pub(crate) use self::hold::Hold;
 use self::pace::Pace;
 use self::plan::Plan;
+use self::relief::Relief;
+use self::repeats::Repeats;
+pub(crate) use self::run::HEAD_ROWS;
 use self::sessions::Sessions;
 pub(crate) use self::task::{Clock, Ends, Task};
 
@@ -54,7 +63,7 @@ pub(crate) struct Setup {
     pub(crate) waiting: Arc<AtomicUsize>,
     team: Team,
     cache: KvCache,
-    cache_bytes: usize,
+    cache_options: oss_cache::Options,
     options: EngineOptions,
 }
 
@@ -62,12 +71,11 @@ impl Setup {
     pub(crate) fn new(
         model: Arc<Model>,
         team: Team,
-        cache: KvCache,
-        cache_bytes: usize,
+        (cache, cache_options): (KvCache, oss_cache::Options),
         options: EngineOptions,
     ) -> Self {
         let (recorder, waiting) = (Arc::new(Recorder::new()), Arc::default());
-        Self { model, recorder, waiting, team, cache, cache_bytes, options }
+        Self { model, recorder, waiting, team, cache, cache_options, options }
     }
 }
 
@@ -77,7 +85,7 @@ pub(crate) struct Scheduler {
     team: Team,
     state: State,
     cache: KvCache,
-    cache_bytes: usize,
+    cache_options: oss_cache::Options,
     options: EngineOptions,
     commands: Receiver<Command>,
     recorder: Arc<Recorder>,
@@ -90,18 +98,22 @@ pub(crate) struct Scheduler {
     sessions: Sessions,
     pace: Pace,
     plan: Plan,
+    repeats: Repeats,
+    relief: Relief,
 }
 
 impl Scheduler {
     pub(crate) fn new(setup: Setup, commands: Receiver<Command>) -> Self {
-        let Setup { model, recorder, waiting, team, cache, cache_bytes, options } = setup;
+        let Setup { model, recorder, waiting, team, cache, cache_options, options } = setup;
         Self {
             state: State::new(&model.config, options.max_rows, team.threads()),
             pace: Pace::new(options.max_step),
             model,
             team,
             cache,
-            cache_bytes,
+            cache_options,
+            repeats: Repeats::new(if options.reuse_prefixes { options.repeat_bytes } else { 0 }),
+            relief: Relief::new(options.system_root.clone()),
             options,
             commands,
             recorder,
@@ -119,12 +131,19 @@ impl Scheduler {
         let mut idle = true;
         while self.receive(idle) {
             self.sweep();
+            self.relieve();
             self.admit();
             self.make_plan();
             idle = self.plan.is_empty();
             if !idle {
                 self.step();
+            } else if self.cache.wait_for_fetched() {
+                // What came may be what a request waits for.
+                idle = false;
             }
+        }
+        if let Err(error) = self.cache.persist() {
+            tracing::warn!(%error, "keys and values could not be kept for the next process");
         }
     }
 
@@ -132,7 +151,8 @@ impl Scheduler {
     fn receive(&mut self, idle: bool) -> bool {
         if idle {
             self.report();
-            let command = match self.next_deadline() {
+            let next = self.next_deadline().into_iter().chain(self.next_relief()).min();
+            let command = match next {
                 None => self.commands.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(at) => {
                     self.commands.recv_timeout(at.saturating_duration_since(Instant::now()))
@@ -257,12 +277,18 @@ impl Scheduler {
         });
         let mut metrics = self.recorder.lock();
         metrics.running = self.running.len();
+        metrics.tiers.counts = self.cache.stats();
+        metrics.tiers.warm_bytes = self.cache.warm_bytes();
+        metrics.tiers.cold_pages = self.cache.cold_pages();
         metrics.pages.clear();
         metrics.pages.extend(pages);
         metrics.memory = MemoryUse {
             weights: self.model.weights.packed_bytes(),
-            cache_limit: self.cache_bytes,
+            cache_limit: self.cache_options.capacity_bytes,
             cache: self.cache.bytes_resident(),
+            warm: self.cache.warm_bytes(),
+            queues: tiers::queue_bytes(&self.model, &self.options),
+            repeats: self.repeats.bytes(),
             scratch: self.state.bytes(),
         };
     }

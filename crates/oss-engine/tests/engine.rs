@@ -15,3 +15,5 @@ mod same_tokens;
 mod scheduling;
 #[path = "engine/speculation.rs"]
 mod speculation;
+#[path = "engine/tiers.rs"]
+mod tiers;

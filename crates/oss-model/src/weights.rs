@@ -165,6 +165,11 @@ impl Weights {
         }
     }
 
+    /// The files that the weights come from.
+    pub(crate) fn container(&self) -> &Container {
+        &self.container
+    }
+
     /// Bytes of packed matrices.
     #[must_use]
     pub fn packed_bytes(&self) -> usize {

@@ -10,8 +10,8 @@ use crate::policy::{Policy, PolicyKind};
 use crate::tree::{NO_SLOT, NodeId};
 use crate::{Error, Result};
 
-/// Pages that may wait to be compressed.
-pub(crate) const QUEUE: usize = 64;
+/// Pages that may wait to be compressed: so many are copied.
+pub const PACK_QUEUE: usize = 64;
 
 /// A page in this tier.
 #[derive(Clone, Debug)]
@@ -41,9 +41,9 @@ impl Warm {
     /// A tier of at most `limit` bytes; without any bytes there is no thread.
     pub(crate) fn new(limit: usize) -> Result<Warm> {
         let thread = |source| Error::Thread { source };
-        let packer = (limit > 0).then(|| Worker::packer(QUEUE).map_err(thread)).transpose()?;
-        let senders = vec![None; QUEUE];
-        let free = (0..QUEUE as u32).collect();
+        let packer = (limit > 0).then(|| Worker::packer(PACK_QUEUE).map_err(thread)).transpose()?;
+        let senders = vec![None; PACK_QUEUE];
+        let free = (0..PACK_QUEUE as u32).collect();
         Ok(Warm { limit, bytes: 0, order: PolicyKind::Lru.build(), packer, senders, free })
     }
 

@@ -1,10 +1,10 @@
 //! From the queue to the cache, and back when pages run out.
 
-use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
 
 use oss_cache::SequenceId;
 
+use crate::step::hold::Hold;
 use crate::step::{Scheduler, Task};
 
 /// Room for an answer's first tokens, so that it does not lose its pages at once.
@@ -13,11 +13,11 @@ const HEADROOM: usize = 32;
 impl Scheduler {
     /// Admits what waits, in order of priority and age, while there is room.
     pub(crate) fn admit(&mut self) {
-        while let Some(next) = self.next_waiting() {
-            let active = self.running.iter().filter(|task| task.producer.has_room()).count();
-            if active >= self.options.max_sequences {
-                return;
-            }
+        self.cache.poll();
+        self.fetch_ahead();
+        while self.has_place()
+            && let Some(next) = self.next_waiting()
+        {
             let mut task = self.queue.remove(next);
             let cached = self.give_sequence(&mut task);
             if !self.make_room_for(&task) && !self.running.is_empty() {
@@ -29,16 +29,18 @@ impl Scheduler {
                 self.waiting.fetch_sub(1, Ordering::AcqRel);
             }
             task.admitted(cached, &self.recorder);
-            self.running.push(task);
+            let asked = self.cache.pages_to_resume(task.tokens.len());
+            self.recorder.lock().tiers.asked_pages += asked as u64;
+            if let Some(task) = self.answer_repeat(task) {
+                self.running.push(task);
+            }
         }
     }
 
-    fn next_waiting(&self) -> Option<usize> {
-        let order = |task: &Task| (Reverse(task.priority), task.id);
-        // Who does not take what there is gets no more.
-        let ready = |index: &usize| self.queue[*index].producer.has_room();
-        let waiting = (0..self.queue.len()).filter(ready);
-        waiting.min_by_key(|index| order(&self.queue[*index]))
+    /// Whether one more sequence may run.
+    fn has_place(&self) -> bool {
+        let active = self.running.iter().filter(|task| task.producer.has_room()).count();
+        active < self.options.max_sequences
     }
 
     /// Gives a task its sequence: its session's, or a new one that begins with the longest prefix
@@ -50,15 +52,16 @@ impl Scheduler {
             self.known_prefix(task)
         };
         task.sequence = Some(sequence);
+        task.hold = Hold::default();
         len
     }
 
     fn known_prefix(&mut self, task: &Task) -> (SequenceId, usize) {
+        let resume = |id| self.sessions.resume(id, &task.tokens, &mut self.cache);
+        let resumed = task.session.and_then(resume);
+        // The last token is computed unless its logits are known.
+        let most = task.tokens.len() - usize::from(!self.is_repeat(task));
         let cache = &mut self.cache;
-        let session = task.session;
-        let resumed = session.and_then(|id| self.sessions.resume(id, &task.tokens, cache));
-        // The last token is always computed: its logits are wanted.
-        let most = task.tokens.len() - 1;
         let had = resumed.map_or(0, |(_, len)| len);
         let found = cache.lookup(&task.tokens[..most]);
         if !self.options.reuse_prefixes || found.len() <= had {

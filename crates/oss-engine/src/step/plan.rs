@@ -121,6 +121,9 @@ impl Scheduler {
             if self.sessions.give_up_oldest(&mut self.cache) {
                 continue;
             }
+            if self.running.len() == 1 && self.lift_limit() {
+                continue;
+            }
             if self.running.len() == 1 {
                 self.end_running(part.task, Finish::Failed(Arc::new(Error::Cache(error))));
                 return false;

@@ -6,17 +6,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use oss_cache::KvCache;
-use oss_model::{Batch, HeadRequest, State, forward, head};
+use oss_model::{Batch, HeadRequest, forward, head};
 use oss_simd::Isa;
 
 use crate::error::{Error, Result};
 use crate::event::{Finish, Token};
 use crate::fault::Fault;
 use crate::metrics::Recorder;
+use crate::step::recover::{is_refusal, refuse};
+use crate::step::repeats::Repeats;
+use crate::step::sessions::Sessions;
 use crate::step::{Scheduler, Task};
 
 /// Hidden rows that go through the head at once: their logits are kept together.
-const HEAD_ROWS: usize = 32;
+pub(crate) const HEAD_ROWS: usize = 32;
 
 /// A hidden row that a task waits for.
 #[derive(Clone, Copy)]
@@ -35,7 +38,14 @@ impl Scheduler {
         let begin = Instant::now();
         let drawn_before = self.recorder.lock().completion_tokens;
         let mut kernels = Duration::ZERO;
-        let outcome = self.forward(&mut kernels).and_then(|()| {
+        let mut computed = self.forward(&mut kernels);
+        if computed.as_ref().is_err_and(is_refusal) {
+            // Nothing has changed: what is kept for reuse goes, and the step is tried once more.
+            self.shed_all();
+            self.lift_limit();
+            computed = self.forward(&mut kernels);
+        }
+        let outcome = computed.and_then(|()| {
             self.finish_prompts();
             self.draw_all(&mut kernels)
         });
@@ -65,8 +75,9 @@ impl Scheduler {
         let begin = Instant::now();
         let outcome = catch(|| {
             for part in &plan.parts {
-                let task = running.iter().find(|task| task.id == part.task);
+                let task = running.iter_mut().find(|task| task.id == part.task);
                 let task = task.expect("nobody leaves during a step");
+                refuse(task)?;
                 let mut drawn = task.drawn()..=task.drawn() + part.drafts;
                 let faulty = drawn.any(|at| task.fault == Some(Fault::Panic { at }));
                 assert!(!faulty, "a fault was injected");
@@ -82,17 +93,8 @@ impl Scheduler {
         let Self { cache, plan, running, sessions, .. } = self;
         for part in plan.parts.iter().filter(|part| part.is_prompt) {
             let Some(task) = running.iter_mut().find(|task| task.id == part.task) else { continue };
-            if task.drawn() > 0 || task.left(cache) > 0 {
-                continue;
-            }
-            task.prompt_done();
-            let Some(sequence) = task.sequence else { continue };
-            // Others that begin with this prompt go on from here exactly.
-            cache.mark(sequence);
-            if let Some(session) = task.session
-                && let Ok(fork) = cache.fork(sequence)
-            {
-                sessions.keep(session, fork, task.tokens.clone());
+            if task.drawn() == 0 && task.left(cache) == 0 {
+                finish_prompt(task, cache, sessions);
             }
         }
     }
@@ -100,7 +102,7 @@ impl Scheduler {
     /// Computes the logits of the wanted rows and draws from them.
     fn draw_all(&mut self, kernels: &mut Duration) -> Result<()> {
         let wanted = self.wanted();
-        let Self { model, team, state, running, recorder, .. } = self;
+        let Self { model, team, state, running, recorder, repeats, cache, .. } = self;
         let vocabulary = model.config.vocabulary;
         let mut over: Vec<(u64, Finish)> = Vec::new();
         for (chunk, rows) in wanted.chunks(HEAD_ROWS).enumerate() {
@@ -117,7 +119,12 @@ impl Scheduler {
                 if !counts || over.iter().any(|(over, _)| *over == row.task) {
                     continue;
                 }
+                let repeat = kept_logits(task, row.position, logits, repeats);
                 let drawn = catch(|| finish_row(task, row.position, logits, (model.isa, recorder)));
+                if let Some(logits) = repeat.filter(|_| drawn.is_ok()) {
+                    let prompt = &task.tokens[..task.prompt_len];
+                    repeats.keep(cache.prompt_key(prompt), prompt, logits);
+                }
                 match drawn {
                     Ok(None) => {}
                     Ok(Some(finish)) => over.push((row.task, finish)),
@@ -138,40 +145,36 @@ impl Scheduler {
         let rows = owners.zip(&self.plan.rows).filter(|(_, row)| row.wanted);
         rows.map(|(task, row)| Wanted { task, position: row.position, token: row.token }).collect()
     }
+}
 
-    /// The step's requests fail. After a panic nothing that it may have left half done is used
-    /// again: scratch and cache are made anew, and the other requests are computed again.
-    fn fail_step(&mut self, error: Error) {
-        tracing::error!(%error, "a step failed");
-        let rebuild = matches!(error, Error::Panicked { .. });
-        if rebuild {
-            match KvCache::new(self.model.cache_shape(), self.cache_bytes) {
-                Ok(cache) => self.cache = cache,
-                Err(refused) => tracing::error!(%refused, "the cache stays as it is"),
-            }
-            self.state = State::new(&self.model.config, self.options.max_rows, self.team.threads());
-            self.sessions.clear();
-            for task in &mut self.running {
-                task.sequence = None;
-            }
-        }
-        // Who is alone in a step gets the error itself.
-        let mut parts = std::mem::take(&mut self.plan.parts);
-        let (last, error) = (parts.pop(), Arc::new(error));
-        for part in parts {
-            self.end_running(part.task, Finish::Failed(error.clone()));
-        }
-        if let Some(last) = last {
-            self.end_running(last.task, Finish::Failed(error));
-        }
-        if rebuild {
-            self.queue.append(&mut self.running);
-        }
+/// Books a prompt that is complete; its session keeps where the answer begins.
+pub(crate) fn finish_prompt(task: &mut Task, cache: &mut KvCache, sessions: &mut Sessions) {
+    task.prompt_done();
+    let Some(sequence) = task.sequence else { return };
+    // Others that begin with this prompt go on from here exactly.
+    cache.mark(sequence);
+    if let Some(session) = task.session
+        && let Ok(fork) = cache.fork(sequence)
+    {
+        sessions.keep(session, fork, task.tokens.clone());
     }
 }
 
+/// A copy of the logits after a whole prompt, where they are to be kept.
+fn kept_logits(
+    task: &Task,
+    position: usize,
+    logits: &[f32],
+    repeats: &Repeats,
+) -> Option<Vec<f32>> {
+    let wanted = task.drawn() == 0
+        && position + 1 == task.prompt_len
+        && repeats.keeps(task.prompt_len, logits.len());
+    wanted.then(|| logits.to_vec())
+}
+
 /// Uses the logits of a row: for the prompt's log-probabilities, for the next token, or both.
-fn finish_row(
+pub(crate) fn finish_row(
     task: &mut Task,
     position: usize,
     logits: &mut [f32],
@@ -215,7 +218,7 @@ fn logprob(logits: &[f32], token: u32, position: usize) -> Result<f32> {
 }
 
 /// Runs a part of a step; a panic becomes an error.
-fn catch<T>(part: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(crate) fn catch<T>(part: impl FnOnce() -> Result<T>) -> Result<T> {
     // What a panic leaves half done is made anew or belongs to a request that fails.
     catch_unwind(AssertUnwindSafe(part)).unwrap_or_else(|panic| {
         let message = message(&*panic);

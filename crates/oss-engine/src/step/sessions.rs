@@ -63,6 +63,15 @@ impl Sessions {
         best
     }
 
+    /// How many of `tokens` what a session keeps has in common with them, at most.
+    pub(crate) fn common(&self, session: u64, tokens: &[u32]) -> usize {
+        let Some(kept) = self.kept.get(&session) else { return 0 };
+        let common = |checkpoint: &Checkpoint| {
+            tokens.iter().zip(&checkpoint.tokens).take_while(|(a, b)| a == b).count()
+        };
+        kept.checkpoints.iter().map(common).max().unwrap_or(0)
+    }
+
     /// Gives up what a session kept.
     pub(crate) fn forget(&mut self, session: u64, cache: &mut KvCache) {
         for checkpoint in self.kept.remove(&session).unwrap_or_default().checkpoints {

@@ -11,6 +11,7 @@ use crate::fault::Fault;
 use crate::metrics::Recorder;
 use crate::output::Output;
 use crate::step::draft::Drafter;
+use crate::step::hold::Hold;
 use crate::stream::Producer;
 
 /// One request: its tokens so far, and everything that decides the next one.
@@ -40,6 +41,7 @@ pub(crate) struct Task {
     pub(crate) deadline: Option<Instant>,
     pub(crate) clock: Clock,
     pub(crate) cached_tokens: usize,
+    pub(crate) hold: Hold,
     pub(crate) span: tracing::Span,
 }
 

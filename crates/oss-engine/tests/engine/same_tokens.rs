@@ -102,7 +102,7 @@ fn a_prompt_that_begins_as_an_earlier_one_computes_the_rest_alone() {
     }
     let again = reusing.generate(story(&long)).unwrap();
     assert_eq!(again.ids(), first.ids());
-    assert_eq!(again.usage.cached_tokens, again.usage.prompt_tokens - 1);
+    assert_eq!(again.usage.cached_tokens, again.usage.prompt_tokens, "its logits are known too");
     assert!(reusing.metrics().cached_tokens > 0);
 }
 

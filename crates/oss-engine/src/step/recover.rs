@@ -1,0 +1,97 @@
+//! What is done about a step that failed: refused memory, panics.
+
+use std::sync::Arc;
+
+use oss_cache::KvCache;
+use oss_model::State;
+
+use crate::error::{Error, Result};
+use crate::event::Finish;
+use crate::fault::Fault;
+use crate::step::{Scheduler, Task};
+
+impl Scheduler {
+    /// The step's requests fail. After a panic nothing that it may have left half done is used
+    /// again: scratch and cache are made anew, and the other requests are computed again.
+    pub(crate) fn fail_step(&mut self, error: Error) {
+        tracing::error!(%error, "a step failed");
+        let rebuild = matches!(error, Error::Panicked { .. });
+        if rebuild {
+            self.rebuild_cache();
+            self.state = State::new(&self.model.config, self.options.max_rows, self.team.threads());
+            self.sessions.clear();
+            for task in &mut self.running {
+                task.sequence = None;
+            }
+        }
+        // Who is alone in a step gets the error itself.
+        let mut parts = std::mem::take(&mut self.plan.parts);
+        let (last, error) = (parts.pop(), Arc::new(error));
+        for part in parts {
+            self.end_running(part.task, Finish::Failed(error.clone()));
+        }
+        if let Some(last) = last {
+            self.end_running(last.task, Finish::Failed(error));
+        }
+        if rebuild {
+            self.queue.append(&mut self.running);
+        }
+    }
+
+    /// Makes an empty cache; what the file of cold pages has is found again, as by a new process.
+    /// Where the file cannot be had, the engine goes on without it.
+    fn rebuild_cache(&mut self) {
+        let mut options = self.cache_options.clone();
+        let shape = || self.model.cache_shape();
+        // The old cache has to be gone before its file can be opened.
+        let least = KvCache::new(shape(), options.capacity_bytes);
+        match least {
+            Ok(without_tiers) => self.cache = without_tiers,
+            Err(refused) => {
+                tracing::error!(%refused, "the cache stays as it is");
+                return;
+            }
+        }
+        if options.cold.is_none() && options.warm_bytes == 0 {
+            return;
+        }
+        let mut made = KvCache::with_options(shape(), &options);
+        if let Err(error) = &made {
+            tracing::error!(%error, "the cache goes on without its file");
+            options.cold = None;
+            made = KvCache::with_options(shape(), &options);
+        }
+        match made {
+            Ok(cache) => self.cache = cache,
+            Err(error) => tracing::error!(%error, "the cache goes on without its lower tiers"),
+        }
+        self.cache_options = options;
+    }
+}
+
+/// Whether memory was refused, so that giving some back may help.
+pub(crate) fn is_refusal(error: &Error) -> bool {
+    use oss_cache::Error::{Memory, OutOfPages};
+    use oss_model::Error::{Cache, Memory as ModelMemory};
+    match error {
+        Error::Cache(error) | Error::Model(Cache(error)) => {
+            matches!(error, OutOfPages { .. } | Memory(oss_memory::Error::Memory { .. }))
+        }
+        Error::Model(ModelMemory(oss_memory::Error::Memory { .. })) => true,
+        _ => false,
+    }
+}
+
+/// Refuses memory where a test wants it.
+pub(crate) fn refuse(task: &mut Task) -> Result<()> {
+    let drawn = task.drawn();
+    match &mut task.fault {
+        Some(Fault::Refused { at, times }) if *at == drawn && *times > 0 => {
+            *times -= 1;
+            let source = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
+            let refused = oss_memory::Error::Memory { action: "inject", bytes: 0, source };
+            Err(oss_cache::Error::Memory(refused).into())
+        }
+        _ => Ok(()),
+    }
+}

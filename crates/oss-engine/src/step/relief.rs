@@ -1,0 +1,134 @@
+//! What becomes of the cache when the system runs short of memory.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use oss_memory::pressure::{Level, Pressure};
+
+use crate::step::Scheduler;
+
+/// How often the system is asked while steps run.
+const EVERY: Duration = Duration::from_millis(500);
+/// How often while nothing runs.
+const EVERY_IDLE: Duration = Duration::from_secs(2);
+/// This part of the resident pages goes when memory stalls without a limit that says how many.
+const PART: usize = 8;
+
+/// Asks the system, and remembers what it made the cache do.
+pub(crate) struct Relief {
+    root: PathBuf,
+    next: Instant,
+    /// Bytes of resident pages that the cache may have now, where that is less than it was made
+    /// for.
+    limit: Option<usize>,
+}
+
+impl Relief {
+    pub(crate) fn new(root: PathBuf) -> Self {
+        Self { root, next: Instant::now(), limit: None }
+    }
+}
+
+impl Scheduler {
+    /// Asks the system now and then, and shrinks what is kept for reuse, or lets it grow again.
+    pub(crate) fn relieve(&mut self) {
+        let now = Instant::now();
+        if now < self.relief.next {
+            return;
+        }
+        self.relief.next = now + EVERY;
+        let pressure = match Pressure::read_under(&self.relief.root) {
+            Ok(pressure) => pressure,
+            Err(error) => {
+                tracing::warn!(%error, "the system's memory pressure cannot be read");
+                return;
+            }
+        };
+        match pressure.level() {
+            Level::Calm => self.grow(),
+            Level::Tight => {
+                let least = (self.cache.bytes_resident() + self.cache.warm_bytes()) / PART;
+                let bytes = usize::try_from(pressure.shed_bytes()).unwrap_or(usize::MAX);
+                self.shed(bytes.max(least));
+            }
+            Level::Critical => self.shed_all(),
+        }
+    }
+
+    /// When an idle engine asks again; none where it has nothing to give.
+    pub(crate) fn next_relief(&self) -> Option<Instant> {
+        let has = self.cache.bytes_resident() + self.cache.warm_bytes() > 0;
+        has.then(|| self.relief.next + (EVERY_IDLE - EVERY))
+    }
+
+    /// Gives back about so many bytes: compressed pages first, then pages kept for reuse.
+    fn shed(&mut self, bytes: usize) {
+        let (resident, warm) = (self.cache.bytes_resident(), self.cache.warm_bytes());
+        self.cache.set_warm_limit(warm.saturating_sub(bytes));
+        let rest = bytes.saturating_sub(warm);
+        if rest > 0 {
+            self.limit_cache(resident.saturating_sub(rest));
+        }
+        self.count_shed(resident + warm);
+    }
+
+    /// Gives back all that no running request needs.
+    pub(crate) fn shed_all(&mut self) {
+        let before = self.cache.bytes_resident() + self.cache.warm_bytes();
+        while self.sessions.give_up_oldest(&mut self.cache) {}
+        self.repeats.clear();
+        self.cache.set_warm_limit(0);
+        self.limit_cache(0);
+        self.count_shed(before);
+    }
+
+    /// Lets the cache grow again, an eighth at a time.
+    fn grow(&mut self) {
+        let Some(limit) = self.relief.limit else {
+            self.cache.set_warm_limit(self.cache_options.warm_bytes);
+            return;
+        };
+        let most = self.cache_options.capacity_bytes;
+        let limit = limit.saturating_add((most / PART).max(1));
+        if limit < most {
+            self.limit_cache(limit);
+        } else {
+            self.lift_limit();
+        }
+    }
+
+    /// Lets the cache have what it was made for; false when it has that already.
+    pub(crate) fn lift_limit(&mut self) -> bool {
+        let limited = self.relief.limit.take().is_some();
+        if limited {
+            self.set_capacity(self.cache_options.capacity_bytes);
+        }
+        limited
+    }
+
+    /// Lets resident pages have so many bytes, but never less than running requests use and a
+    /// sixteenth to go on with.
+    fn limit_cache(&mut self, bytes: usize) {
+        let used: usize = (0..self.cache.shape().groups.len())
+            .map(|group| self.cache.pages(group))
+            .map(|pages| (pages.in_use - pages.idle) * pages.page_bytes)
+            .sum();
+        let most = self.cache_options.capacity_bytes;
+        let limit = bytes.max(used + most / 16).min(most);
+        self.relief.limit = (limit < most).then_some(limit);
+        self.set_capacity(limit);
+    }
+
+    fn set_capacity(&mut self, bytes: usize) {
+        if let Err(error) = self.cache.set_capacity(bytes) {
+            tracing::warn!(%error, "the system does not take memory back");
+        }
+    }
+
+    fn count_shed(&mut self, before: usize) {
+        let after = self.cache.bytes_resident() + self.cache.warm_bytes();
+        let shed = before.saturating_sub(after);
+        tracing::info!(bytes = shed, "the cache gave memory back");
+        self.recorder.lock().shed_bytes += shed as u64;
+    }
+}

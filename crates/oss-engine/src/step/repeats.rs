@@ -1,0 +1,142 @@
+//! The logits after whole prompts, so that a prompt that comes again needs no forward pass.
+
+use std::collections::HashMap;
+
+use crate::event::Finish;
+use crate::step::run::{catch, finish_prompt, finish_row};
+use crate::step::{Scheduler, Task};
+
+/// Logits by prompt, the least recently used given up first.
+pub(crate) struct Repeats {
+    limit: usize,
+    bytes: usize,
+    clock: u64,
+    entries: HashMap<u64, Entry>,
+}
+
+struct Entry {
+    /// The whole prompt: the key alone proves nothing.
+    tokens: Vec<u32>,
+    logits: Vec<f32>,
+    used: u64,
+}
+
+impl Entry {
+    fn bytes(&self) -> usize {
+        4 * (self.tokens.len() + self.logits.len())
+    }
+}
+
+impl Repeats {
+    /// A store of at most `limit` bytes.
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { limit, bytes: 0, clock: 0, entries: HashMap::new() }
+    }
+
+    /// Bytes of what is kept.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether anything of this size is kept at all.
+    pub(crate) fn keeps(&self, tokens: usize, logits: usize) -> bool {
+        4 * (tokens + logits) <= self.limit
+    }
+
+    /// The logits after a prompt, where they are known.
+    pub(crate) fn get(&mut self, key: u64, tokens: &[u32]) -> Option<&[f32]> {
+        self.clock += 1;
+        let entry = self.entries.get_mut(&key).filter(|entry| entry.tokens == tokens)?;
+        entry.used = self.clock;
+        Some(&entry.logits)
+    }
+
+    /// Keeps the logits after a prompt.
+    pub(crate) fn keep(&mut self, key: u64, tokens: &[u32], logits: Vec<f32>) {
+        if !self.keeps(tokens.len(), logits.len()) {
+            return;
+        }
+        self.clock += 1;
+        let entry = Entry { tokens: tokens.to_vec(), logits, used: self.clock };
+        self.bytes += entry.bytes();
+        if let Some(before) = self.entries.insert(key, entry) {
+            self.bytes -= before.bytes();
+        }
+        while self.bytes > self.limit {
+            let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.used);
+            let Some(key) = oldest.map(|(key, _)| *key) else { return };
+            self.bytes -= self.entries.remove(&key).map_or(0, |entry| entry.bytes());
+        }
+    }
+
+    /// Gives everything up.
+    pub(crate) fn clear(&mut self) {
+        self.entries.clear();
+        self.bytes = 0;
+    }
+}
+
+impl Scheduler {
+    /// Whether the logits after a task's whole prompt are known, and it can do with them.
+    pub(crate) fn is_repeat(&mut self, task: &Task) -> bool {
+        self.options.reuse_prefixes
+            && task.drawn() == 0
+            && self.repeats.get(self.cache.prompt_key(&task.tokens), &task.tokens).is_some()
+    }
+
+    /// Draws the first token of a task whose whole prompt is known. Returns the task unless its
+    /// answer is complete with that.
+    pub(crate) fn answer_repeat(&mut self, mut task: Task) -> Option<Task> {
+        if task.left(&self.cache) > 0 {
+            return Some(task);
+        }
+        let Self { repeats, cache, sessions, model, recorder, .. } = self;
+        let known = repeats.get(cache.prompt_key(&task.tokens), &task.tokens);
+        let mut logits = known.expect("looked up when the sequence was given").to_vec();
+        finish_prompt(&mut task, cache, sessions);
+        recorder.lock().repeated_prompts += 1;
+        let position = task.prompt_len - 1;
+        let drawn = catch(|| finish_row(&mut task, position, &mut logits, (model.isa, recorder)));
+        let finish = match drawn {
+            Ok(None) => return Some(task),
+            Ok(Some(finish)) => finish,
+            Err(error) => Finish::Failed(std::sync::Arc::new(error)),
+        };
+        self.end(task, finish);
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prompt_is_believed_by_its_tokens() {
+        let mut repeats = Repeats::new(1000);
+        repeats.keep(7, &[1, 2], vec![0.5; 4]);
+        assert_eq!(repeats.get(7, &[1, 2]), Some([0.5; 4].as_slice()));
+        assert_eq!(repeats.get(7, &[1, 3]), None);
+        assert_eq!(repeats.get(8, &[1, 2]), None);
+        assert_eq!(repeats.bytes(), 24);
+    }
+
+    #[test]
+    fn the_limit_is_kept_by_giving_up_what_was_used_least_lately() {
+        let mut repeats = Repeats::new(100);
+        for key in 0..4 {
+            repeats.keep(key, &[key as u32], vec![key as f32; 7]);
+            repeats.get(0, &[0]);
+        }
+        assert_eq!(repeats.bytes(), 96);
+        let known: Vec<u64> =
+            (0..4).filter(|key| repeats.get(*key, &[*key as u32]).is_some()).collect();
+        assert_eq!(known, [0, 2, 3]);
+        repeats.keep(3, &[3], vec![1.0; 7]);
+        assert_eq!(repeats.bytes(), 96);
+        repeats.keep(9, &[9], vec![0.0; 25]);
+        assert!(repeats.get(9, &[9]).is_none(), "larger than the store");
+        repeats.clear();
+        assert_eq!((repeats.bytes(), repeats.get(0, &[0])), (0, None));
+    }
+}

@@ -1,0 +1,68 @@
+//! Where keys and values go that leave memory.
+
+use std::path::PathBuf;
+
+use oss_cache::Options;
+use oss_memory::file;
+use oss_model::Model;
+
+use crate::error::Result;
+use crate::options::EngineOptions;
+
+/// Bytes that may wait to be written to the file, and as many to be read.
+const QUEUE_BYTES: usize = 16 << 20;
+
+/// A folder for keys and values that leave memory, found again by the next process.
+///
+/// There is one file for each model and choice of options that decides bits; other models and
+/// options never see it. It is no more than a cache: it may be deleted whenever no engine uses it.
+/// One engine at a time uses a file; a second one of the same kind gets an error when it is loaded.
+/// Should the file not take what is written (as on a full disk), the engine goes on without, and
+/// [`crate::Metrics`] count what failed. What is damaged is never used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ColdTier {
+    /// The folder; made if there is none.
+    pub directory: PathBuf,
+    /// The size of one file at most.
+    pub bytes: u64,
+}
+
+/// How the cache is to be made, with so many bytes of resident pages.
+///
+/// # Errors
+/// When the folder cannot be made.
+pub(crate) fn cache_options(
+    model: &Model,
+    options: &EngineOptions,
+    capacity_bytes: usize,
+) -> Result<Options> {
+    let mut cache =
+        Options { capacity_bytes, warm_bytes: options.warm_bytes, ..Options::default() };
+    if let Some(ColdTier { directory, bytes }) = &options.cold {
+        file::create_directory(directory).map_err(oss_cache::Error::from)?;
+        let content_key = model.content_key();
+        let path = directory.join(format!("{content_key:016x}.kv"));
+        let queue = queue(model);
+        cache.cold = Some(oss_cache::ColdOptions { path, bytes: *bytes, queue, content_key });
+    }
+    Ok(cache)
+}
+
+/// Bytes of pages that may be on their way between the tiers.
+pub(crate) fn queue_bytes(model: &Model, options: &EngineOptions) -> usize {
+    let pages = usize::from(options.cold.is_some()) * 2 * queue(model)
+        + if options.warm_bytes > 0 { oss_cache::PACK_QUEUE } else { 0 };
+    pages * page_bytes(model)
+}
+
+/// Pages that may wait to be written.
+fn queue(model: &Model) -> usize {
+    (QUEUE_BYTES / page_bytes(model)).clamp(8, 1024)
+}
+
+/// Bytes of the largest page.
+fn page_bytes(model: &Model) -> usize {
+    let shape = model.cache_shape();
+    let layers = shape.groups.iter().map(|group| group.layers.len()).max().unwrap_or(1);
+    layers * shape.n_kv_heads * shape.slot_bytes.next_multiple_of(64)
+}

@@ -1,0 +1,217 @@
+//! Keys and values that leave memory, and what the next engine finds of them.
+
+use std::path::Path;
+
+use oss_engine::{
+    Activation, ColdTier, Completion, Engine, EngineOptions, Error, KvFormat, Metrics, Request,
+    Token,
+};
+
+use crate::support::{engine, engine_with, eventually, options, prompts, story};
+
+/// Room for about two prompts of this file.
+const TIGHT: usize = 400 << 10;
+
+fn reusing() -> EngineOptions {
+    EngineOptions { reuse_prefixes: true, repeat_bytes: 0, ..options() }
+}
+
+fn cold(directory: &Path) -> EngineOptions {
+    let directory = directory.to_path_buf();
+    EngineOptions { cold: Some(ColdTier { directory, bytes: 64 << 20 }), ..reusing() }
+}
+
+/// Long prompts that have nothing in common.
+fn long() -> Vec<String> {
+    let texts = prompts(24);
+    (0..6).map(|i| format!("Number {i}. {} {i}", texts[18 + i])).collect()
+}
+
+/// A request whose answer tells the logits.
+fn asking(prompt: &str) -> Request {
+    Request { logprobs: Some(4), ..story(prompt, 12) }
+}
+
+fn ask(engine: &Engine, prompt: &str) -> Completion {
+    engine.generate(asking(prompt)).unwrap()
+}
+
+fn plain(prompt: &str) -> Vec<Token> {
+    ask(engine(), prompt).tokens
+}
+
+/// Asks everything twice, holds it against the plain engine, and returns how many prompt tokens the
+/// second round did not compute.
+fn two_rounds(engine: &Engine) -> usize {
+    let mut cached = 0;
+    for round in 0..2 {
+        for prompt in long() {
+            let answer = ask(engine, &prompt);
+            assert_eq!(answer.tokens, plain(&prompt), "round {round}: {prompt}");
+            cached += round * answer.usage.cached_tokens;
+        }
+    }
+    cached
+}
+
+/// The numbers once the engine has nothing to do.
+fn settled(engine: &Engine) -> Metrics {
+    eventually("the engine is idle", || engine.metrics().running == 0);
+    engine.metrics()
+}
+
+/// The only file in a folder.
+fn file_in(directory: &Path) -> std::path::PathBuf {
+    let files: Vec<_> = std::fs::read_dir(directory).unwrap().map(|e| e.unwrap().path()).collect();
+    assert_eq!(files.len(), 1, "{files:?}");
+    files[0].clone()
+}
+
+#[test]
+fn tokens_are_the_same_cold_and_from_resident_pages() {
+    let engine = engine_with(reusing());
+    let cached = two_rounds(&engine);
+    let metrics = settled(&engine);
+    assert!(cached > 300, "{cached}");
+    assert!(metrics.tiers.hot_rate() > 0.3 && metrics.tiers.warm_rate() == 0.0, "{metrics:?}");
+}
+
+#[test]
+fn tokens_are_the_same_from_compressed_pages() {
+    let options = EngineOptions { warm_bytes: 16 << 20, cache_bytes: Some(TIGHT), ..reusing() };
+    let engine = engine_with(options);
+    let cached = two_rounds(&engine);
+    let metrics = settled(&engine);
+    assert!(cached > 100, "{cached}");
+    assert!(metrics.tiers.warm_rate() > 0.05 && metrics.memory.warm > 0, "{metrics:?}");
+    assert_eq!(metrics.tiers.cold_pages, 0);
+}
+
+#[test]
+fn tokens_are_the_same_from_the_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = EngineOptions { cache_bytes: Some(TIGHT), ..cold(directory.path()) };
+    let engine = engine_with(options);
+    let cached = two_rounds(&engine);
+    let metrics = settled(&engine);
+    assert!(cached > 300, "{cached}");
+    assert!(metrics.tiers.cold_rate() > 0.2 && metrics.tiers.cold_pages > 0, "{metrics:?}");
+    assert!(metrics.tiers.counts.prefetched_pages > 0, "{metrics:?}");
+}
+
+#[test]
+fn tokens_are_the_same_after_a_restart_and_prompts_are_not_computed_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let prompts = long();
+    {
+        let first = engine_with(cold(directory.path()));
+        prompts.iter().for_each(|prompt| assert_eq!(ask(&first, prompt).tokens, plain(prompt)));
+    }
+    let second = engine_with(cold(directory.path()));
+    for prompt in &prompts {
+        let answer = ask(&second, prompt);
+        assert_eq!(answer.tokens, plain(prompt), "{prompt}");
+        // The last token is computed for its logits.
+        assert_eq!(answer.usage.cached_tokens, answer.usage.prompt_tokens - 1, "{prompt}");
+    }
+    let metrics = settled(&second);
+    assert!(metrics.tiers.counts.cold.restored_slots > 30, "{metrics:?}");
+    assert!(metrics.tiers.cold_rate() > 0.5, "{metrics:?}");
+}
+
+#[test]
+fn another_choice_that_decides_bits_reuses_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let prompt = long().pop().unwrap();
+    ask(&engine_with(cold(directory.path())), &prompt);
+    let others = [
+        EngineOptions { activation: Activation::F32, ..cold(directory.path()) },
+        EngineOptions { kv_format: KvFormat::F16, ..cold(directory.path()) },
+    ];
+    for options in others {
+        let plain = EngineOptions { cold: None, reuse_prefixes: false, ..options.clone() };
+        let answer = ask(&engine_with(options), &prompt);
+        assert_eq!(answer.usage.cached_tokens, 0);
+        assert_eq!(answer.tokens, ask(&engine_with(plain), &prompt).tokens);
+    }
+    let threads = EngineOptions { threads: Some(2), ..cold(directory.path()) };
+    assert!(ask(&engine_with(threads), &prompt).usage.cached_tokens > 0, "threads decide no bits");
+}
+
+#[test]
+fn another_model_reuses_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let prompt = long().pop().unwrap();
+    ask(&engine_with(cold(directory.path())), &prompt);
+    // One number of one norm differs: the last one of the file.
+    let mut changed = oss_demo::GGUF.to_vec();
+    let at = changed.len() - 2;
+    changed[at] ^= 1;
+    let changed: &'static [u8] = changed.leak();
+    let plain = Engine::from_bytes_with(changed, options()).unwrap();
+    let other = Engine::from_bytes_with(changed, cold(directory.path())).unwrap();
+    let answer = ask(&other, &prompt);
+    assert_eq!(answer.usage.cached_tokens, 0);
+    assert_eq!(answer.tokens, ask(&plain, &prompt).tokens);
+}
+
+#[test]
+fn a_folder_that_cannot_be_used_is_a_clear_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("a file");
+    std::fs::write(&file, b"no folder").unwrap();
+    let error = Engine::from_bytes_with(oss_demo::GGUF, cold(&file)).unwrap_err();
+    assert!(matches!(&error, Error::Cache(_)), "{error}");
+    assert!(error.to_string().contains("a file"), "{error}");
+    let folder = directory.path().join("folder");
+    let _first = engine_with(cold(&folder));
+    let error = Engine::from_bytes_with(oss_demo::GGUF, cold(&folder)).unwrap_err();
+    assert!(error.to_string().contains("another cache uses this file"), "{error}");
+    let mut small = cold(&directory.path().join("small"));
+    small.cold.as_mut().unwrap().bytes = 1000;
+    let error = Engine::from_bytes_with(oss_demo::GGUF, small).unwrap_err();
+    assert!(error.to_string().contains("1000 bytes"), "{error}");
+}
+
+#[test]
+fn torn_and_damaged_slots_are_never_used() {
+    let directory = tempfile::tempdir().unwrap();
+    let prompts = long();
+    for seed in 0..4 {
+        {
+            let engine = engine_with(cold(directory.path()));
+            prompts
+                .iter()
+                .for_each(|prompt| assert_eq!(ask(&engine, prompt).tokens, plain(prompt)));
+        }
+        let path = file_in(directory.path());
+        let mut bytes = std::fs::read(&path).unwrap();
+        let mut seeded = oss_testing::Seeded::new(seed);
+        for _ in 0..200 {
+            let at = 4096 + seeded.below(bytes.len() - 4096);
+            bytes[at] ^= 1 << seeded.below(8);
+        }
+        // As after a crash in the middle of a write: half of a slot is another slot's.
+        let half = bytes.len() / 2;
+        bytes.copy_within(4096..4096 + 10_000, half);
+        std::fs::write(&path, bytes).unwrap();
+        let engine = engine_with(cold(directory.path()));
+        for prompt in &prompts {
+            assert_eq!(ask(&engine, prompt).tokens, plain(prompt), "seed {seed}: {prompt}");
+        }
+        assert!(settled(&engine).tiers.counts.cold.bad_slots > 0);
+    }
+}
+
+#[test]
+fn what_was_computed_survives_a_panic_where_there_is_a_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let prompt = long().pop().unwrap();
+    let engine = engine_with(cold(directory.path()));
+    ask(&engine, &prompt);
+    let fault = oss_engine::Fault::Panic { at: 0 };
+    engine.generate(story("One day", 4).with_fault(fault)).unwrap_err();
+    let answer = ask(&engine, &prompt);
+    assert_eq!(answer.tokens, plain(&prompt));
+    assert_eq!(answer.usage.cached_tokens, answer.usage.prompt_tokens - 1);
+}

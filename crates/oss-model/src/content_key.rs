@@ -1,0 +1,65 @@
+//! A key for what was computed: keys and values that outlive the process.
+
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::model::Model;
+use oss_weights::{Container, Data, packed};
+
+/// Changes whenever the same model, tokens and options give other bits than before.
+///
+/// A test compares it with the bits themselves: who changes them raises it.
+pub const NUMERICS_VERSION: u32 = 1;
+
+/// Places of a tensor that are looked at.
+const SAMPLES: usize = 4;
+/// Bytes of each: a page.
+const SAMPLE_BYTES: usize = 4096;
+
+impl Model {
+    /// A key for caches of keys and values that outlive the process: equal for what gives the same
+    /// bits. It is made of the model's content and configuration, the version of the packed layout,
+    /// the instruction set, activations, the format of keys and values and [`NUMERICS_VERSION`].
+    ///
+    /// Of the content it sees the fingerprint of the files and samples of every tensor, not all
+    /// bytes: some ten megabytes of a file of twelve gigabytes.
+    #[must_use]
+    pub fn content_key(&self) -> u64 {
+        let mut hash = Xxh3::new();
+        let container = self.weights.container();
+        hash.update(&container.fingerprint().0.to_le_bytes());
+        add_samples(container, &mut hash);
+        // Every number of the configuration, written exactly.
+        add(&mut hash, format!("{:?}", self.config).as_bytes());
+        add(&mut hash, &packed::VERSION.to_le_bytes());
+        for name in [self.isa.name(), self.activation.name(), self.kv_format.name()] {
+            add(&mut hash, name.as_bytes());
+        }
+        add(&mut hash, &NUMERICS_VERSION.to_le_bytes());
+        hash.digest()
+    }
+}
+
+/// Adds bytes and how many they are, so that neighbours cannot be taken for each other.
+fn add(hash: &mut Xxh3, bytes: &[u8]) {
+    hash.update(&(bytes.len() as u64).to_le_bytes());
+    hash.update(bytes);
+}
+
+/// Adds samples of every tensor: small ones, as norms and biases, as a whole.
+fn add_samples(container: &Container, hash: &mut Xxh3) {
+    for info in container.tensors() {
+        add(hash, info.name.as_bytes());
+        let Some(tensor) = container.find(&info.name) else { continue };
+        let parts = match tensor.data {
+            Data::Plain(bytes) => [bytes, &[]],
+            Data::Split { codes, scales } => [codes, scales],
+        };
+        for part in parts {
+            let last = part.len().saturating_sub(SAMPLE_BYTES);
+            for sample in 0..SAMPLES {
+                let start = (last as u128 * sample as u128 / (SAMPLES as u128 - 1)) as usize;
+                add(hash, &part[start..part.len().min(start + SAMPLE_BYTES)]);
+            }
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! What is kept in files is found again by `NUMERICS_VERSION`: other bits need another number.
+
+#[path = "support/runner.rs"]
+mod common;
+
+use common::{Runner, Setting, data};
+use oss_kernels::Activation;
+use oss_model::NUMERICS_VERSION;
+use oss_quant::kv::KvFormat;
+use xxhash_rust::xxh3::Xxh3;
+
+#[test]
+fn the_numerics_version_stands_for_these_bits() {
+    let modes = [
+        (Activation::F32, KvFormat::F32),
+        (Activation::Bf16, KvFormat::Bf16),
+        (Activation::Int8, KvFormat::Int8),
+    ];
+    let ids: Vec<u32> = (0..150).map(|i| (i * i * 31 + i * 3 + 3) % 300).collect();
+    let mut hash = Xxh3::new();
+    for path in ["demo.gguf", "edge/edge.gguf"] {
+        for (activation, kv_format) in modes {
+            let setting = Setting { activation, kv_format, ..Setting::exact() };
+            for logit in Runner::new(&data(path), setting).logits(&ids, 64) {
+                hash.update(&logit.to_bits().to_le_bytes());
+            }
+        }
+    }
+    let known = (1, 10_296_187_703_984_157_646);
+    assert_eq!(
+        (NUMERICS_VERSION, hash.digest()),
+        known,
+        "results have changed: raise NUMERICS_VERSION and write both numbers here"
+    );
+}
