@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 /// Rows of a step, at most: prompts are taken in pieces of this size.
 const MAX_ROWS: usize = 512;
 
+/// Tokens of the prompt that warms up.
+const WARM_UP: usize = 64;
+
 /// What was measured.
 pub(crate) struct Found {
     pub(crate) isa: Isa,
@@ -91,7 +94,7 @@ impl Bench {
         let model = Model::load(container, options)?;
         let load_s = start.elapsed().as_secs_f64();
         let state = State::new(&model.config, MAX_ROWS.max(batch), threads);
-        let tokens = batch * (depth + arguments.gen_tokens) + arguments.prompt_tokens.max(1);
+        let tokens = batch * (depth + arguments.gen_tokens) + arguments.prompt_tokens.max(WARM_UP);
         let context = (depth + arguments.gen_tokens.max(arguments.prompt_tokens)).max(1);
         let most = model.config.context_len;
         ensure!(context <= most, "{context} positions, but the model was made for {most}");
@@ -102,6 +105,8 @@ impl Bench {
     /// Measures everything.
     pub(crate) fn run(mut self, arguments: &Arguments) -> Result<Found> {
         let first_token_s = self.first_token(arguments.prompt_tokens.max(1))?;
+        // Enough tokens that almost every expert has been touched before anything is measured.
+        self.first_token(WARM_UP.min(self.model.config.context_len))?;
         let sequences: Vec<SequenceId> =
             (0..arguments.batch).map(|n| self.prompt(n, arguments.depth)).collect::<Result<_>>()?;
         let distinct_experts = self.distinct_experts(&sequences)?;

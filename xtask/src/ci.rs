@@ -1,10 +1,12 @@
 //! Everything that must pass, in one command: what `.ci/run` runs and the README names.
 
+use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 use crate::check::{CHECKS, Scale};
+use crate::fetch;
 use crate::shell::{self, cargo};
 use crate::tidy;
 
@@ -39,6 +41,18 @@ impl Report {
     }
 }
 
+/// Checks licences, sources and bans of all dependencies against `.deny.toml`. Advisories are left
+/// out: their list is a repository that a build must not depend on.
+fn deny() -> Result<Command> {
+    let checks = ["--locked", "check", "bans", "licenses", "sources"];
+    if shell::has("cargo", &["deny", "--version"]) {
+        return Ok(cargo(&[&["deny"], &checks[..]].concat()));
+    }
+    let program = fetch::fetch("cargo-deny")?;
+    let program = program.to_str().context("the cache's path is no UTF-8")?;
+    Ok(shell::command(program, &checks))
+}
+
 /// Runs everything; an error when something failed.
 pub(crate) fn run() -> Result<()> {
     let mut report = Report::default();
@@ -55,11 +69,9 @@ pub(crate) fn run() -> Result<()> {
         let mut command = cargo(&["doc", "--workspace", "--no-deps", "--locked"]);
         shell::run(command.env("RUSTDOCFLAGS", "-D warnings"))
     });
-    if shell::has("cargo", &["deny", "--version"]) {
-        report
-            .step("deny", || shell::run(&mut cargo(&["deny", "check", "--config", ".deny.toml"])));
-    } else {
-        report.not_run("deny", "needs cargo-deny: cargo install cargo-deny");
+    match deny() {
+        Ok(mut command) => report.step("deny", || shell::run(&mut command)),
+        Err(why) => report.not_run("deny", &format!("{why:#}; or: cargo install cargo-deny")),
     }
     for check in &CHECKS {
         let name = format!("check {} --small", check.name);

