@@ -47,7 +47,7 @@ pub(crate) struct Check {
 }
 
 /// Every check, in the order in which CI runs them.
-pub(crate) const CHECKS: [Check; 9] = [
+pub(crate) const CHECKS: [Check; 10] = [
     Check {
         name: "synth",
         what: "synthetic checkpoints of every shape are written and open again",
@@ -95,6 +95,14 @@ pub(crate) const CHECKS: [Check; 9] = [
         full: "100 rounds",
         missing: || None,
         run: tests::kill,
+    },
+    Check {
+        name: "together",
+        what: "tokens and log-probabilities are a plain engine's, whatever happens around a request",
+        small: "2,000 random operations",
+        full: "100,000 random operations",
+        missing: || None,
+        run: tests::together,
     },
     Check {
         name: "package",

@@ -223,6 +223,18 @@ impl Engine {
         self.inner.limits.context_len
     }
 
+    /// Counts every reference to pages anew and returns how many pages requests and sessions hold:
+    /// for tests. What was cancelled before holds none.
+    ///
+    /// # Errors
+    /// When the books are not in order, or the engine is closed.
+    #[cfg(feature = "fault-injection")]
+    pub fn check_books(&self) -> Result<usize> {
+        let (answer, answered) = std::sync::mpsc::channel();
+        let _sent = self.inner.commands.send(Command::Check(answer));
+        answered.recv().unwrap_or(Err(Error::Closed))
+    }
+
     /// What the engine has done so far.
     #[must_use]
     pub fn metrics(&self) -> Metrics {

@@ -52,6 +52,9 @@ pub(crate) enum Command {
     Wake,
     /// A session is over.
     Forget(u64),
+    /// A test wants the books checked.
+    #[cfg(feature = "fault-injection")]
+    Check(std::sync::mpsc::Sender<Result<usize, Error>>),
     /// No handle is left.
     Close,
 }
@@ -137,6 +140,7 @@ impl Scheduler {
             idle = self.plan.is_empty();
             if !idle {
                 self.step();
+                self.report();
             } else if self.cache.wait_for_fetched() {
                 // What came may be what a request waits for.
                 idle = false;
@@ -185,7 +189,17 @@ impl Scheduler {
         match command {
             Command::Submit(task) => self.queue.push(*task),
             Command::Wake => {}
-            Command::Forget(session) => self.sessions.forget(session, &mut self.cache),
+            Command::Forget(session) => {
+                self.sessions.forget(session, &mut self.cache);
+                // What they leave is nobody's any more.
+                for task in self.queue.iter_mut().chain(&mut self.running) {
+                    task.session = task.session.filter(|id| *id != session);
+                }
+            }
+            #[cfg(feature = "fault-injection")]
+            Command::Check(answer) => {
+                let _sent = answer.send(self.check_books());
+            }
             Command::Close => return false,
         }
         true

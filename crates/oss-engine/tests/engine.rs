@@ -9,10 +9,14 @@ mod answers;
 mod chats;
 #[path = "engine/failures.rs"]
 mod failures;
+#[path = "engine/memory.rs"]
+mod memory;
 #[path = "engine/same_tokens.rs"]
 mod same_tokens;
 #[path = "engine/scheduling.rs"]
 mod scheduling;
+#[path = "engine/sharing.rs"]
+mod sharing;
 #[path = "engine/speculation.rs"]
 mod speculation;
 #[path = "engine/tiers.rs"]

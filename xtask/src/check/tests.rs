@@ -31,3 +31,11 @@ pub(crate) fn kill(scale: Scale) -> Result<Figures> {
     shell::run(cargo(&arguments).env("OSS_CACHE_KILL_ROUNDS", &rounds))?;
     Ok(Figures::from_iter([("rounds".to_owned(), json!(rounds))]))
 }
+
+/// `check together`: random requests, tiers, faults and options against a plain engine.
+pub(crate) fn together(scale: Scale) -> Result<Figures> {
+    let steps = scale.pick(2_000, 100_000).to_string();
+    let arguments = ["test", "-p", "oss-engine", "--test", "together"];
+    shell::run(cargo(&arguments).env("OSS_ENGINE_TOGETHER_STEPS", &steps))?;
+    Ok(Figures::from_iter([("operations".to_owned(), json!(steps))]))
+}

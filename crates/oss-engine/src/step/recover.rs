@@ -38,6 +38,17 @@ impl Scheduler {
         }
     }
 
+    /// Checks the cache's books; pages that somebody holds.
+    #[cfg(feature = "fault-injection")]
+    pub(crate) fn check_books(&mut self) -> Result<usize> {
+        self.sweep();
+        self.report();
+        self.cache.validate()?;
+        let groups = 0..self.cache.shape().groups.len();
+        let pages = groups.map(|group| self.cache.pages(group));
+        Ok(pages.map(|pages| pages.in_use - pages.idle).sum())
+    }
+
     /// Makes an empty cache; what the file of cold pages has is found again, as by a new process.
     /// Where the file cannot be had, the engine goes on without it.
     fn rebuild_cache(&mut self) {

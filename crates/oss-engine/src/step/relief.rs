@@ -10,7 +10,7 @@ use crate::step::Scheduler;
 /// How often the system is asked while steps run.
 const EVERY: Duration = Duration::from_millis(500);
 /// How often while nothing runs.
-const EVERY_IDLE: Duration = Duration::from_secs(2);
+const EVERY_IDLE: Duration = Duration::from_secs(1);
 /// This part of the resident pages goes when memory stalls without a limit that says how many.
 const PART: usize = 8;
 
