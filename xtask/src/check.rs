@@ -98,7 +98,7 @@ pub(crate) const CHECKS: [Check; 10] = [
     },
     Check {
         name: "together",
-        what: "tokens and log-probabilities are a plain engine's, whatever happens around a request",
+        what: "tokens and log-probabilities are a plain engine's, whatever happens around them",
         small: "2,000 random operations",
         full: "100,000 random operations",
         missing: || None,
