@@ -17,14 +17,15 @@ pub(crate) fn cache_bytes(
     model: &Model,
     options: &EngineOptions,
     (context_len, threads): (usize, usize),
+    max_rows: usize,
 ) -> Result<usize> {
     let wanted = options.cache_bytes.unwrap_or_else(|| {
         context_bytes(model, context_len).saturating_mul(CONTEXTS).clamp(16 << 20, UNASKED)
     });
     let Some(budget) = options.max_memory else { return Ok(wanted) };
     let weights = model.weights.packed_bytes();
-    let scratch = State::new(&model.config, options.max_rows, threads).bytes();
-    let logits = 4 * model.config.vocabulary * options.max_rows.min(HEAD_ROWS);
+    let scratch = State::new(&model.config, max_rows, threads).bytes();
+    let logits = 4 * model.config.vocabulary * max_rows.min(HEAD_ROWS);
     let kept = options.warm_bytes + options.repeat_bytes;
     let taken = weights + scratch + logits + kept + tiers::queue_bytes(model, options);
     match budget.checked_sub(taken).filter(|left| *left > 0) {

@@ -10,7 +10,7 @@ use std::{fmt, panic, thread};
 use oss_cache::KvCache;
 use oss_model::{Config, LoadOptions, Model};
 use oss_simd::Isa;
-use oss_threads::{Team, topology};
+use oss_threads::Team;
 use oss_weights::Container;
 
 use crate::budget;
@@ -21,10 +21,11 @@ use crate::options::{EngineOptions, Speculation};
 use crate::prepare::{self, Prepared};
 use crate::request::Request;
 use crate::session::Session;
-use crate::step::{Command, Scheduler, Setup};
+use crate::step::{Command, Scheduler, Setup, Tuner};
 use crate::stream::Stream;
 use crate::text_side::Text;
 use crate::tiers;
+use crate::tuning::{self, Census, SharedTuning, Subject, Tuning};
 
 /// A model ready to answer: load it once, clone the handle freely, ask from any thread.
 ///
@@ -42,6 +43,7 @@ pub(crate) struct Inner {
     pub(crate) recorder: Arc<Recorder>,
     /// Requests that wait, those on their way included.
     pub(crate) waiting: Arc<AtomicUsize>,
+    tuning: SharedTuning,
     commands: Sender<Command>,
     next_request: AtomicU64,
     next_session: AtomicU64,
@@ -108,14 +110,18 @@ impl Engine {
             kv_format: options.kv_format,
             progress: progress.as_deref().map(|progress| progress as oss_model::Progress<'_>),
         };
+        let census = Census::new(&container);
         let model = Arc::new(Model::load(container, load)?);
+        let subject = Subject::new(&census, &model, options.activation);
+        let tuning = tuning::at_load(&subject, &options)?;
         let team = match &options.team {
             Some(team) => team.clone(),
-            None => Team::new(options.threads.unwrap_or_else(topology::default_threads))?,
+            None => Team::new(tuning.threads.value)?,
         };
         let own = model.config.context_len;
         let context_len = options.context_len.map_or(own, |asked| asked.min(own));
-        let cache_bytes = budget::cache_bytes(&model, &options, (context_len, team.threads()))?;
+        let (threads, max_rows) = (team.threads(), tuning.max_rows.value);
+        let cache_bytes = budget::cache_bytes(&model, &options, (context_len, threads), max_rows)?;
         let cache_options = tiers::cache_options(&model, &options, cache_bytes)?;
         let cache = KvCache::with_options(model.cache_shape(), &cache_options)?;
         let limits = Limits {
@@ -124,14 +130,16 @@ impl Engine {
             stream_events: options.stream_events,
             speculates: options.speculation != Speculation::Off,
         };
-        Self::start(Setup::new(model, team, (cache, cache_options), options), text, limits)
+        let tuner = Tuner { subject, tuning: SharedTuning::new(tuning) };
+        let setup = Setup::new(model, team, (cache, cache_options), tuner, options);
+        Self::start(setup, text, limits)
     }
 
     /// Starts the step thread.
     fn start(setup: Setup, text: Text, limits: Limits) -> Result<Self> {
         let (commands, receiver) = std::sync::mpsc::channel();
         let (model, recorder) = (setup.model.clone(), setup.recorder.clone());
-        let waiting = setup.waiting.clone();
+        let (waiting, tuning) = (setup.waiting.clone(), setup.tuner.tuning.clone());
         let run = move || Scheduler::new(setup, receiver).run();
         let builder = thread::Builder::new().name("oss-step".to_owned());
         let handle = builder.spawn(run).map_err(Error::Spawn)?;
@@ -141,6 +149,7 @@ impl Engine {
             limits,
             recorder,
             waiting,
+            tuning,
             commands,
             next_request: AtomicU64::new(0),
             next_session: AtomicU64::new(0),
@@ -233,6 +242,25 @@ impl Engine {
         let (answer, answered) = std::sync::mpsc::channel();
         let _sent = self.inner.commands.send(Command::Check(answer));
         answered.recv().unwrap_or(Err(Error::Closed))
+    }
+
+    /// What was measured of the machine, what was chosen, and why.
+    #[must_use]
+    pub fn tuning(&self) -> Tuning {
+        self.inner.tuning.lock().clone()
+    }
+
+    /// Measures the machine at length (about a second for each number of threads), chooses anew
+    /// what the options left open, and keeps the numbers where [`Tune::Stored`](crate::Tune) says.
+    /// Answers pause meanwhile and then go on as if nothing had happened.
+    ///
+    /// # Errors
+    /// When the system refuses threads or memory, or the numbers cannot be stored: then nothing
+    /// has changed.
+    pub fn tune(&self) -> Result<Tuning> {
+        let (reply, answer) = std::sync::mpsc::channel();
+        let _sent = self.inner.commands.send(Command::Tune(reply));
+        answer.recv().unwrap_or(Err(Error::Closed))
     }
 
     /// What the engine has done so far.

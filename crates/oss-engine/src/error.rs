@@ -21,6 +21,9 @@ pub enum Error {
     /// A sampling option is out of its range, or a step's logits are no numbers.
     #[error(transparent)]
     Sampling(#[from] oss_sampler::Error),
+    /// Memory is refused, or a file that is no model's cannot be read or written.
+    #[error(transparent)]
+    Memory(#[from] oss_memory::Error),
     /// Threads cannot be started.
     #[error(transparent)]
     Threads(#[from] oss_threads::Error),

@@ -33,7 +33,8 @@
 //! - [`Session`] keeps keys and values between the turns of a conversation.
 //! - Keys and values of earlier requests are found again: in memory, compressed
 //!   ([`EngineOptions::warm_bytes`]) or in a file that outlives the process ([`ColdTier`]).
-//! - [`EngineOptions`] are the choices made once; [`Metrics`] tell what happened.
+//! - [`EngineOptions`] are the choices made once; [`Tuning`] tells what was measured of the machine
+//!   for those left open, and why they are what they are; [`Metrics`] tell what happened.
 //! - [`Text`] is a model's tokenizer and chat format, without its weights.
 //!
 //! # Invariants
@@ -69,6 +70,7 @@ mod stop;
 mod stream;
 mod text_side;
 mod tiers;
+mod tuning;
 
 pub use chat::{ChatRequest, ToolChoice};
 pub use constraint::Constraint;
@@ -78,13 +80,14 @@ pub use event::{Completion, End, Event, Finish, Timing, Token, Usage};
 #[cfg(feature = "fault-injection")]
 pub use fault::Fault;
 pub use metrics::{Histogram, MemoryUse, Metrics, PageUse, TierUse};
-pub use options::{EngineOptions, LoadProgress, Speculation};
+pub use options::{EngineOptions, LoadProgress, Speculation, Tune};
 pub use request::{Prompt, Request};
 pub use sampling::Sampling;
 pub use session::Session;
 pub use stream::Stream;
 pub use text_side::Text;
 pub use tiers::ColdTier;
+pub use tuning::{Choice, Observed, Origin, Profile, ThreadProfile, Tuning};
 
 pub use oss_cache::{ColdStats, Stats as CacheStats};
 pub use oss_kernels::Activation;

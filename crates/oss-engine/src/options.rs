@@ -34,6 +34,21 @@ pub enum Speculation {
     Always(usize),
 }
 
+/// Whether the machine is measured for the options that are left open: threads, chunk and batch.
+///
+/// It never changes tokens, only how long they take.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Tune {
+    /// Nothing is measured: usual numbers are taken.
+    Off,
+    /// Measured when the engine is loaded, in at most 200 ms.
+    #[default]
+    AtLoad,
+    /// The same, unless this directory has the numbers of an earlier engine of the same build on
+    /// the same processor; they are kept there.
+    Stored(PathBuf),
+}
+
 /// How an engine is made. The default suits one program that has the machine to itself.
 ///
 /// `isa`, `activation` and `kv_format` decide the bits of the results; the others never do.
@@ -42,7 +57,7 @@ pub struct EngineOptions {
     /// A team of workers to share with other engines; `None`: the engine makes its own.
     pub team: Option<Team>,
     /// Threads of the engine's own team, the step thread included; `None`: one a physical core
-    /// that this process may use.
+    /// that this process may use, or another number where it is measured to be clearly faster.
     pub threads: Option<usize>,
     /// The instruction set; `None`: the best one here, or what `OSS_ISA` names.
     pub isa: Option<Isa>,
@@ -71,12 +86,15 @@ pub struct EngineOptions {
     /// The folder that holds `proc` and `sys`, in which the system says how short of memory it is:
     /// what is kept for reuse shrinks then. Other than `/` for tests.
     pub system_root: PathBuf,
-    /// The most rows (tokens of all sequences) in one step.
-    pub max_rows: usize,
-    /// The most prompt tokens in one step.
-    pub prefill_chunk: usize,
-    /// The most sequences that run at once; further requests wait.
-    pub max_sequences: usize,
+    /// The most rows (tokens of all sequences) in one step; `None`: a chunk beside all sequences.
+    pub max_rows: Option<usize>,
+    /// The most prompt tokens in one step; `None`: by measurement.
+    pub prefill_chunk: Option<usize>,
+    /// The most sequences that run at once; further requests wait. `None`: by measurement, and
+    /// fewer (never below 16) while steps take longer than [`EngineOptions::max_step`].
+    pub max_sequences: Option<usize>,
+    /// Whether the machine is measured for what is left open here.
+    pub tune: Tune,
     /// Whether a request takes over what earlier ones have computed of the same prompt. It never
     /// changes tokens.
     pub reuse_prefixes: bool,
@@ -108,9 +126,10 @@ impl Default for EngineOptions {
             repeat_bytes: 16 << 20,
             max_memory: None,
             system_root: PathBuf::from("/"),
-            max_rows: 128,
-            prefill_chunk: 128,
-            max_sequences: 32,
+            max_rows: None,
+            prefill_chunk: None,
+            max_sequences: None,
+            tune: Tune::AtLoad,
             reuse_prefixes: true,
             speculation: Speculation::Auto,
             max_step: Duration::from_millis(500),
@@ -124,9 +143,9 @@ impl Default for EngineOptions {
 impl EngineOptions {
     pub(crate) fn check(&self) -> Result<()> {
         let positive = [
-            ("max_rows", self.max_rows),
-            ("prefill_chunk", self.prefill_chunk),
-            ("max_sequences", self.max_sequences),
+            ("max_rows", self.max_rows.unwrap_or(1)),
+            ("prefill_chunk", self.prefill_chunk.unwrap_or(1)),
+            ("max_sequences", self.max_sequences.unwrap_or(1)),
             ("queue_limit", self.queue_limit),
             ("stream_events", self.stream_events),
             ("context_len", self.context_len.unwrap_or(1)),
@@ -164,6 +183,7 @@ impl fmt::Debug for EngineOptions {
             .field("max_rows", &self.max_rows)
             .field("prefill_chunk", &self.prefill_chunk)
             .field("max_sequences", &self.max_sequences)
+            .field("tune", &self.tune)
             .field("reuse_prefixes", &self.reuse_prefixes)
             .field("speculation", &self.speculation)
             .field("max_step", &self.max_step)

@@ -14,6 +14,7 @@ mod plan;
 mod recover;
 mod relief;
 mod repeats;
+mod retune;
 mod run;
 mod sessions;
 mod speculate;
@@ -21,18 +22,19 @@ mod task;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::Instant;
 
 use oss_cache::KvCache;
 use oss_model::{Model, State};
 use oss_threads::Team;
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::event::Finish;
 use crate::metrics::{MemoryUse, PageUse, Recorder};
 use crate::options::EngineOptions;
 use crate::tiers;
+use crate::tuning::{Batching, Tuning};
 
 pub(crate) use self::draft::Drafter;
 pub(crate) use self::hold::Hold;
@@ -40,6 +42,7 @@ use self::pace::Pace;
 use self::plan::Plan;
 use self::relief::Relief;
 use self::repeats::Repeats;
+pub(crate) use self::retune::Tuner;
 pub(crate) use self::run::HEAD_ROWS;
 use self::sessions::Sessions;
 pub(crate) use self::task::{Clock, Ends, Task};
@@ -54,7 +57,9 @@ pub(crate) enum Command {
     Forget(u64),
     /// A test wants the books checked.
     #[cfg(feature = "fault-injection")]
-    Check(std::sync::mpsc::Sender<Result<usize, Error>>),
+    Check(Sender<Result<usize>>),
+    /// Measure the machine anew.
+    Tune(Sender<Result<Tuning>>),
     /// No handle is left.
     Close,
 }
@@ -67,6 +72,7 @@ pub(crate) struct Setup {
     team: Team,
     cache: KvCache,
     cache_options: oss_cache::Options,
+    pub(crate) tuner: Tuner,
     options: EngineOptions,
 }
 
@@ -75,10 +81,11 @@ impl Setup {
         model: Arc<Model>,
         team: Team,
         (cache, cache_options): (KvCache, oss_cache::Options),
+        tuner: Tuner,
         options: EngineOptions,
     ) -> Self {
         let (recorder, waiting) = (Arc::new(Recorder::new()), Arc::default());
-        Self { model, recorder, waiting, team, cache, cache_options, options }
+        Self { model, recorder, waiting, team, cache, cache_options, tuner, options }
     }
 }
 
@@ -89,6 +96,8 @@ pub(crate) struct Scheduler {
     state: State,
     cache: KvCache,
     cache_options: oss_cache::Options,
+    tuner: Tuner,
+    batching: Batching,
     options: EngineOptions,
     commands: Receiver<Command>,
     recorder: Arc<Recorder>,
@@ -107,9 +116,10 @@ pub(crate) struct Scheduler {
 
 impl Scheduler {
     pub(crate) fn new(setup: Setup, commands: Receiver<Command>) -> Self {
-        let Setup { model, recorder, waiting, team, cache, cache_options, options } = setup;
+        let Setup { model, recorder, waiting, team, cache, cache_options, tuner, options } = setup;
+        let batching = tuner.tuning.lock().batching();
         Self {
-            state: State::new(&model.config, options.max_rows, team.threads()),
+            state: State::new(&model.config, batching.max_rows, team.threads()),
             pace: Pace::new(options.max_step),
             model,
             team,
@@ -117,6 +127,8 @@ impl Scheduler {
             cache_options,
             repeats: Repeats::new(if options.reuse_prefixes { options.repeat_bytes } else { 0 }),
             relief: Relief::new(options.system_root.clone()),
+            tuner,
+            batching,
             options,
             commands,
             recorder,
@@ -199,6 +211,10 @@ impl Scheduler {
             #[cfg(feature = "fault-injection")]
             Command::Check(answer) => {
                 let _sent = answer.send(self.check_books());
+            }
+            Command::Tune(reply) => {
+                // Who asked may be gone.
+                let _sent = reply.send(self.retune());
             }
             Command::Close => return false,
         }

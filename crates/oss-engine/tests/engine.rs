@@ -21,3 +21,5 @@ mod sharing;
 mod speculation;
 #[path = "engine/tiers.rs"]
 mod tiers;
+#[path = "engine/tuning.rs"]
+mod tuning;

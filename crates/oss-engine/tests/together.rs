@@ -13,7 +13,7 @@ use std::path::Path;
 
 use oss_engine::{
     ColdTier, Engine, EngineOptions, Event, Fault, Finish, Request, Session, Speculation, Stream,
-    Token,
+    Token, Tune,
 };
 use oss_testing::Seeded;
 
@@ -80,6 +80,7 @@ impl Expected {
             reuse_prefixes: false,
             speculation: Speculation::Off,
             cache_bytes: Some(32 << 20),
+            tune: Tune::Off,
             ..EngineOptions::default()
         };
         let engine = Engine::from_bytes_with(model, options).unwrap();
@@ -104,10 +105,11 @@ fn random_options(seeded: &mut Seeded, directory: &Path, tight: usize) -> Engine
         repeat_bytes: [0, 20_000, 1 << 20][seeded.below(3)],
         reuse_prefixes: some(seeded) || some(seeded),
         speculation: [Speculation::Off, Speculation::Auto, Speculation::Always(4)][seeded.below(3)],
-        max_rows: [3, 16, 128][seeded.below(3)],
-        prefill_chunk: [5, 32, 128][seeded.below(3)],
-        max_sequences: [1, 3, 16][seeded.below(3)],
+        max_rows: Some([3, 16, 128][seeded.below(3)]),
+        prefill_chunk: Some([5, 32, 128][seeded.below(3)]),
+        max_sequences: Some([1, 3, 16][seeded.below(3)]),
         stream_events: [1, 8, 256][seeded.below(3)],
+        tune: Tune::Off,
         ..EngineOptions::default()
     }
 }

@@ -40,7 +40,7 @@ impl Scheduler {
     /// Whether one more sequence may run.
     fn has_place(&self) -> bool {
         let active = self.running.iter().filter(|task| task.producer.has_room()).count();
-        active < self.options.max_sequences
+        active < self.sequence_limit()
     }
 
     /// Gives a task its sequence: its session's, or a new one that begins with the longest prefix

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::step::cost::StepCost;
+use crate::tuning::Observed;
 
 /// The weight of the newest observation.
 const NEWEST: f64 = 0.3;
@@ -37,6 +38,25 @@ impl Pace {
         ((left / row.max(1e-9)) as usize).max(AT_LEAST).min(most)
     }
 
+    /// Answers that keep a step to its time.
+    pub(crate) fn answer_rows(&self) -> usize {
+        if !self.answers.is_known() {
+            return usize::MAX;
+        }
+        let row = self.answers.row();
+        ((self.max_step - self.answers.seconds(0)) / row.max(1e-9)) as usize
+    }
+
+    /// What the steps so far have shown.
+    pub(crate) fn observed(&self) -> Observed {
+        Observed {
+            answer_step_s: self.seconds(1),
+            answer_row_s: if self.answers.is_known() { self.answers.row() } else { 0.0 },
+            prompt_row_s: self.prompt_row.unwrap_or(0.0),
+            ..Observed::default()
+        }
+    }
+
     /// A step took so long.
     pub(crate) fn observe(&mut self, seconds: f64, answers: usize, prompt_rows: usize) {
         if prompt_rows == 0 {
@@ -69,6 +89,16 @@ mod tests {
         assert_eq!(pace.prompt_rows(1, 128), 40);
         assert_eq!(pace.prompt_rows(0, 128), 128);
         assert!(pace.prompt_rows(8, 128) < 40, "more answers leave less time");
+    }
+
+    #[test]
+    fn as_many_answers_fit_as_keep_a_step_to_its_time() {
+        let mut pace = Pace::new(Duration::from_millis(100));
+        assert_eq!(pace.answer_rows(), usize::MAX);
+        (0..60).for_each(|i| pace.observe(0.040 + 0.010 * (i % 3) as f64, 1 + i % 3, 0));
+        assert!((5..=7).contains(&pace.answer_rows()), "{}", pace.answer_rows());
+        (0..60).for_each(|_| pace.observe(1.0, 1, 0));
+        assert!(pace.answer_rows() < 2);
     }
 
     #[test]

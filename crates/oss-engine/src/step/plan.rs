@@ -81,7 +81,7 @@ impl Scheduler {
             ready.into_iter().partition(|task| task.is_decoding(cache));
         // One row stays for prompts, so that a full house of answers does not shut them out.
         let for_prompts = usize::from(!prompts.is_empty());
-        let most = (self.options.max_rows - for_prompts).max(1);
+        let most = (self.batching.max_rows - for_prompts).max(1);
         if answers.len() > most {
             self.plan.turn = (self.plan.turn + most) % answers.len();
             answers.rotate_left(self.plan.turn);
@@ -90,7 +90,7 @@ impl Scheduler {
         let part = |task: &Task| Part { task: task.id, rows: 1, drafts: 0, is_prompt: false };
         let mut parts: Vec<Part> = answers.into_iter().map(part).collect();
 
-        let room = (self.options.max_rows - parts.len()).min(self.options.prefill_chunk);
+        let room = (self.batching.max_rows - parts.len()).min(self.batching.prefill_chunk);
         let mut room = self.pace.prompt_rows(parts.len(), room);
         for (index, task) in prompts.iter().enumerate() {
             let share = (room / (prompts.len() - index)).max(SHARE);
@@ -101,7 +101,7 @@ impl Scheduler {
             }
         }
         let taken: usize = parts.iter().map(|part| part.rows).sum();
-        self.speculate(&mut parts, self.options.max_rows.saturating_sub(taken));
+        self.speculate(&mut parts, self.batching.max_rows.saturating_sub(taken));
         parts
     }
 

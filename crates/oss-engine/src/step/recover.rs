@@ -18,7 +18,8 @@ impl Scheduler {
         let rebuild = matches!(error, Error::Panicked { .. });
         if rebuild {
             self.rebuild_cache();
-            self.state = State::new(&self.model.config, self.options.max_rows, self.team.threads());
+            self.state =
+                State::new(&self.model.config, self.batching.max_rows, self.team.threads());
             self.sessions.clear();
             for task in &mut self.running {
                 task.sequence = None;

@@ -54,6 +54,7 @@ impl Scheduler {
         }
         let took = begin.elapsed();
         self.pace.observe(took.as_secs_f64(), rows - prompt_rows, prompt_rows);
+        self.show_pace();
         let mut metrics = self.recorder.lock();
         metrics.step_time.record(took.as_secs_f64());
         metrics.overhead.record((took - kernels).as_secs_f64());

@@ -26,13 +26,17 @@ fn the_size_of_chunks_and_the_number_of_threads_change_nothing() {
         let answer = engine_with(options).generate(request).unwrap();
         (answer.tokens, answer.prompt_logprobs)
     };
-    let expected = ask(EngineOptions { prefill_chunk: 64, ..options() });
+    let expected = ask(EngineOptions { prefill_chunk: Some(64), ..options() });
     for chunk in [1, 7] {
-        let got = ask(EngineOptions { prefill_chunk: chunk, ..options() });
+        let got = ask(EngineOptions { prefill_chunk: Some(chunk), ..options() });
         assert_eq!(got, expected, "chunks of {chunk}");
     }
     assert_eq!(ask(EngineOptions { threads: Some(2), ..options() }), expected, "two threads");
-    assert_eq!(ask(EngineOptions { max_rows: 3, ..options() }), expected, "three rows a step");
+    assert_eq!(
+        ask(EngineOptions { max_rows: Some(3), ..options() }),
+        expected,
+        "three rows a step"
+    );
 }
 
 #[test]

@@ -36,7 +36,7 @@ fn a_cancelled_request_says_so() {
 
 #[test]
 fn more_requests_than_the_queue_holds_are_refused() {
-    let options = EngineOptions { queue_limit: 2, max_sequences: 1, ..options() };
+    let options = EngineOptions { queue_limit: 2, max_sequences: Some(1), ..options() };
     let engine = engine_with(options);
     let mut running = engine.submit(endless()).unwrap();
     assert!(running.by_ref().any(|event| matches!(event, Event::Token(_))));
@@ -53,7 +53,7 @@ fn more_requests_than_the_queue_holds_are_refused() {
 
 #[test]
 fn a_request_past_its_deadline_fails_whether_it_waits_or_runs() {
-    let engine = engine_with(EngineOptions { max_sequences: 1, ..options() });
+    let engine = engine_with(EngineOptions { max_sequences: Some(1), ..options() });
     let deadline = Some(Duration::from_millis(60));
     let running = engine.submit(Request { deadline, ..endless() }).unwrap();
     let soon = Some(Duration::from_millis(20));
@@ -66,7 +66,7 @@ fn a_request_past_its_deadline_fails_whether_it_waits_or_runs() {
 
 #[test]
 fn higher_priority_leaves_the_queue_first() {
-    let engine = engine_with(EngineOptions { max_sequences: 1, ..options() });
+    let engine = engine_with(EngineOptions { max_sequences: Some(1), ..options() });
     let mut first = engine.submit(endless()).unwrap();
     assert!(first.by_ref().any(|event| matches!(event, Event::Token(_))));
     let low = engine.submit(story("One day", 30)).unwrap();
@@ -79,7 +79,7 @@ fn higher_priority_leaves_the_queue_first() {
 
 #[test]
 fn a_slow_consumer_pauses_itself_and_nobody_else() {
-    let options = EngineOptions { stream_events: 8, max_sequences: 2, ..options() };
+    let options = EngineOptions { stream_events: 8, max_sequences: Some(2), ..options() };
     let engine = engine_with(options);
     let slow = engine.submit(story("Once upon a time", 60)).unwrap();
     for prompt in prompts(6) {
@@ -92,7 +92,8 @@ fn a_slow_consumer_pauses_itself_and_nobody_else() {
 
 #[test]
 fn a_long_prompt_does_not_stop_the_others() {
-    let options = EngineOptions { max_rows: 32, max_step: Duration::from_millis(1), ..options() };
+    let options =
+        EngineOptions { max_rows: Some(32), max_step: Duration::from_millis(1), ..options() };
     let engine = engine_with(options);
     let mut stream = engine.submit(endless()).unwrap();
     assert!(stream.by_ref().any(|event| matches!(event, Event::Token(_))));

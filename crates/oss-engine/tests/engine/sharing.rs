@@ -10,7 +10,7 @@ fn long() -> String {
 }
 
 fn reusing() -> EngineOptions {
-    EngineOptions { reuse_prefixes: true, prefill_chunk: 16, ..options() }
+    EngineOptions { reuse_prefixes: true, prefill_chunk: Some(16), ..options() }
 }
 
 #[test]

@@ -190,7 +190,7 @@ fn few_rows_few_pages_and_reused_prefixes_change_nothing() {
     let plain = &engines()[0];
     let always = with(Speculation::Always(9));
     for options in [
-        EngineOptions { max_rows: 3, ..always.clone() },
+        EngineOptions { max_rows: Some(3), ..always.clone() },
         EngineOptions { cache_bytes: Some(700 << 10), ..always.clone() },
         EngineOptions { reuse_prefixes: true, threads: Some(2), ..always },
     ] {

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use oss_engine::{Activation, Engine, EngineOptions, KvFormat, Request};
+use oss_engine::{Activation, Engine, EngineOptions, KvFormat, Request, Tune};
 
 /// One thread, and every prompt computed: the plain engine that others are held against.
 pub(crate) fn options() -> EngineOptions {
@@ -10,6 +10,7 @@ pub(crate) fn options() -> EngineOptions {
         threads: Some(1),
         cache_bytes: Some(32 << 20),
         reuse_prefixes: false,
+        tune: Tune::Off,
         ..EngineOptions::default()
     }
 }

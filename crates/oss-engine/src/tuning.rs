@@ -1,0 +1,330 @@
+//! How the machine was measured, and what was chosen by it.
+//!
+//! Nothing here changes a result: threads, chunks and batches decide when rows are computed, never
+//! what they give.
+
+mod choose;
+mod probe;
+mod store;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use oss_kernels::Activation;
+use oss_model::Model;
+use oss_quant::{Dtype, Packing};
+use oss_threads::topology::Topology;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+use crate::options::{EngineOptions, Tune};
+
+pub(crate) use self::choose::Batching;
+pub(crate) use self::probe::Census;
+
+/// What measuring at load may take.
+const AT_LOAD: Duration = Duration::from_millis(180);
+/// What measuring may take on request, for each number of threads.
+const ON_REQUEST: Duration = Duration::from_millis(700);
+
+/// What a machine does with so many threads.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ThreadProfile {
+    /// Threads.
+    pub threads: usize,
+    /// Bytes a second that they read from memory together.
+    pub read_bytes_per_s: f64,
+    /// Multiplications a second, of eight rows with weights of the model's most common format.
+    pub products_per_s: f64,
+    /// Seconds that they take to meet: an empty phase.
+    pub phase_s: f64,
+}
+
+/// What was measured of a machine.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Profile {
+    /// By number of threads, ascending.
+    pub threads: Vec<ThreadProfile>,
+    /// Multiplications a second by kind of activation, with all those threads; measured on request
+    /// only.
+    pub peaks: Vec<(String, f64)>,
+    /// Seconds that measuring took.
+    pub seconds: f64,
+}
+
+/// Where a profile is from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Origin {
+    /// Nothing was measured: measuring is off, all choices were given, or the model has no matrix
+    /// that could stand for the others.
+    Unmeasured,
+    /// Measured while the engine was loaded.
+    AtLoad,
+    /// Measured by `Engine::tune`.
+    OnRequest,
+    /// Measured earlier, and kept in this file.
+    Stored(PathBuf),
+}
+
+/// A number that was chosen, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The number.
+    pub value: usize,
+    /// Whether it was given as an option, which is never overruled.
+    pub given: bool,
+    /// Why it is this one.
+    pub reason: String,
+}
+
+/// What was measured and chosen; its text says it line by line.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Tuning {
+    /// Where the profile is from.
+    pub origin: Origin,
+    /// The measured numbers.
+    pub profile: Profile,
+    /// Threads of the team.
+    pub threads: Choice,
+    /// The most prompt tokens of a step.
+    pub prefill_chunk: Choice,
+    /// The most rows of a step.
+    pub max_rows: Choice,
+    /// The most sequences that run at once.
+    pub max_sequences: Choice,
+    /// What choosing goes on with: the times of the steps so far.
+    pub observed: Observed,
+}
+
+/// What the steps of an engine have shown, and what follows for the next one.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Observed {
+    /// Seconds of a step with one answer in it; 0 before the first.
+    pub answer_step_s: f64,
+    /// Seconds that each further answer, or guess, adds to a step.
+    pub answer_row_s: f64,
+    /// Seconds of a prompt token; 0 before the first prompt.
+    pub prompt_row_s: f64,
+    /// Prompt tokens that a step beside one answer may have now, to keep to
+    /// [`EngineOptions::max_step`].
+    pub prompt_rows: usize,
+    /// Sequences that may run now, for the same reason.
+    pub sequences: usize,
+}
+
+/// What a profile is measured for.
+pub(crate) struct Subject {
+    isa: oss_simd::Isa,
+    activation: Activation,
+    /// The type that stands for the others, and the probe's matrix in it.
+    common: Option<(Dtype, Packing)>,
+    /// Bytes of all matrices, of those that one token needs, and the multiplications of a byte.
+    needs: choose::Needs,
+}
+
+impl Subject {
+    pub(crate) fn new(census: &Census, model: &Model, activation: Activation) -> Self {
+        let weights = &model.weights;
+        let (all_bytes, layers) = (weights.packed_bytes().max(1), model.config.layers.len());
+        let needs = choose::Needs {
+            all_bytes: all_bytes as f64,
+            token_bytes: weights.bytes_per_token(&model.config) as f64,
+            products_per_byte: census.elements as f64 / all_bytes as f64,
+            phases: (layers * choose::PHASES_OF_A_LAYER) as f64,
+        };
+        Self { isa: model.isa, activation, common: census.common, needs }
+    }
+}
+
+/// Measures, or reads what was measured before, and chooses: at most 200 ms.
+///
+/// # Errors
+/// When the system refuses threads or memory.
+pub(crate) fn at_load(subject: &Subject, options: &EngineOptions) -> Result<Tuning> {
+    let choosing = Choosing::new(subject, options);
+    let Some((dtype, packing)) = subject.common.filter(|_| choosing.wants_measuring()) else {
+        return Ok(choosing.choose(Origin::Unmeasured, Profile::default()));
+    };
+    let key = store::key(subject.isa, subject.activation, dtype);
+    if let Tune::Stored(directory) = &options.tune
+        && let Some((path, profile)) = store::read(directory, &key)
+        && choosing.counts().iter().all(|count| profile.of(*count).is_some())
+    {
+        return Ok(choosing.choose(Origin::Stored(path), profile));
+    }
+    let profile = choosing.measure(packing, AT_LOAD)?;
+    if let Tune::Stored(directory) = &options.tune {
+        // A cache that cannot be written costs the next engine a fifth of a second.
+        if let Err(error) = store::write(directory, &key, &profile) {
+            tracing::warn!(%error, "the profile was not stored");
+        }
+    }
+    Ok(choosing.choose(Origin::AtLoad, profile))
+}
+
+/// Measures at length, keeps the result where the options say so, and chooses.
+///
+/// # Errors
+/// When the system refuses threads or memory, or the profile cannot be stored.
+pub(crate) fn on_request(subject: &Subject, options: &EngineOptions) -> Result<Tuning> {
+    let choosing = Choosing { all: true, ..Choosing::new(subject, options) };
+    let Some((dtype, packing)) = subject.common else {
+        return Ok(choosing.choose(Origin::Unmeasured, Profile::default()));
+    };
+    let profile = choosing.measure(packing, ON_REQUEST * choosing.counts().len() as u32)?;
+    if let Tune::Stored(directory) = &options.tune {
+        let key = store::key(subject.isa, subject.activation, dtype);
+        store::write(directory, &key, &profile)?;
+    }
+    Ok(choosing.choose(Origin::OnRequest, profile))
+}
+
+/// The subject, the options, and the machine.
+struct Choosing<'a> {
+    subject: &'a Subject,
+    options: &'a EngineOptions,
+    /// One thread a physical core, and one a hardware thread.
+    cores: usize,
+    cpus: usize,
+    /// Whether every sensible number of threads is measured.
+    all: bool,
+}
+
+impl<'a> Choosing<'a> {
+    fn new(subject: &'a Subject, options: &'a EngineOptions) -> Self {
+        let cores = oss_threads::topology::default_threads();
+        let allowed = |topology: Topology| topology.cores.iter().map(|core| core.cpus.len()).sum();
+        let cpus = Topology::read().map_or(cores, allowed);
+        Self { subject, options, cores, cpus: cpus.max(cores), all: false }
+    }
+
+    /// Threads that are not ours to choose.
+    fn given_threads(&self) -> Option<usize> {
+        let shared = self.options.team.as_ref().map(oss_threads::Team::threads);
+        shared.or(self.options.threads)
+    }
+
+    fn wants_measuring(&self) -> bool {
+        let EngineOptions { tune, prefill_chunk, max_sequences, .. } = self.options;
+        let open =
+            self.given_threads().is_none() || prefill_chunk.is_none() || max_sequences.is_none();
+        open && *tune != Tune::Off
+    }
+
+    /// The numbers of threads to be measured, ascending.
+    fn counts(&self) -> Vec<usize> {
+        if let Some(given) = self.given_threads() {
+            return vec![given];
+        }
+        let mut counts = vec![self.cores.div_ceil(2), self.cores, self.cpus];
+        if self.all {
+            let halves = std::iter::successors(Some(self.cpus), |n| (*n > 1).then_some(n / 2));
+            counts.extend(halves);
+            counts.extend([1, self.cores * 3 / 4]);
+        }
+        counts.retain(|count| (1..=oss_threads::MAX_THREADS).contains(count));
+        counts.sort_unstable();
+        counts.dedup();
+        counts
+    }
+
+    fn measure(&self, packing: Packing, limit: Duration) -> Result<Profile> {
+        let begin = Instant::now();
+        let Subject { isa, activation, .. } = *self.subject;
+        let counts = self.counts();
+        let mut probe = probe::Probe::new(isa, activation, packing, limit)?;
+        let mut threads = Vec::with_capacity(counts.len());
+        // The other kinds of activation, measured at the end, get as much time as a count.
+        let others = usize::from(self.all);
+        for (index, count) in counts.iter().enumerate() {
+            let share = 1.0 / (counts.len() - index + others) as f64;
+            threads.push(probe.measure(*count, share)?);
+        }
+        let mut peaks = Vec::new();
+        for activation in [Activation::F32, Activation::Bf16, Activation::Int8] {
+            if self.all {
+                probe = probe.with_activation(activation);
+                let measured = probe.measure(self.cores, 0.3)?;
+                peaks.push((activation.name().to_owned(), measured.products_per_s));
+            }
+        }
+        Ok(Profile { threads, peaks, seconds: begin.elapsed().as_secs_f64() })
+    }
+}
+
+impl Profile {
+    /// What was measured with so many threads.
+    #[must_use]
+    pub fn of(&self, threads: usize) -> Option<&ThreadProfile> {
+        self.threads.iter().find(|profile| profile.threads == threads)
+    }
+}
+
+/// The tuning of an engine: its handles read it, its step thread changes it.
+#[derive(Clone)]
+pub(crate) struct SharedTuning(Arc<Mutex<Tuning>>);
+
+impl SharedTuning {
+    pub(crate) fn new(tuning: Tuning) -> Self {
+        Self(Arc::new(Mutex::new(tuning)))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Tuning> {
+        // Whatever panicked under the lock left numbers and texts whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Display for Tuning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.origin {
+            Origin::Unmeasured => writeln!(f, "nothing was measured")?,
+            Origin::Stored(path) => writeln!(f, "measured earlier: {}", path.display())?,
+            Origin::AtLoad | Origin::OnRequest => {
+                writeln!(f, "measured in {:.0} ms", self.profile.seconds * 1e3)?;
+            }
+        }
+        for ThreadProfile { threads, read_bytes_per_s, products_per_s, phase_s } in
+            &self.profile.threads
+        {
+            let (read, products) = (read_bytes_per_s / 1e9, products_per_s / 1e9);
+            writeln!(
+                f,
+                "  {threads} threads: read {read:.1} GB/s, multiply {products:.1} G/s, meet in \
+                 {:.1} us",
+                phase_s * 1e6
+            )?;
+        }
+        for (activation, products) in &self.profile.peaks {
+            writeln!(f, "  {activation} activations: multiply {:.1} G/s", products / 1e9)?;
+        }
+        let choices = [
+            ("threads", &self.threads),
+            ("prefill_chunk", &self.prefill_chunk),
+            ("max_rows", &self.max_rows),
+            ("max_sequences", &self.max_sequences),
+        ];
+        for (name, choice) in choices {
+            writeln!(f, "{name} = {}: {}", choice.value, choice.reason)?;
+        }
+        let Observed { answer_step_s, answer_row_s, prompt_row_s, prompt_rows, sequences } =
+            self.observed;
+        if answer_step_s > 0.0 {
+            writeln!(
+                f,
+                "steps so far: {:.2} ms with one answer, {:.2} ms for each other, {:.2} ms a \
+                 prompt token; the next one may have {prompt_rows} prompt tokens beside an answer, and \
+                 {sequences} sequences may run",
+                answer_step_s * 1e3,
+                answer_row_s * 1e3,
+                prompt_row_s * 1e3
+            )?;
+        }
+        Ok(())
+    }
+}

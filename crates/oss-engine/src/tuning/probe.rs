@@ -1,0 +1,214 @@
+//! Measures the machine: how fast threads read memory, multiply, and meet.
+
+use std::cmp::Reverse;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use oss_kernels::{Activation, Input, InputRow, Product, linear, prepare};
+use oss_memory::{Buffer, Pages};
+use oss_quant::{Dtype, Matrix, Packing};
+use oss_simd::Isa;
+use oss_threads::{PerWorker, Team};
+use oss_weights::{Container, TensorInfo};
+
+use crate::error::Result;
+use crate::tuning::ThreadProfile;
+
+/// Bytes that are read again and again: more than caches hold for long.
+const MEMORY: usize = 64 << 20;
+/// Bytes that a worker reads at a time.
+const PIECE: usize = 1 << 20;
+/// Input rows of a product, as a chunk of a prompt has them.
+const ROWS: usize = 8;
+/// The size of the multiplied matrix, small enough for the cores' own caches.
+const MATRIX: (usize, usize) = (64, 1024);
+/// Products and empty phases that are timed together.
+const BATCH: usize = 16;
+
+/// What is measured, and on what.
+pub(crate) struct Probe {
+    isa: Isa,
+    activation: Activation,
+    packing: Packing,
+    matrix: Vec<u8>,
+    input: Rows,
+    memory: Buffer,
+    until: Instant,
+}
+
+impl Probe {
+    /// Makes ready to measure for at most `limit`, this call included.
+    ///
+    /// # Errors
+    /// When the system refuses memory.
+    pub(crate) fn new(
+        isa: Isa,
+        activation: Activation,
+        packing: Packing,
+        limit: Duration,
+    ) -> Result<Self> {
+        let until = Instant::now() + limit;
+        let mut memory = Buffer::new(MEMORY, Pages::Huge)?;
+        // Pages that were never written all read as the same one.
+        memory.fill(1);
+        let input = Rows::new(isa, activation, packing.padded_cols());
+        Ok(Self {
+            isa,
+            activation,
+            matrix: vec![0; packing.bytes()],
+            packing,
+            input,
+            memory,
+            until,
+        })
+    }
+
+    /// The same with another way for activations to meet weights.
+    pub(crate) fn with_activation(self, activation: Activation) -> Self {
+        let input = Rows::new(self.isa, activation, self.packing.padded_cols());
+        Self { activation, input, ..self }
+    }
+
+    /// Measures so many threads, for at most `share` of what is left of the time.
+    ///
+    /// # Errors
+    /// When the system refuses threads.
+    pub(crate) fn measure(&self, threads: usize, share: f64) -> Result<ThreadProfile> {
+        let left = self.until.saturating_duration_since(Instant::now()).mul_f64(share);
+        let team = Team::new(threads)?;
+        let part = |share: f64| Instant::now() + left.mul_f64(share);
+        Ok(ThreadProfile {
+            threads,
+            read_bytes_per_s: self.reading(&team, part(0.6)),
+            products_per_s: self.multiplying(&team, part(0.3)),
+            phase_s: meeting(&team, part(0.1)),
+        })
+    }
+
+    /// Bytes a second that the team reads from memory: the best pass counts, others were disturbed.
+    fn reading(&self, team: &Team, until: Instant) -> f64 {
+        let sink = AtomicU64::new(0);
+        let words = self.memory.view::<u64>();
+        best(until, 1, || {
+            team.phase(MEMORY / PIECE, (), |unit, ()| {
+                let piece = &words[unit.index * PIECE / 8..][..PIECE / 8];
+                sink.fetch_or(piece.iter().fold(0, |all, word| all | word), Ordering::Relaxed);
+            });
+            MEMORY as f64
+        })
+    }
+
+    /// Multiplications a second that the team does with weights of the model's most common format.
+    fn multiplying(&self, team: &Team, until: Instant) -> f64 {
+        let matrix = Matrix { packing: self.packing, bytes: &self.matrix };
+        let product = Product { matrix, input: self.input.view(), activation: self.activation };
+        let rows: Vec<u32> = (0..ROWS as u32).collect();
+        let mut out = vec![vec![0.0; ROWS * MATRIX.0]; team.threads()];
+        let (isa, groups) = (self.isa, self.packing.groups());
+        best(until, 4, || {
+            let units = team.threads() * BATCH;
+            team.phase(units, PerWorker::new(&mut out), |_, out| {
+                linear(isa, product, &rows, 0..groups, out);
+                black_box(&mut *out);
+            });
+            (units * ROWS * MATRIX.0 * MATRIX.1) as f64
+        })
+    }
+}
+
+/// Seconds of a phase with next to nothing in it.
+fn meeting(team: &Team, until: Instant) -> f64 {
+    let phases = best(until, 8, || {
+        (0..BATCH).for_each(|_| {
+            team.phase(team.threads(), (), |unit, ()| {
+                black_box(unit.index);
+            });
+        });
+        BATCH as f64
+    });
+    phases.recip()
+}
+
+/// What a pass does a second, at best; at least `least` passes are made.
+fn best(until: Instant, least: usize, mut pass: impl FnMut() -> f64) -> f64 {
+    let mut best = 0.0_f64;
+    let mut passes = 0;
+    while passes < least || Instant::now() < until {
+        let begin = Instant::now();
+        let done = pass();
+        best = best.max(done / begin.elapsed().as_secs_f64().max(1e-9));
+        passes += 1;
+    }
+    best
+}
+
+/// Input rows, in the forms that products take.
+struct Rows {
+    stride: usize,
+    values: Vec<f32>,
+    value_sums: Vec<f32>,
+    codes: Vec<i8>,
+    scales: Vec<f32>,
+    sums: Vec<i32>,
+}
+
+impl Rows {
+    fn new(isa: Isa, activation: Activation, cols: usize) -> Self {
+        let stride = cols.next_multiple_of(32);
+        let mut rows = Self {
+            stride,
+            values: vec![0.0; ROWS * stride],
+            value_sums: vec![0.0; ROWS * stride / 16],
+            codes: vec![0; ROWS * stride],
+            scales: vec![0.0; ROWS * stride / 32],
+            sums: vec![0; ROWS * stride / 16],
+        };
+        let x: Vec<f32> = (0..stride).map(|i| (i % 7) as f32 - 3.0).collect();
+        let Rows { values, value_sums, codes, scales, sums, .. } = &mut rows;
+        for row in 0..ROWS {
+            let part = |per: usize| row * stride / per..(row + 1) * stride / per;
+            let row = InputRow {
+                values: &mut values[part(1)],
+                value_sums: &mut value_sums[part(16)],
+                codes: &mut codes[part(1)],
+                scales: &mut scales[part(32)],
+                sums: &mut sums[part(16)],
+            };
+            prepare(isa, activation, &x, row);
+        }
+        rows
+    }
+
+    fn view(&self) -> Input<'_> {
+        let Self { stride, values, value_sums, codes, scales, sums } = self;
+        Input { stride: *stride, values, value_sums, codes, scales, sums }
+    }
+}
+
+/// What a model's file says that matters here.
+pub(crate) struct Census {
+    /// Elements of all tensors.
+    pub(crate) elements: usize,
+    /// The type that most bytes of its matrices have, and the probe's matrix in it.
+    pub(crate) common: Option<(Dtype, Packing)>,
+}
+
+impl Census {
+    pub(crate) fn new(container: &Container) -> Self {
+        let elements = container.tensors().map(TensorInfo::elements).sum();
+        let mut bytes: Vec<(Dtype, usize)> = Vec::new();
+        for tensor in container.tensors().filter(|tensor| tensor.shape.len() > 1) {
+            match bytes.iter_mut().find(|(dtype, _)| *dtype == tensor.dtype) {
+                Some((_, sum)) => *sum += tensor.bytes(),
+                None => bytes.push((tensor.dtype, tensor.bytes())),
+            }
+        }
+        bytes.sort_by_key(|(_, bytes)| Reverse(*bytes));
+        let common = bytes.into_iter().find_map(|(dtype, _)| {
+            let packing = Packing::for_dtype(dtype, MATRIX.0, MATRIX.1).ok()?;
+            Some((dtype, packing))
+        });
+        Self { elements, common }
+    }
+}

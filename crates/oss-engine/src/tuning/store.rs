@@ -1,0 +1,133 @@
+//! Profiles on disk, one file a machine, build and kind of weights.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+
+use oss_kernels::Activation;
+use oss_memory::file;
+use oss_quant::Dtype;
+use oss_simd::Isa;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+use crate::tuning::Profile;
+
+/// Counts up when what is measured changes, or how it is written.
+const VERSION: u32 = 1;
+/// No profile is longer.
+const LONGEST: u64 = 1 << 20;
+
+/// A profile with what it was measured for.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    key: String,
+    profile: Profile,
+}
+
+/// What a profile holds for: this version, this build, this processor, these weights.
+pub(crate) fn key(isa: Isa, activation: Activation, dtype: Dtype) -> String {
+    let build = (env!("CARGO_PKG_VERSION"), cfg!(debug_assertions));
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    format!(
+        "profile {VERSION}; oss-engine {} debug {}; {} {}; {cpus} CPUs; {isa}; {} activations; {}",
+        build.0,
+        build.1,
+        std::env::consts::ARCH,
+        processor(),
+        activation.name(),
+        dtype.name()
+    )
+}
+
+/// The processor's name, where the system tells it.
+fn processor() -> String {
+    let Ok(bytes) = file::read(Path::new("/proc/cpuinfo"), 64 << 20) else { return String::new() };
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    let line = text.lines().find_map(|line| line.strip_prefix("model name"));
+    line.map_or(String::new(), |line| line.trim_matches([' ', '\t', ':']).to_owned())
+}
+
+fn path(directory: &Path, key: &str) -> PathBuf {
+    // Another hash, in another build, only means to measure anew.
+    let mut hash = DefaultHasher::new();
+    key.hash(&mut hash);
+    directory.join(format!("profile-{:016x}.json", hash.finish()))
+}
+
+/// The profile of a key. One that is missing, damaged or of another key is measured anew.
+pub(crate) fn read(directory: &Path, key: &str) -> Option<(PathBuf, Profile)> {
+    let path = path(directory, key);
+    let bytes = file::read(&path, LONGEST).ok()?;
+    let stored: Stored = serde_json::from_slice(&bytes).ok()?;
+    let sound = |number: &f64| number.is_finite() && *number > 0.0;
+    let profile = stored.profile;
+    let whole = profile.threads.iter().all(|threads| {
+        [threads.read_bytes_per_s, threads.products_per_s, threads.phase_s].iter().all(sound)
+    });
+    (stored.key == key && whole).then_some((path, profile))
+}
+
+/// Keeps a profile: the whole file or none.
+///
+/// # Errors
+/// When it cannot be written.
+pub(crate) fn write(directory: &Path, key: &str, profile: &Profile) -> Result<()> {
+    file::create_directory(directory)?;
+    let stored = Stored { key: key.to_owned(), profile: profile.clone() };
+    let text = serde_json::to_vec_pretty(&stored).expect("numbers and names are JSON");
+    let mut writer = file::Writer::create(&path(directory, key))?;
+    writer.append(&text)?;
+    Ok(writer.commit()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tuning::ThreadProfile;
+
+    fn profile() -> Profile {
+        let (read_bytes_per_s, products_per_s) = (2.15e10, 1.5e11);
+        let one = ThreadProfile { threads: 1, read_bytes_per_s, products_per_s, phase_s: 1e-6 };
+        Profile { threads: vec![one], peaks: vec![("f32".to_owned(), 3e10)], seconds: 0.1 }
+    }
+
+    #[test]
+    fn a_profile_is_found_again_under_its_own_key_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let within = directory.path().join("not/yet/there");
+        assert_eq!(read(&within, "a"), None);
+        write(&within, "a", &profile()).unwrap();
+        let (path, found) = read(&within, "a").unwrap();
+        assert_eq!(found, profile());
+        assert!(path.starts_with(&within));
+        assert_eq!(read(&within, "b"), None);
+    }
+
+    #[test]
+    fn damaged_and_foreign_profiles_are_no_profiles() {
+        let directory = tempfile::tempdir().unwrap();
+        write(directory.path(), "a", &profile()).unwrap();
+        let (path, _) = read(directory.path(), "a").unwrap();
+        let whole = std::fs::read_to_string(&path).unwrap();
+        for damaged in [
+            String::new(),
+            whole[..whole.len() / 2].to_owned(),
+            whole.replace("\"a\"", "\"b\""),
+            whole.replace("21500000000.0", "0.0"),
+            whole.replace("21500000000.0", "-1.0"),
+        ] {
+            assert_ne!(damaged, whole);
+            std::fs::write(&path, &damaged).unwrap();
+            assert_eq!(read(directory.path(), "a"), None, "{damaged}");
+        }
+    }
+
+    #[test]
+    fn a_key_names_what_decides_speed() {
+        let key = |activation| key(Isa::scalar(), activation, Dtype::F32);
+        assert_ne!(key(Activation::Int8), key(Activation::F32));
+        for part in [env!("CARGO_PKG_VERSION"), std::env::consts::ARCH, "scalar", "CPUs"] {
+            assert!(key(Activation::Int8).contains(part), "{part}");
+        }
+    }
+}
