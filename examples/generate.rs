@@ -68,6 +68,9 @@ struct Arguments {
     /// Reports so many best log-probabilities per token
     #[arg(long)]
     top_logprobs: Option<usize>,
+    /// Tells on standard error what was measured of the machine, what was chosen, and why
+    #[arg(long)]
+    tuning: bool,
     /// Prints one JSON object instead of the text
     #[arg(long)]
     json: bool,
@@ -107,9 +110,15 @@ fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let request = arguments.request()?;
     let engine = arguments.model.engine()?;
+    let explain = || {
+        if arguments.tuning {
+            eprint!("\n{}", engine.tuning());
+        }
+    };
     if arguments.json {
         let completion = engine.generate(request)?;
         outln!("{}", contract(&completion));
+        explain();
         return Ok(());
     }
     if let Some(prompt) = &arguments.prompt {
@@ -121,7 +130,9 @@ fn main() -> Result<()> {
         }
     })?;
     outln!();
-    summary(&completion).context("the summary")
+    summary(&completion).context("the summary")?;
+    explain();
+    Ok(())
 }
 
 /// Where the time went, on standard error.

@@ -13,7 +13,7 @@ use oss_engine::text::chat::{Message, Tool};
 use oss_engine::text::harmony::{Content, Effort};
 use oss_engine::weights::{Container, Value as MetadataValue};
 use oss_engine::{ChatRequest, Text};
-use oss_examples::{ModelArgs, bar, outln};
+use oss_examples::{ModelArgs, bar, out, outln, tuning};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
@@ -38,6 +38,9 @@ struct Arguments {
     /// Compares the checksums of a packed file
     #[arg(long)]
     verify: bool,
+    /// Loads the model, measures the machine at length, and tells what was chosen and why
+    #[arg(long)]
+    tuning: bool,
     /// Prints one JSON object
     #[arg(long)]
     json: bool,
@@ -60,6 +63,9 @@ fn main() -> Result<()> {
         outln!("{}", parse(&Text::from_container(&container)?, ids)?);
     } else if arguments.verify {
         verify(&container)?;
+    } else if arguments.tuning {
+        let tuning = arguments.model.engine()?.tune()?;
+        print(arguments.json, &tuning::contract(&tuning), || out!("{tuning}"));
     } else {
         let about = about(&container);
         print(arguments.json, &about, || list(&container, &about));

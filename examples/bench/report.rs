@@ -3,35 +3,12 @@
 use crate::Arguments;
 use crate::bench::{Found, Run};
 use oss_examples::chart::{Chart, Kind, Series};
+use oss_examples::spread::{median, spread};
 use serde_json::{Value, json};
-
-/// The lowest, the middle and the highest of some numbers; null of none.
-fn spread(values: impl Iterator<Item = f64>) -> Value {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    match (values.first(), values.last()) {
-        (Some(min), Some(max)) => {
-            json!({ "min": min, "median": median(&values), "max": max })
-        }
-        _ => Value::Null,
-    }
-}
-
-/// The middle of sorted numbers; the mean of both where there are two.
-fn median(sorted: &[f64]) -> f64 {
-    let middle = sorted.len() / 2;
-    if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
-}
-
-fn middle(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    (!values.is_empty()).then(|| median(&values))
-}
 
 fn joules(runs: &[Run]) -> Option<f64> {
     let all: Option<Vec<f64>> = runs.iter().map(|run| run.joules).collect();
-    middle(all?.into_iter().zip(runs).map(|(joules, run)| joules / run.tokens as f64))
+    median(all?.into_iter().zip(runs).map(|(joules, run)| joules / run.tokens as f64))
 }
 
 /// The object of docs/json.md.
@@ -44,22 +21,22 @@ pub(crate) fn json(arguments: &Arguments, found: &Found) -> Value {
     // several sequences depends on the tokens, so a share is told for one sequence alone.
     let alone = (arguments.batch == 1).then_some(bytes);
     let read = |run: &Run| alone.map(|bytes| steps(run) * bytes);
-    let gigabytes = middle(decodes.iter().filter_map(read)).map(|rate| rate / 1e9);
+    let gigabytes = median(decodes.iter().filter_map(read)).map(|rate| rate / 1e9);
     let share = decodes.iter().filter_map(|run| read(run).map(|rate| rate / run.read_rate));
     let computed = |run: &Run| run.tokens_per_s() * operations;
     let rate = |runs: &[Run]| spread(runs.iter().map(Run::tokens_per_s));
     let prefill = json!({
         "tokens_per_s": rate(prefills),
-        "gop_per_s": middle(prefills.iter().map(computed)).map(|rate| rate / 1e9),
+        "gop_per_s": median(prefills.iter().map(computed)).map(|rate| rate / 1e9),
         "share_of_int8_peak":
-            middle(prefills.iter().map(|run| computed(run) / found.int8_peak)),
+            median(prefills.iter().map(|run| computed(run) / found.int8_peak)),
         "joules_per_token": joules(prefills),
     });
     let decode = json!({
         "tokens_per_s": rate(decodes),
         "step_ms": spread(decodes.iter().flat_map(|run| &run.steps).map(|step| step * 1e3)),
         "weights_gb_per_s": gigabytes,
-        "share_of_read_bandwidth": middle(share),
+        "share_of_read_bandwidth": median(share),
         "distinct_experts_per_layer": found.distinct_experts,
         "joules_per_token": joules(decodes),
     });
@@ -171,19 +148,5 @@ pub(crate) fn chart(found: &Found) -> Chart {
         y: "tokens per second".to_owned(),
         kind: Kind::Lines,
         series,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_middle_of_even_many_is_the_mean_of_two() {
-        assert_eq!(middle([3.0, 1.0, 2.0].into_iter()), Some(2.0));
-        assert_eq!(middle([4.0, 1.0, 2.0, 3.0].into_iter()), Some(2.5));
-        assert_eq!(middle(std::iter::empty()), None);
-        let expected = json!({ "min": 1.0, "median": 2.0, "max": 5.0 });
-        assert_eq!(spread([5.0, 1.0, 2.0].into_iter()), expected);
     }
 }

@@ -6,12 +6,14 @@ pub mod chart;
 mod download;
 pub mod machine;
 mod printing;
+pub mod spread;
+pub mod tuning;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use oss_engine::weights::Container;
-use oss_engine::{Activation, Engine, EngineOptions, KvFormat, Speculation};
+use oss_engine::{Activation, Engine, EngineOptions, KvFormat, Speculation, Tune};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -30,13 +32,17 @@ pub struct ModelArgs {
     /// How keys and values are stored
     #[arg(long, value_enum, default_value = "bf16")]
     pub kv: Kv,
-    /// Threads; default: one per physical core
+    /// Threads; default: one per physical core, or what is measured to be clearly faster
     #[arg(long)]
     pub threads: Option<usize>,
     /// Guesses at an answer's next tokens that are verified together: auto, off, or how many (1 to
     /// 15); it never changes tokens
     #[arg(long, value_parser = speculation, default_value = "auto")]
     pub speculation: Speculation,
+    /// Measuring the machine at load: off, on, or a directory where the numbers are kept; it never
+    /// changes tokens
+    #[arg(long, value_parser = tune, default_value = "on")]
+    pub tune: Tune,
     /// The longest sequence in tokens; default: the model's own
     #[arg(long)]
     pub context: Option<usize>,
@@ -114,6 +120,17 @@ impl ModelArgs {
     /// # Errors
     /// When the model cannot be loaded.
     pub fn engine(&self) -> Result<Engine> {
+        self.engine_with(|options| options)
+    }
+
+    /// As [`ModelArgs::engine`], with other options changed.
+    ///
+    /// # Errors
+    /// When the model cannot be loaded, or an option is out of its range.
+    pub fn engine_with(
+        &self,
+        change: impl FnOnce(EngineOptions) -> EngineOptions,
+    ) -> Result<Engine> {
         let container = Arc::new(self.container()?);
         let bar = bar(0, "packing");
         let shown = bar.clone();
@@ -121,6 +138,7 @@ impl ModelArgs {
         let options = EngineOptions {
             threads: self.threads,
             speculation: self.speculation,
+            tune: self.tune.clone(),
             context_len: self.context,
             activation,
             kv_format,
@@ -130,10 +148,19 @@ impl ModelArgs {
             })),
             ..EngineOptions::default()
         };
-        let engine = Engine::from_container(container, options)?;
+        let engine = Engine::from_container(container, change(options))?;
         bar.finish_and_clear();
         Ok(engine)
     }
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the shape of a parser of flags")]
+fn tune(text: &str) -> Result<Tune, String> {
+    Ok(match text {
+        "off" => Tune::Off,
+        "on" => Tune::AtLoad,
+        directory => Tune::Stored(directory.into()),
+    })
 }
 
 fn speculation(text: &str) -> Result<Speculation, String> {
@@ -156,5 +183,18 @@ pub fn bar(bytes: u64, what: &'static str) -> ProgressBar {
         bar.set_style(style.progress_chars("=> "));
     }
     bar.set_message(what);
+    bar
+}
+
+/// A progress bar over so many things, on standard error and only on a terminal.
+#[must_use]
+pub fn counter(count: usize, what: &'static str) -> ProgressBar {
+    let target = ProgressDrawTarget::stderr_with_hz(10);
+    let bar = ProgressBar::with_draw_target(Some(count as u64), target);
+    let template = "[{bar:40}] {pos} of {len} {prefix} {msg}, {eta} left";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar.set_prefix(what);
     bar
 }

@@ -1,7 +1,7 @@
 //! The examples as their users run them: as processes, on the demo model.
 
-use serde_json::Value;
-use std::path::PathBuf;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// An example's program, which `cargo test` has built beside this test.
@@ -77,4 +77,167 @@ fn a_reader_who_has_gone_ends_a_program_quietly() {
     let output = child.wait_with_output().expect("it ends");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.is_empty(), "{}: {said}", output.status);
+}
+
+#[test]
+fn inspect_tells_what_was_measured_and_chosen() {
+    let mut command = program("inspect");
+    command.args(["--tuning", "--threads", "1", "--json"]);
+    let json: Value = serde_json::from_str(&printed(&mut command)).expect("one object");
+    assert_eq!(json["origin"], "on_request");
+    assert_eq!(json["threads"]["value"], 1, "{json}");
+    assert_eq!(json["threads"]["given"], true, "{json}");
+    assert_eq!(json["prefill_chunk"]["given"], false, "{json}");
+    assert!(json["by_threads"][0]["read_gb_per_s"].as_f64() > Some(0.0), "{json}");
+    assert!(json["peak_gproducts_per_s"]["int8"].as_f64() > Some(0.0), "{json}");
+}
+
+/// An empty folder of this test's own.
+fn folder(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("oss-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    folder
+}
+
+fn batch(folder: &Path, more: &[&str]) -> Command {
+    let mut command = program("batch");
+    command.arg(folder.join("prompts.jsonl")).arg("--output").arg(folder.join("answers.jsonl"));
+    command.args(["--threads", "1", "--tune", "off", "--max-tokens", "12", "--temperature", "0"]);
+    command.args(more);
+    command
+}
+
+fn answers(folder: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(folder.join("answers.jsonl")).expect("the answers");
+    assert!(text.ends_with('\n'), "{text}");
+    text.lines().map(|line| serde_json::from_str(line).expect("an object")).collect()
+}
+
+/// Twelve prompts of three kinds: a line of text, a text with a name, a chat.
+fn write_prompts(folder: &Path) {
+    let line = |n: usize| match n % 3 {
+        0 => format!("Once upon a time there were {n} dogs"),
+        1 => json!({"id": format!("story {n}"), "prompt": "One day", "max_tokens": n}).to_string(),
+        _ => {
+            json!({"id": n, "messages": [{"role": "user", "content": format!("What is {n} + 3?")}],
+            "max_tokens": 40})
+            .to_string()
+        }
+    };
+    let lines: Vec<String> = (3..15).map(line).collect();
+    std::fs::write(folder.join("prompts.jsonl"), lines.join("\n\n")).expect("the prompts");
+}
+
+#[test]
+fn batch_answers_in_the_order_of_the_input_and_goes_on_where_it_was_broken_off() {
+    let folder = folder("batch");
+    write_prompts(&folder);
+    assert_eq!(printed(&mut batch(&folder, &[])), "");
+    let whole = answers(&folder);
+    let ids: Vec<&Value> = whole.iter().map(|answer| &answer["id"]).collect();
+    // Lines without a name have their number; every other line is empty.
+    let expected = [json!(1), json!("story 4"), json!(5), json!(7), json!("story 7"), json!(8)];
+    assert_eq!(ids[..6], expected.each_ref()[..], "{ids:?}");
+    assert_eq!(whole[1]["usage"]["completion_tokens"], 4);
+    assert_eq!(
+        (&whole[2]["text"], &whole[2]["finish_reason"]),
+        (&json!("5 + 3 = 8"), &json!("stop"))
+    );
+
+    // Two answers are lost, and one is cut in the middle of its line.
+    let path = folder.join("answers.jsonl");
+    let text = std::fs::read_to_string(&path).expect("the answers");
+    let lines: Vec<&str> = text.lines().collect();
+    let broken = format!("{}\n{}", lines[..9].join("\n"), &lines[9][..lines[9].len() / 2]);
+    std::fs::write(&path, broken).expect("the answers");
+    let output = batch(&folder, &[]).output().expect("the program starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("9 of 12 prompts"), "{said}");
+    let texts = |answers: &[Value]| -> Vec<(Value, Value)> {
+        answers.iter().map(|answer| (answer["id"].clone(), answer["text"].clone())).collect()
+    };
+    assert_eq!(texts(&answers(&folder)), texts(&whole));
+
+    // Nothing is left to do: no model is loaded.
+    let mut again = batch(&folder, &["--model", "nowhere"]);
+    assert_eq!(printed(&mut again), "");
+    std::fs::remove_dir_all(&folder).expect("the folder");
+}
+
+#[test]
+fn batch_writes_answers_as_they_end_and_tells_which_prompts_failed() {
+    let folder = folder("batch-as-finished");
+    write_prompts(&folder);
+    let path = folder.join("prompts.jsonl");
+    let prompts = std::fs::read_to_string(&path).expect("the prompts");
+    // A token that the model does not know.
+    let lines = format!("{prompts}\n{{\"id\": \"bad\", \"prompt_ids\": [999999]}}");
+    std::fs::write(&path, lines).expect("the prompts");
+    let mut command = batch(&folder, &["--as-finished", "--parallel", "3"]);
+    let output = command.output().expect("the program starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("prompt \"bad\": "), "{said}");
+    let mut ids: Vec<String> = answers(&folder).iter().map(|a| a["id"].to_string()).collect();
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), 12, "{ids:?}");
+    std::fs::remove_dir_all(&folder).expect("the folder");
+}
+
+#[test]
+fn batch_refuses_lines_that_are_no_prompts_and_files_that_are_no_answers() {
+    let folder = folder("batch-refuses");
+    let refused = |lines: &str| {
+        std::fs::write(folder.join("prompts.jsonl"), lines).expect("the prompts");
+        let output = batch(&folder, &[]).output().expect("the program starts");
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(refused("\n").contains("got no prompts"));
+    assert!(refused("a\n{\"prompt\": 7}").contains("line 2"));
+    assert!(refused("{\"prompt\": \"a\", \"promt\": 1}").contains("got the field promt"));
+    assert!(refused("{\"id\": 2, \"prompt\": \"a\"}\nb").contains("got the id 2 again"));
+    std::fs::write(folder.join("answers.jsonl"), "a diary\n").expect("a file");
+    assert!(refused("a").contains("answers.jsonl, line 1"));
+    let diary = std::fs::read_to_string(folder.join("answers.jsonl")).expect("a file");
+    assert_eq!(diary, "a diary\n");
+    std::fs::remove_dir_all(&folder).expect("the folder");
+}
+
+#[test]
+fn ten_prompts_are_asked_and_measured() {
+    let folder = folder("ten-prompts");
+    let chart = folder.join("speed.svg");
+    let mut command = program("ten_prompts");
+    command.args(["--threads", "1", "--tune", "off", "--max-tokens", "6", "--runs", "2", "--json"]);
+    let json: Value =
+        serde_json::from_str(&printed(command.arg("--svg").arg(&chart))).expect("one object");
+    let prompts = json["prompts"].as_array().expect("a list");
+    assert_eq!(prompts.len(), 10);
+    for prompt in prompts {
+        let number = |path: &str| prompt.pointer(path).and_then(Value::as_f64).expect("a number");
+        let (min, median, max) =
+            ["min", "median", "max"].map(|which| number(&format!("/tokens_per_s/{which}"))).into();
+        assert!(0.0 < min && min <= median && median <= max, "{prompt}");
+        assert!(number("/first_token_ms_first_run") > 0.0, "{prompt}");
+        assert_eq!(prompt["completion_tokens"], json!([6, 6]), "{prompt}");
+        // The second time the prompt is at hand.
+        assert!(number("/cached_share/1") > 0.8, "{prompt}");
+    }
+    // The last prompt begins as the one before it.
+    assert!(prompts[9]["cached_share"][0].as_f64() > Some(0.8), "{}", prompts[9]);
+    assert!(json["memory"]["weights_bytes"].as_u64() > Some(0), "{json}");
+    assert!(json["hits"]["prompt_tokens_at_hand"].as_f64() > Some(0.4), "{json}");
+    let svg = std::fs::read_to_string(&chart).expect("the chart");
+    assert!(svg.starts_with("<svg") && svg.contains("table to JSON"), "{svg}");
+    std::fs::remove_dir_all(&folder).expect("the folder");
+}
+
+#[test]
+fn ten_prompts_prints_a_table() {
+    let mut command = program("ten_prompts");
+    command.args(["--threads", "1", "--tune", "off", "--max-tokens", "2", "--runs", "1"]);
+    let table = printed(&mut command);
+    assert_eq!(table.lines().filter(|line| line.starts_with("| ")).count(), 11, "{table}");
+    assert!(table.contains("| long, again | ") && table.contains("MB resident"), "{table}");
 }

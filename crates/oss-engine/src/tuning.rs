@@ -25,7 +25,7 @@ pub(crate) use self::choose::Batching;
 pub(crate) use self::probe::Census;
 
 /// What measuring at load may take.
-const AT_LOAD: Duration = Duration::from_millis(180);
+const AT_LOAD: Duration = Duration::from_millis(150);
 /// What measuring may take on request, for each number of threads.
 const ON_REQUEST: Duration = Duration::from_millis(700);
 
@@ -221,7 +221,9 @@ impl<'a> Choosing<'a> {
         if let Some(given) = self.given_threads() {
             return vec![given];
         }
-        let mut counts = vec![self.cores.div_ceil(2), self.cores, self.cpus];
+        // What else runs at load should not leave cores unused for good: fewer threads than cores
+        // are tried on request alone.
+        let mut counts = vec![self.cores, self.cpus];
         if self.all {
             let halves = std::iter::successors(Some(self.cpus), |n| (*n > 1).then_some(n / 2));
             counts.extend(halves);

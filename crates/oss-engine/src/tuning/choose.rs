@@ -115,7 +115,7 @@ impl Choosing<'_> {
     /// faster.
     fn threads(&self, profile: &Profile) -> Choice {
         let seconds = |machine: &ThreadProfile| self.subject.needs.token_s(machine);
-        let Some(usual) = profile.of(self.cores) else {
+        let Some(usual) = profile.of(self.cores).filter(|_| profile.threads.len() > 1) else {
             return chosen(self.cores, "one a physical core that may be used".to_owned());
         };
         let best = profile.threads.iter().min_by(|a, b| seconds(a).total_cmp(&seconds(b)));

@@ -59,7 +59,12 @@ fn what_was_measured_once_is_read_by_the_next_engine() {
     assert_eq!(first.origin, Origin::AtLoad);
     let second = engine_with(options.clone()).tuning();
     assert!(matches!(&second.origin, Origin::Stored(path) if path.exists()), "{second:?}");
-    assert_eq!((values(&second), &second.profile), (values(&first), &first.profile));
+    assert_eq!(values(&second), values(&first));
+    for (a, b) in second.profile.threads.iter().zip(&first.profile.threads) {
+        // JSON keeps all but the last bit.
+        assert!((a.products_per_s / b.products_per_s - 1.0).abs() < 1e-9, "{a:?}, {b:?}");
+        assert_eq!(a.threads, b.threads);
+    }
     for file in std::fs::read_dir(directory.path()).unwrap() {
         std::fs::write(file.unwrap().path(), "{").unwrap();
     }

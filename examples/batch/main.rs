@@ -1,0 +1,126 @@
+//! Answers many prompts out of a file, many at a time, and writes one JSON object a line.
+//!
+//! `cargo run --release --example batch -- prompts.jsonl --output answers.jsonl`
+//!
+//! A line of the input is a prompt, or an object with `prompt`, `prompt_ids` or `messages`. A run
+//! that was broken off is continued by the same command: what the output already has is left out.
+//! docs/json.md tells what is in the lines.
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Parser;
+use oss_engine::{Engine, EngineOptions};
+use oss_examples::{ModelArgs, counter};
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::time::Instant;
+
+mod input;
+mod output;
+
+use input::Job;
+use output::{Order, Output};
+
+/// Answers many prompts out of a file.
+#[derive(Parser)]
+struct Arguments {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// The prompts, one a line
+    input: PathBuf,
+    /// Where the answers go; without it, to standard output, where nothing can be continued
+    #[arg(long)]
+    output: Option<PathBuf>,
+    /// Writes each answer when it is there, not in the order of the input
+    #[arg(long)]
+    as_finished: bool,
+    /// Prompts that are answered at once; default: as many as the engine runs together
+    #[arg(long)]
+    parallel: Option<usize>,
+    /// The most tokens of an answer, where its line does not say
+    #[arg(long, default_value_t = 256)]
+    max_tokens: usize,
+    /// Divides the logits; 0 is greedy. Default: the model's own
+    #[arg(long)]
+    temperature: Option<f32>,
+    /// The seed of the draws, where a line does not say: the same for every prompt and run
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    ensure!(arguments.parallel != Some(0), "--parallel: got 0, expected at least 1");
+    let jobs = input::read(&arguments)?;
+    let order = if arguments.as_finished { Order::AsFinished } else { Order::Input };
+    let (output, done) = match &arguments.output {
+        Some(path) => Output::resume(path, order)?,
+        None => (Output::print(order), Default::default()),
+    };
+    let all = jobs.len();
+    let jobs: Vec<Job> = jobs.into_iter().filter(|job| !done.contains(&job.id)).collect();
+    if jobs.len() < all {
+        eprintln!("{} of {all} prompts are answered already", all - jobs.len());
+    }
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    let engine = arguments
+        .model
+        .engine_with(|options| EngineOptions { max_sequences: arguments.parallel, ..options })?;
+    let parallel = arguments.parallel.unwrap_or(engine.tuning().max_sequences.value);
+    let failed = answer_all(&engine, jobs, parallel, output)?;
+    if failed > 0 {
+        bail!("{failed} prompts got no answer; the same command tries them again");
+    }
+    Ok(())
+}
+
+/// Answers all jobs, so many at once; returns how many failed.
+fn answer_all(
+    engine: &Engine,
+    jobs: Vec<Job>,
+    parallel: usize,
+    mut output: Output,
+) -> Result<usize> {
+    let bar = counter(jobs.len(), "prompts");
+    let (begin, mut tokens, mut failed) = (Instant::now(), 0, 0);
+    let ids: Vec<String> = jobs.iter().map(|job| job.id.clone()).collect();
+    let jobs = Mutex::new(jobs.into_iter().enumerate());
+    let take = || jobs.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let (results, finished) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for _ in 0..parallel.min(ids.len()) {
+            let results = results.clone();
+            let take = &take;
+            scope.spawn(move || {
+                while let Some((index, job)) = take() {
+                    let answer = engine.generate(job.request);
+                    // Nobody listens any more when the output could not be written.
+                    if results.send((index, answer)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(results);
+        for (index, answer) in finished {
+            let line = match answer {
+                Ok(answer) => {
+                    tokens += answer.usage.completion_tokens;
+                    Some(output::line(&ids[index], &answer).to_string())
+                }
+                Err(error) => {
+                    failed += 1;
+                    bar.suspend(|| eprintln!("prompt {}: {error}", ids[index]));
+                    None
+                }
+            };
+            output.put(index, line).context("the output")?;
+            let rate = tokens as f64 / begin.elapsed().as_secs_f64();
+            bar.set_message(format!("{rate:.1} tokens/s"));
+            bar.inc(1);
+        }
+        Ok(failed)
+    })
+    .inspect(|_| bar.finish_and_clear())
+}
