@@ -21,7 +21,6 @@ pub fn contract(tuning: &Tuning) -> Value {
         })
     };
     let peak = |(name, products): &(String, f64)| (name.clone(), json!(products / 1e9));
-    let choice = |Choice { value, given, reason }: &Choice| json!({"value": value, "given": given, "reason": reason});
     json!({
         "origin": origin,
         "path": path,
@@ -33,4 +32,9 @@ pub fn contract(tuning: &Tuning) -> Value {
         "max_rows": choice(&tuning.max_rows),
         "max_sequences": choice(&tuning.max_sequences),
     })
+}
+
+fn choice(choice: &Choice) -> Value {
+    let Choice { value, given, reason } = choice;
+    json!({ "value": value, "given": given, "reason": reason })
 }

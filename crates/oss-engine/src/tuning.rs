@@ -314,19 +314,21 @@ impl fmt::Display for Tuning {
         for (name, choice) in choices {
             writeln!(f, "{name} = {}: {}", choice.value, choice.reason)?;
         }
-        let Observed { answer_step_s, answer_row_s, prompt_row_s, prompt_rows, sequences } =
-            self.observed;
-        if answer_step_s > 0.0 {
-            writeln!(
-                f,
-                "steps so far: {:.2} ms with one answer, {:.2} ms for each other, {:.2} ms a \
-                 prompt token; the next one may have {prompt_rows} prompt tokens beside an answer, and \
-                 {sequences} sequences may run",
-                answer_step_s * 1e3,
-                answer_row_s * 1e3,
-                prompt_row_s * 1e3
-            )?;
+        self.observed.fmt(f)
+    }
+}
+
+impl fmt::Display for Observed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.answer_step_s == 0.0 {
+            return Ok(());
         }
-        Ok(())
+        let [step, row, prompt] =
+            [self.answer_step_s, self.answer_row_s, self.prompt_row_s].map(|seconds| seconds * 1e3);
+        write!(f, "steps so far: {step:.2} ms with one answer, {row:.2} ms for each other, ")?;
+        writeln!(f, "{prompt:.2} ms a prompt token")?;
+        let Self { prompt_rows, sequences, .. } = self;
+        write!(f, "the next one may have {prompt_rows} prompt tokens beside an answer, ")?;
+        writeln!(f, "and {sequences} sequences may run")
     }
 }
