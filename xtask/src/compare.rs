@@ -1,8 +1,8 @@
 //! Measures this engine and llama.cpp in turn, on the same file, and prints both beside each other.
 //!
 //! One process runs at a time. For each row llama.cpp first shows which of its settings suits it
-//! best; then the two take turns, so that a drifting machine treats both alike. After llama.cpp,
-//! whose copies of the weights push files out of memory, our file is read through again.
+//! best; then the two take turns, so that a drifting machine treats both alike. What one keeps in
+//! memory may push the other's file out of it, so each one's file is read through before it runs.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -118,6 +118,7 @@ fn compare(row: &'static Row, options: &Options, ours: &Ours, theirs: &Theirs) -
     ensure!(options.pairs > 0, "--pairs is at least 1");
     let mut tried = Vec::new();
     for variant in Variant::all(!options.no_repack) {
+        warm(theirs.model)?;
         let found = theirs.measure(row, variant)?;
         eprintln!("  llama.cpp, {variant}: {}", row.shown(found.value));
         tried.push((variant, found.value));
@@ -128,6 +129,7 @@ fn compare(row: &'static Row, options: &Options, ours: &Ours, theirs: &Theirs) -
     for pair in 1..=options.pairs {
         warm(ours.model)?;
         let own = ours.measure(row)?;
+        warm(theirs.model)?;
         let other = theirs.measure(row, variant)?;
         let (a, b) = (row.shown(own.value), row.shown(other.value));
         eprintln!("  pair {pair}: {a} beside {b}");
