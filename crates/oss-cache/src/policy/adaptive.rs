@@ -1,0 +1,185 @@
+//! Age against uses, balanced by what is missed.
+//!
+//! The key goes first whose age, divided by a power of its uses, is greatest; age is how long it
+//! has not been used. With power 0 this is the least recently used; the greater the power, the more
+//! the number of uses counts. So far it is hyperbolic caching (Blankstein, Sen, Freedman:
+//! Hyperbolic caching, USENIX ATC 2017) with a power.
+//!
+//! The power follows the trace. The contents lately evicted are remembered with their uses. When
+//! one comes again that had more uses than they have on average, uses tell what will be needed: the
+//! power grows; when it had fewer, it shrinks.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::Policy;
+use super::list::{Links, List, NONE, Table};
+
+/// Uses are counted up to this; there is one list for each number.
+const MOST_USES: usize = 7;
+/// Keys looked at in each list before all are.
+const GLANCE: usize = 32;
+/// The power at first, and at most.
+const FIRST_POWER: f64 = 0.5;
+const MOST_POWER: f64 = 2.0;
+/// How far the power moves in all when every content that was evicted comes again, with one unit
+/// more (of the logarithm of its uses) than on average.
+const PACE: f64 = 10.0;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    content: u64,
+    uses: u8,
+    /// When it was used last.
+    used: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Adaptive {
+    links: Links,
+    /// By number of uses, the key longest unused first.
+    lists: [List; MOST_USES + 1],
+    entries: Table<Entry>,
+    clock: u64,
+    power: f64,
+    /// By number of uses: what an age is multiplied by.
+    weights: [f64; MOST_USES + 1],
+    evicted: Evicted,
+}
+
+impl Default for Adaptive {
+    fn default() -> Adaptive {
+        let mut policy = Adaptive {
+            links: Links::default(),
+            lists: Default::default(),
+            entries: Table::default(),
+            clock: 0,
+            power: FIRST_POWER,
+            weights: [1.0; MOST_USES + 1],
+            evicted: Evicted::default(),
+        };
+        policy.set_power(FIRST_POWER);
+        policy
+    }
+}
+
+/// The logarithm of one more than the uses.
+fn logarithm(uses: u8) -> f64 {
+    (f64::from(uses) + 1.0).ln()
+}
+
+/// Contents lately evicted, oldest first.
+#[derive(Debug, Default)]
+struct Evicted {
+    queue: VecDeque<(u64, u64)>,
+    /// Per content its uses, and the number of its latest eviction.
+    latest: HashMap<u64, (u8, u64)>,
+    /// Of the uses in `latest`.
+    logarithms: f64,
+    count: u64,
+}
+
+impl Evicted {
+    fn remember(&mut self, content: u64, uses: u8, most: usize) {
+        self.take(content);
+        self.count += 1;
+        self.queue.push_back((content, self.count));
+        self.latest.insert(content, (uses, self.count));
+        self.logarithms += logarithm(uses);
+        while self.queue.len() > most {
+            let Some((oldest, number)) = self.queue.pop_front() else { break };
+            if self.latest.get(&oldest).is_some_and(|(_, latest)| *latest == number) {
+                self.take(oldest);
+            }
+        }
+    }
+
+    fn take(&mut self, content: u64) -> Option<u8> {
+        let (uses, _) = self.latest.remove(&content)?;
+        self.logarithms -= logarithm(uses);
+        Some(uses)
+    }
+
+    /// The mean logarithm of the uses.
+    fn mean(&self) -> f64 {
+        self.logarithms / self.latest.len().max(1) as f64
+    }
+}
+
+impl Adaptive {
+    fn set_power(&mut self, power: f64) {
+        self.power = power.clamp(0.0, MOST_POWER);
+        for (uses, weight) in self.weights.iter_mut().enumerate() {
+            *weight = (-self.power * logarithm(uses as u8)).exp();
+        }
+    }
+
+    /// Makes a key the youngest of those with so many uses.
+    fn refresh(&mut self, key: u32, more_uses: u8) {
+        self.clock += 1;
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        self.links.unlink(&mut self.lists[usize::from(entry.uses)], key);
+        entry.uses = (entry.uses + more_uses).min(MOST_USES as u8);
+        entry.used = self.clock;
+        self.links.push_back(&mut self.lists[usize::from(entry.uses)], key);
+    }
+
+    /// The evictable key with the greatest weighed age, looking at no more than `most` of a list.
+    fn oldest(&mut self, most: usize, evictable: &mut dyn FnMut(u32) -> bool) -> Option<u32> {
+        let mut best: Option<(f64, u32)> = None;
+        for (list, weight) in self.lists.iter().zip(self.weights) {
+            let known = |key: u32| (key != NONE).then_some(key);
+            let keys = std::iter::successors(known(list.front), |&key| known(self.links.next(key)));
+            let Some(key) = keys.take(most).find(|&key| evictable(key)) else { continue };
+            let used = self.entries.get_mut(key).expect("it is in a list").used;
+            let age = (self.clock - used) as f64 * weight;
+            if best.is_none_or(|(oldest, _)| age > oldest) {
+                best = Some((age, key));
+            }
+        }
+        best.map(|(_, key)| key)
+    }
+}
+
+impl Policy for Adaptive {
+    fn insert(&mut self, key: u32, content: u64) {
+        self.clock += 1;
+        let mean = self.evicted.mean();
+        let uses = match self.evicted.take(content) {
+            Some(uses) => {
+                let step = PACE / self.entries.len.max(16) as f64;
+                self.set_power(self.power + step * (logarithm(uses) - mean));
+                (uses + 1).min(MOST_USES as u8)
+            }
+            None => 0,
+        };
+        self.entries.insert(key, Entry { content, uses, used: self.clock });
+        self.links.push_back(&mut self.lists[usize::from(uses)], key);
+    }
+
+    fn touch(&mut self, key: u32) {
+        self.refresh(key, 1);
+    }
+
+    fn renew(&mut self, key: u32) {
+        self.refresh(key, 0);
+    }
+
+    fn remove(&mut self, key: u32) {
+        if let Some(entry) = self.entries.take(key) {
+            self.links.unlink(&mut self.lists[usize::from(entry.uses)], key);
+        }
+    }
+
+    fn victim(&mut self, evictable: &mut dyn FnMut(u32) -> bool) -> Option<u32> {
+        let key = self.oldest(GLANCE, evictable).or_else(|| self.oldest(usize::MAX, evictable))?;
+        let most = self.entries.len.max(16);
+        let Entry { content, uses, .. } = *self.entries.get_mut(key).expect("it is in a list");
+        self.remove(key);
+        self.evicted.remember(content, uses, most);
+        Some(key)
+    }
+
+    fn len(&self) -> usize {
+        self.entries.len
+    }
+}
