@@ -112,6 +112,8 @@ pub(crate) struct Scheduler {
     plan: Plan,
     repeats: Repeats,
     relief: Relief,
+    /// Bytes that pages on their way between the tiers may take.
+    queue_bytes: usize,
 }
 
 impl Scheduler {
@@ -121,12 +123,13 @@ impl Scheduler {
         Self {
             state: State::new(&model.config, batching.max_rows, team.threads()),
             pace: Pace::new(options.max_step),
-            model,
             team,
             cache,
             cache_options,
             repeats: Repeats::new(if options.reuse_prefixes { options.repeat_bytes } else { 0 }),
             relief: Relief::new(options.system_root.clone()),
+            queue_bytes: tiers::queue_bytes(&model, &options),
+            model,
             tuner,
             batching,
             options,
@@ -317,7 +320,7 @@ impl Scheduler {
             cache_limit: self.cache_options.capacity_bytes,
             cache: self.cache.bytes_resident(),
             warm: self.cache.warm_bytes(),
-            queues: tiers::queue_bytes(&self.model, &self.options),
+            queues: self.queue_bytes,
             repeats: self.repeats.bytes(),
             scratch: self.state.bytes(),
         };

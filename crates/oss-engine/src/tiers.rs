@@ -18,7 +18,8 @@ const QUEUE_BYTES: usize = 16 << 20;
 /// options never see it. It is no more than a cache: it may be deleted whenever no engine uses it.
 /// One engine at a time uses a file; a second one of the same kind gets an error when it is loaded.
 /// Should the file not take what is written (as on a full disk), the engine goes on without, and
-/// [`crate::Metrics`] count what failed. What is damaged is never used.
+/// [`crate::Metrics`] count what failed. What is damaged is never used. The last handle of an
+/// engine that goes waits until everything worth keeping has been written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ColdTier {
     /// The folder; made if there is none.

@@ -9,7 +9,7 @@
 //! `OSS_ENGINE_TOGETHER_STEPS` sets how many operations there are.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use oss_engine::{
     ColdTier, Engine, EngineOptions, Event, Fault, Finish, Request, Session, Speculation, Stream,
@@ -81,6 +81,7 @@ impl Expected {
             speculation: Speculation::Off,
             cache_bytes: Some(32 << 20),
             tune: Tune::Off,
+            system_root: calm(),
             ..EngineOptions::default()
         };
         let engine = Engine::from_bytes_with(model, options).unwrap();
@@ -92,6 +93,11 @@ impl Expected {
         let answer = || engine.generate(kind.request(MOST)).unwrap().tokens;
         self.answers.entry(index).or_insert_with(answer)
     }
+}
+
+/// A system that says nothing about its memory.
+fn calm() -> PathBuf {
+    PathBuf::from("/no/such/folder")
 }
 
 fn random_options(seeded: &mut Seeded, directory: &Path, tight: usize) -> EngineOptions {
@@ -110,6 +116,7 @@ fn random_options(seeded: &mut Seeded, directory: &Path, tight: usize) -> Engine
         max_sequences: Some([1, 3, 16][seeded.below(3)]),
         stream_events: [1, 8, 256][seeded.below(3)],
         tune: Tune::Off,
+        system_root: calm(),
         ..EngineOptions::default()
     }
 }

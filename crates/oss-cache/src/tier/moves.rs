@@ -115,9 +115,11 @@ impl KvCache {
         let mut blocks: Vec<NodeId> = self.tree.ids().collect();
         blocks.sort_unstable_by_key(|&block| self.tree.depth(block));
         for block in blocks {
-            while self.tiers.cold.as_mut().is_some_and(|cold| !cold.has_room_in_queue()) {
-                self.note_one_written(true);
-            }
+            // Without a thread that writes, nothing is waited for, and nothing is written.
+            let is_full = |cache: &KvCache| {
+                cache.tiers.cold.as_ref().is_some_and(|cold| !cold.has_room_in_queue())
+            };
+            while is_full(self) && self.note_one_written(true) {}
             if self.tree.node(block).live {
                 self.write_through(block);
             }
