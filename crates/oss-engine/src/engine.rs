@@ -252,7 +252,8 @@ impl Engine {
 
     /// Measures the machine at length (about a second for each number of threads), chooses anew
     /// what the options left open, and keeps the numbers where [`Tune::Stored`](crate::Tune) says.
-    /// Answers pause meanwhile and then go on as if nothing had happened.
+    /// Answers pause meanwhile and then go on as if nothing had happened. Measuring takes 64 MiB,
+    /// whatever the budget.
     ///
     /// # Errors
     /// When the system refuses threads or memory, or the numbers cannot be stored: then nothing

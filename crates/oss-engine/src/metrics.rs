@@ -173,7 +173,7 @@ pub struct Metrics {
     pub inter_token: Histogram,
     /// Seconds of a step.
     pub step_time: Histogram,
-    /// Seconds of a step that the scheduler took, forward pass and head left out.
+    /// Seconds of a step that went to neither forward pass nor head: planning, draws, text, events.
     pub overhead: Histogram,
     /// Rows of a step.
     pub step_rows: Histogram,

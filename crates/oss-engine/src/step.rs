@@ -148,14 +148,15 @@ impl Scheduler {
         self.report();
         let mut idle = true;
         while self.receive(idle) {
+            let begin = Instant::now();
+            self.report();
             self.sweep();
             self.relieve();
             self.admit();
             self.make_plan();
             idle = self.plan.is_empty();
             if !idle {
-                self.step();
-                self.report();
+                self.step(begin);
             } else if self.cache.wait_for_fetched() {
                 // What came may be what a request waits for.
                 idle = false;

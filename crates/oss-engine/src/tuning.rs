@@ -25,7 +25,7 @@ pub(crate) use self::choose::Batching;
 pub(crate) use self::probe::Census;
 
 /// What measuring at load may take.
-const AT_LOAD: Duration = Duration::from_millis(150);
+const AT_LOAD: Duration = Duration::from_millis(120);
 /// What measuring may take on request, for each number of threads.
 const ON_REQUEST: Duration = Duration::from_millis(700);
 
@@ -58,8 +58,8 @@ pub struct Profile {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Origin {
-    /// Nothing was measured: measuring is off, all choices were given, or the model has no matrix
-    /// that could stand for the others.
+    /// Nothing was measured: measuring is off, all choices were given, the budget of memory has no
+    /// room for it, or the model has no matrix that could stand for the others.
     Unmeasured,
     /// Measured while the engine was loaded.
     AtLoad,
@@ -210,10 +210,11 @@ impl<'a> Choosing<'a> {
     }
 
     fn wants_measuring(&self) -> bool {
-        let EngineOptions { tune, prefill_chunk, max_sequences, .. } = self.options;
+        let EngineOptions { tune, prefill_chunk, max_sequences, max_memory, .. } = self.options;
+        let taken = self.subject.needs.all_bytes as usize + probe::MEMORY;
         let open =
             self.given_threads().is_none() || prefill_chunk.is_none() || max_sequences.is_none();
-        open && *tune != Tune::Off
+        open && *tune != Tune::Off && max_memory.is_none_or(|most| most >= taken)
     }
 
     /// The numbers of threads to be measured, ascending.

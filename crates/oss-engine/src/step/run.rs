@@ -30,12 +30,11 @@ struct Wanted {
 }
 
 impl Scheduler {
-    /// Runs the plan.
-    pub(crate) fn step(&mut self) {
+    /// Runs the plan; making it began at `begin`.
+    pub(crate) fn step(&mut self, begin: Instant) {
         let (rows, prompt_rows) = (self.plan.rows.len(), self.plan.prompt_rows());
         let span = tracing::debug_span!("step", rows, prompt_rows);
         let _entered = span.enter();
-        let begin = Instant::now();
         let drawn_before = self.recorder.lock().completion_tokens;
         let mut kernels = Duration::ZERO;
         let mut computed = self.forward(&mut kernels);

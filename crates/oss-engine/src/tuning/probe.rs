@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::tuning::ThreadProfile;
 
 /// Bytes that are read again and again: more than caches hold for long.
-const MEMORY: usize = 64 << 20;
+pub(crate) const MEMORY: usize = 64 << 20;
 /// Bytes that a worker reads at a time.
 const PIECE: usize = 1 << 20;
 /// Input rows of a product, as a chunk of a prompt has them.

@@ -72,6 +72,14 @@ fn what_was_measured_once_is_read_by_the_next_engine() {
 }
 
 #[test]
+fn nothing_is_measured_where_the_budget_has_no_room_for_it() {
+    let max_memory = Some(60 << 20);
+    let engine = engine_with(EngineOptions { max_memory, cache_bytes: None, ..open() });
+    assert_eq!(engine.tuning().origin, Origin::Unmeasured);
+    assert!(engine.tuning().to_string().contains("nothing was measured"));
+}
+
+#[test]
 fn given_options_are_kept_and_need_no_measuring() {
     let given = EngineOptions {
         threads: Some(1),
