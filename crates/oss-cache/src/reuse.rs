@@ -65,6 +65,9 @@ impl KvCache {
         self.tree.node_mut(found.block).pins += 1;
         let len = self.take_over(id, &path, found.len.min(at_most));
         self.stand(id, &path, len);
+        // Where one has gone on, others will.
+        let last = self.layout.pages_for(len);
+        self.keep_window(len, path[..last].last().copied().unwrap_or(ROOT));
         self.tree.node_mut(found.block).pins -= 1;
         self.prune(found.block);
         self.stats.reused_tokens += len as u64;
@@ -107,7 +110,15 @@ impl KvCache {
         if !sequence.tracked || sequence.len == 0 {
             return;
         }
-        let (len, block) = (sequence.len, sequence.block);
+        self.keep_window(sequence.len, sequence.block);
+        if !self.sequences.get(id).pending.is_empty() {
+            self.insert_tail(id);
+        }
+    }
+
+    /// Lets the window pages that position `len` needs be thinned last, up to `block`; the file
+    /// gets them too.
+    fn keep_window(&mut self, len: usize, block: NodeId) {
         let windows = self.layout.groups.iter().filter(|group| group.window.is_some());
         let needed = windows.map(|group| group.first_page_needed(len, self.layout.page_tokens));
         if let Some(first) = needed.min() {
@@ -118,9 +129,6 @@ impl KvCache {
                 self.write_through(at);
                 at = self.tree.node(at).parent;
             }
-        }
-        if !self.sequences.get(id).pending.is_empty() {
-            self.insert_tail(id);
         }
     }
 

@@ -93,6 +93,23 @@ fn a_new_process_finds_what_the_last_one_computed() {
 }
 
 #[test]
+fn a_new_process_goes_on_where_sequences_have_parted() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = options(400, 0, Some(cold(&directory.path().join("cold"), 400)));
+    let ending = |kind: u32| {
+        let mut shared = tokens(9, 101);
+        shared.extend(tokens(kind, 60));
+        shared
+    };
+    let mut cache = open(&options);
+    assert_eq!(visit(&mut cache, &ending(0)), 0);
+    assert_eq!(visit(&mut cache, &ending(1)), 101);
+    cache.persist().unwrap();
+    drop(cache);
+    assert_eq!(visit(&mut open(&options), &ending(2)), 101);
+}
+
+#[test]
 fn prefetched_pages_are_resident_when_the_sequence_comes() {
     let directory = tempfile::tempdir().unwrap();
     let options = options(200, 0, Some(cold(&directory.path().join("cold"), 400)));
