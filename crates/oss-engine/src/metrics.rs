@@ -173,7 +173,10 @@ pub struct Metrics {
     pub inter_token: Histogram,
     /// Seconds of a step.
     pub step_time: Histogram,
-    /// Seconds of a step that went to neither forward pass nor head: planning, draws, text, events.
+    /// Seconds that draws took, all together.
+    pub draw_seconds: f64,
+    /// Seconds of a step that went to neither forward pass, head nor draws: books, plan, text,
+    /// events.
     pub overhead: Histogram,
     /// Rows of a step.
     pub step_rows: Histogram,
@@ -245,6 +248,7 @@ impl Recorder {
             first_token: seconds(),
             inter_token: seconds(),
             step_time: seconds(),
+            draw_seconds: 0.0,
             overhead: Histogram::new(1e-6),
             step_rows: Histogram::new(1.0),
             pages: Vec::new(),

@@ -23,6 +23,8 @@ pub(crate) struct Link {
 struct Queue {
     events: VecDeque<Event>,
     waker: Option<Waker>,
+    /// Threads that wait for an event: to wake nobody costs a call of the system too.
+    waiting: usize,
     /// The sequence waits for room.
     paused: bool,
     /// The end has been taken, or nothing will come.
@@ -73,12 +75,14 @@ impl Producer {
             return;
         }
         self.ended |= matches!(events.last(), Some(Event::End(_)));
-        let waker = {
+        let (waker, waiting) = {
             let mut queue = self.link.lock();
             queue.events.extend(events.drain(..));
-            queue.waker.take()
+            (queue.waker.take(), queue.waiting)
         };
-        self.link.ready.notify_one();
+        if waiting > 0 {
+            self.link.ready.notify_all();
+        }
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -152,8 +156,10 @@ impl Stream {
             if queue.over || left.is_zero() {
                 return None;
             }
+            queue.waiting += 1;
             let waited = self.link.ready.wait_timeout(queue, left);
             queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+            queue.waiting -= 1;
         }
     }
 
@@ -206,7 +212,9 @@ impl Iterator for Stream {
             if queue.over {
                 return None;
             }
+            queue.waiting += 1;
             queue = self.link.ready.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue.waiting -= 1;
         }
     }
 }

@@ -35,7 +35,10 @@ impl Scheduler {
         let (rows, prompt_rows) = (self.plan.rows.len(), self.plan.prompt_rows());
         let span = tracing::debug_span!("step", rows, prompt_rows);
         let _entered = span.enter();
-        let drawn_before = self.recorder.lock().completion_tokens;
+        let (drawn_before, drawing_before) = {
+            let metrics = self.recorder.lock();
+            (metrics.completion_tokens, metrics.draw_seconds)
+        };
         let mut kernels = Duration::ZERO;
         let mut computed = self.forward(&mut kernels);
         if computed.as_ref().is_err_and(is_refusal) {
@@ -56,7 +59,8 @@ impl Scheduler {
         self.show_pace();
         let mut metrics = self.recorder.lock();
         metrics.step_time.record(took.as_secs_f64());
-        metrics.overhead.record((took - kernels).as_secs_f64());
+        let drawing = metrics.draw_seconds - drawing_before;
+        metrics.overhead.record(((took - kernels).as_secs_f64() - drawing).max(0.0));
         metrics.step_rows.record(rows as f64);
         metrics.prompt_tokens += prompt_rows as u64;
         metrics.running = self.running.len();
@@ -199,7 +203,9 @@ pub(crate) fn finish_row(
         Some(constraint) => constraint.mask()?,
         None => None,
     };
+    let begin = Instant::now();
     let draw = task.sampler.draw(isa, logits, task.tokens.len() as u64, mask)?;
+    recorder.lock().draw_seconds += begin.elapsed().as_secs_f64();
     let token = Token { id: draw.token, logprob: draw.logprob, top: draw.top.to_vec() };
     Ok(task.take(token, recorder))
 }
