@@ -72,6 +72,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         gen_tokens: options.gen_tokens,
     };
     let theirs = Theirs { llama: &llama, model, threads, gen_tokens: options.gen_tokens };
+    let load = load_average();
+    if load.is_some_and(|load| load > 0.5) {
+        eprintln!("warning: the load is {load:?}: other programs slow both sides, unequally");
+    }
     let mut lines = Vec::new();
     for row in chosen(&options.rows)? {
         eprintln!("{}: {}", row.name, row.what);
@@ -83,6 +87,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         "packed": options.packed,
         "llama_cpp": PACKAGE,
         "threads": threads,
+        "load_average_before": load,
         "rows": lines.iter().map(Line::json).collect::<Vec<_>>(),
     });
     println!("{found:#}");
@@ -90,6 +95,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         Some(name) => record::write(&format!("compare-{name}"), found),
         None => Ok(()),
     }
+}
+
+/// How many threads have wanted to run in the last minute, where the system tells.
+fn load_average() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/loadavg").ok()?;
+    text.split_whitespace().next()?.parse().ok()
 }
 
 fn chosen(names: &[String]) -> Result<Vec<&'static Row>> {
