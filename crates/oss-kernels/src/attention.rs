@@ -1,4 +1,5 @@
-//! Attention of one token over paged keys and values, all query heads of a key/value head at once.
+//! Attention over paged keys and values: a few neighbouring tokens, and all query heads of a
+//! key/value head, at once, so that what is read of a page serves them all.
 //!
 //! Positions are visited in tiles of [`TILE`] with the online softmax (Milakov and Gimelshein,
 //! 2018; Dao et al., 2022), tiles form splits of [`SPLIT`], and splits are combined in ascending
@@ -15,6 +16,8 @@ pub const PAGE: usize = 16;
 pub const TILE: usize = 64;
 /// Positions whose tiles are summed before they join the rest.
 pub const SPLIT: usize = 1024;
+/// Tokens that a call should bring together.
+pub const QUERIES: usize = 8;
 
 /// What is the same for every token of a layer.
 #[derive(Clone, Copy, Debug)]
@@ -28,10 +31,10 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Numbers of scratch that [`attend`] needs for `n_heads` query heads.
+    /// Numbers of scratch that [`attend`] needs for `n_heads` query heads of all tokens together.
     #[must_use]
     pub const fn scratch_len(&self, n_heads: usize) -> usize {
-        n_heads * (TILE + 2 * self.padded_head_dim() + 4)
+        n_heads * (TILE + self.head_dim + 2 * self.padded_head_dim() + 4)
     }
 
     const fn padded_head_dim(&self) -> usize {
@@ -52,48 +55,51 @@ pub struct Query<'a> {
     pub end: usize,
 }
 
-/// Writes the attention of `query` over positions `start..end` to `out` (`[n_heads, head_dim]`).
-/// `slot(page)` gives the bytes of a page for this layer and key/value head.
+/// The attention of some tokens of one sequence. `slot(page)` gives the bytes of a page for this
+/// layer and key/value head; `give(t, heads)` gets the result of the t-th query, `[n_heads,
+/// head_dim]`. What a token gets does not depend on which others are in the call.
 ///
 /// # Panics
-/// When no position is visible or lengths do not fit.
+/// When a query sees no position, queries differ in their heads, or lengths do not fit.
 pub fn attend<'a>(
     isa: Isa,
     shape: Shape,
-    query: Query<'_>,
+    queries: &[Query<'_>],
     slot: impl Fn(usize) -> &'a [u8],
     scratch: &mut [f32],
-    out: &mut [f32],
+    give: impl FnMut(usize, &[f32]),
 ) {
-    let n_heads = query.heads.len() / shape.head_dim;
-    assert!(query.start < query.end, "positions {}..{}", query.start, query.end);
-    assert_eq!(query.heads.len(), n_heads * shape.head_dim, "query");
-    assert_eq!(out.len(), query.heads.len(), "output");
-    assert!(query.sinks.is_none_or(|sinks| sinks.len() == n_heads), "one sink per head");
-    let scratch = &mut scratch[..shape.scratch_len(n_heads)];
-    shape.format.visit(Call { isa, shape, query, slot, scratch, out });
+    let Some(first) = queries.first() else { return };
+    let n_heads = first.heads.len() / shape.head_dim;
+    for query in queries {
+        assert!(query.start < query.end, "positions {}..{}", query.start, query.end);
+        assert_eq!(query.heads.len(), n_heads * shape.head_dim, "query");
+        assert!(query.sinks.is_none_or(|sinks| sinks.len() == n_heads), "one sink per head");
+    }
+    let scratch = &mut scratch[..shape.scratch_len(queries.len() * n_heads)];
+    shape.format.visit(Call { isa, shape, queries, slot, scratch, give });
 }
 
-struct Call<'b, F> {
+struct Call<'b, F, G> {
     isa: Isa,
     shape: Shape,
-    query: Query<'b>,
+    queries: &'b [Query<'b>],
     slot: F,
     scratch: &'b mut [f32],
-    out: &'b mut [f32],
+    give: G,
 }
 
-impl<'a, F: Fn(usize) -> &'a [u8]> KvVisitor for Call<'_, F> {
+impl<'a, F: Fn(usize) -> &'a [u8], G: FnMut(usize, &[f32])> KvVisitor for Call<'_, F, G> {
     type Output = ();
 
     fn visit<C: KvCodec>(self) {
         let isa = self.isa;
-        isa.run(Attend::<C, F> { call: self, codec: PhantomData });
+        isa.run(Attend::<C, F, G> { call: self, codec: PhantomData });
     }
 }
 
-struct Attend<'b, C, F> {
-    call: Call<'b, F>,
+struct Attend<'b, C, F, G> {
+    call: Call<'b, F, G>,
     codec: PhantomData<C>,
 }
 
@@ -112,12 +118,11 @@ impl Running<'_> {
         self.values.fill(0.0);
     }
 
-    /// Takes another running softmax in.
+    /// Takes the running softmax of some heads of another in.
     #[inline(always)]
-    fn join<S: Simd>(&mut self, s: S, other: &Running<'_>) {
-        let n_heads = self.max.len();
-        let dim = self.values.len() / n_heads;
-        for h in 0..n_heads {
+    fn join<S: Simd>(&mut self, s: S, other: &Running<'_>, heads: Range<usize>) {
+        let dim = self.values.len() / self.max.len();
+        for h in heads {
             let max = self.max[h].max(other.max[h]);
             let ours = exp_of(s, self.max[h] - max);
             let theirs = exp_of(s, other.max[h] - max);
@@ -140,81 +145,132 @@ fn exp_of<S: Simd>(s: S, x: f32) -> f32 {
     all[0]
 }
 
-impl<'a, C: KvCodec, F: Fn(usize) -> &'a [u8]> Kernel for Attend<'_, C, F> {
+impl<'a, C, F, G> Kernel for Attend<'_, C, F, G>
+where
+    C: KvCodec,
+    F: Fn(usize) -> &'a [u8],
+    G: FnMut(usize, &[f32]),
+{
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Call { shape, query, slot, scratch, out, .. } = self.call;
+        let Call { shape, queries, slot, scratch, mut give, .. } = self.call;
         let (dim, padded) = (shape.head_dim, shape.padded_head_dim());
-        let n_heads = query.heads.len() / dim;
-        let (scores, rest) = scratch.split_at_mut(n_heads * TILE);
-        let (max, rest) = rest.split_at_mut(n_heads);
-        let (sum, rest) = rest.split_at_mut(n_heads);
-        let (values, rest) = rest.split_at_mut(n_heads * padded);
+        let n_heads = queries[0].heads.len() / dim;
+        // From here on "heads" are those of all queries, one query after the other.
+        let all = queries.len() * n_heads;
+        let (heads, rest) = scratch.split_at_mut(all * dim);
+        for (to, query) in heads.chunks_exact_mut(n_heads * dim).zip(queries) {
+            to.copy_from_slice(query.heads);
+        }
+        let (scores, rest) = rest.split_at_mut(all * TILE);
+        let (max, rest) = rest.split_at_mut(all);
+        let (sum, rest) = rest.split_at_mut(all);
+        let (values, rest) = rest.split_at_mut(all * padded);
         let mut split = Running { max, sum, values };
-        let (max, rest) = rest.split_at_mut(n_heads);
-        let (sum, values) = rest.split_at_mut(n_heads);
+        let (max, rest) = rest.split_at_mut(all);
+        let (sum, values) = rest.split_at_mut(all);
         let mut total = Running { max, sum, values };
         total.clear();
 
-        let mut start = query.start;
-        while start < query.end {
-            let end = ((start / SPLIT + 1) * SPLIT).min(query.end);
+        let last = queries.iter().map(|query| query.end).fold(0, usize::max);
+        let mut start = queries.iter().map(|query| query.start).fold(last, usize::min);
+        while start < last {
+            let end = ((start / SPLIT + 1) * SPLIT).min(last);
             split.clear();
             let mut from = start;
             while from < end {
                 let to = ((from / TILE + 1) * TILE).min(end);
-                let tile = Tile::new(shape, from..to, &slot);
-                tile.add::<S, C>(s, query.heads, scores, &mut split);
+                let first = from / TILE * TILE;
+                let mut slots: [&[u8]; TILE / PAGE] = [&[]; TILE / PAGE];
+                for page in from / PAGE..to.div_ceil(PAGE) {
+                    slots[page - first / PAGE] = slot(page);
+                }
+                let tile = Tile { shape, first, queries, n_heads, slots };
+                tile.add::<S, C>(s, heads, scores, &mut split);
                 from = to;
             }
-            total.join(s, &split);
+            for (t, query) in queries.iter().enumerate() {
+                if query.start < end && start < query.end {
+                    total.join(s, &split, t * n_heads..(t + 1) * n_heads);
+                }
+            }
             start = end;
         }
-        for h in 0..n_heads {
-            let sink = query.sinks.map_or(f32::NEG_INFINITY, |sinks| sinks[h]);
-            let max = total.max[h].max(sink);
-            let factor = exp_of(s, total.max[h] - max);
-            let sum = total.sum[h] * factor + exp_of(s, sink - max);
-            let factor = s.splat(factor / sum);
-            let values = &total.values[h * padded..(h + 1) * padded];
-            let out = &mut out[h * dim..(h + 1) * dim];
-            for (value, out) in values.as_chunks::<16>().0.iter().zip(out.chunks_mut(16)) {
-                s.store_partial(s.mul(s.load(value), factor), out);
+        for (t, query) in queries.iter().enumerate() {
+            let out = &mut heads[..n_heads * dim];
+            for (h, out) in out.chunks_exact_mut(dim).enumerate() {
+                let at = t * n_heads + h;
+                let sink = query.sinks.map_or(f32::NEG_INFINITY, |sinks| sinks[h]);
+                let max = total.max[at].max(sink);
+                let factor = exp_of(s, total.max[at] - max);
+                let sum = total.sum[at] * factor + exp_of(s, sink - max);
+                let factor = s.splat(factor / sum);
+                let values = &total.values[at * padded..(at + 1) * padded];
+                for (value, out) in values.as_chunks::<16>().0.iter().zip(out.chunks_mut(16)) {
+                    s.store_partial(s.mul(s.load(value), factor), out);
+                }
             }
+            give(t, out);
         }
     }
 }
 
-/// The positions of one tile that a query sees.
-struct Tile<F> {
+/// One tile of positions, and the queries that meet it.
+struct Tile<'a, 'q> {
     shape: Shape,
-    /// The page in which the tile begins.
-    first_page: usize,
-    /// Visible positions, counted from the tile's beginning.
-    visible: Range<usize>,
-    slot: F,
+    /// The tile's first position.
+    first: usize,
+    queries: &'q [Query<'q>],
+    n_heads: usize,
+    /// The bytes of its pages, as far as any query sees them.
+    slots: [&'a [u8]; TILE / PAGE],
 }
 
-impl<'a, F: Fn(usize) -> &'a [u8]> Tile<F> {
+/// What each of H heads sees of a tile, as positions counted from the tile's beginning.
+#[derive(Clone, Copy)]
+struct Visible<const H: usize> {
+    begin: [usize; H],
+    end: [usize; H],
+}
+
+impl<const H: usize> Visible<H> {
+    /// What at least one head sees.
     #[inline(always)]
-    fn new(shape: Shape, range: Range<usize>, slot: F) -> Self {
-        let first_page = range.start / TILE * (TILE / PAGE);
-        let visible = range.start - first_page * PAGE..range.end - first_page * PAGE;
-        Self { shape, first_page, visible, slot }
+    fn any(&self) -> Range<usize> {
+        let (mut begin, mut end) = (TILE, 0);
+        for h in 0..H {
+            if self.begin[h] < self.end[h] {
+                (begin, end) = (begin.min(self.begin[h]), end.max(self.end[h]));
+            }
+        }
+        begin..end
     }
 
-    /// The visible pages, counted from the tile's beginning.
+    /// What all heads see; where there is nothing, the end of what any sees.
     #[inline(always)]
-    fn pages(&self) -> Range<usize> {
-        self.visible.start / PAGE..self.visible.end.div_ceil(PAGE)
+    fn all(&self) -> Range<usize> {
+        let (mut begin, mut end) = (0, TILE);
+        for h in 0..H {
+            (begin, end) = (begin.max(self.begin[h]), end.min(self.end[h]));
+        }
+        let last = self.any().end;
+        if begin < end { begin..end } else { last..last }
     }
+}
 
-    /// The bytes of a page, counted from the tile's beginning.
+impl Tile<'_, '_> {
+    /// What H heads from head `h` see.
     #[inline(always)]
-    fn slot(&self, page: usize) -> &'a [u8] {
-        (self.slot)(self.first_page + page)
+    fn visible<const H: usize>(&self, h: usize) -> Visible<H> {
+        let mut visible = Visible { begin: [0; H], end: [0; H] };
+        for i in 0..H {
+            let query = &self.queries[(h + i) / self.n_heads];
+            visible.begin[i] = query.start.saturating_sub(self.first).min(TILE);
+            visible.end[i] = query.end.saturating_sub(self.first).min(TILE);
+        }
+        visible
     }
 
     /// Adds the tile to the running softmax of all heads, a few heads at a time.
@@ -244,10 +300,10 @@ impl<'a, F: Fn(usize) -> &'a [u8]> Tile<F> {
             let heads = &heads[h * dim..(h + n) * dim];
             let scores = &mut scores[h * TILE..(h + n) * TILE];
             match n {
-                8 => self.add_heads::<S, C, 8>(s, heads, scores, &mut some),
-                4 => self.add_heads::<S, C, 4>(s, heads, scores, &mut some),
-                2 => self.add_heads::<S, C, 2>(s, heads, scores, &mut some),
-                _ => self.add_heads::<S, C, 1>(s, heads, scores, &mut some),
+                8 => self.add_heads::<S, C, 8>(s, (h, heads), scores, &mut some),
+                4 => self.add_heads::<S, C, 4>(s, (h, heads), scores, &mut some),
+                2 => self.add_heads::<S, C, 2>(s, (h, heads), scores, &mut some),
+                _ => self.add_heads::<S, C, 1>(s, (h, heads), scores, &mut some),
             }
             h += n;
         }
@@ -257,21 +313,30 @@ impl<'a, F: Fn(usize) -> &'a [u8]> Tile<F> {
     fn add_heads<S: Simd, C: KvCodec, const H: usize>(
         &self,
         s: S,
-        heads: &[f32],
+        (h, heads): (usize, &[f32]),
         scores: &mut [f32],
         running: &mut Running<'_>,
     ) {
-        for page in self.pages() {
+        let visible = self.visible::<H>(h);
+        let any = visible.any();
+        if any.is_empty() {
+            return;
+        }
+        for page in any.start / PAGE..any.end.div_ceil(PAGE) {
             self.page_scores::<S, C, H>(s, heads, page, scores);
         }
-        let mut corrections = [0.0; H];
+        let mut corrections = [1.0; H];
         let (tiles, _) = scores.as_chunks_mut::<TILE>();
         for h in 0..H {
             let (max, sum) = (&mut running.max[h], &mut running.sum[h]);
-            corrections[h] = soften(s, &mut tiles[h], &self.visible, max, sum);
+            let seen = visible.begin[h]..visible.end[h];
+            // A head that sees nothing of the tile is left as it is, to the bit.
+            if !seen.is_empty() {
+                corrections[h] = soften(s, &mut tiles[h], &seen, max, sum);
+            }
         }
         for d16 in 0..self.shape.padded_head_dim() / 16 {
-            self.add_values::<S, C, H>(s, (tiles, &corrections), d16, running.values);
+            self.add_values::<S, C, H>(s, (tiles, &corrections), (d16, visible), running.values);
         }
     }
 
@@ -286,7 +351,7 @@ impl<'a, F: Fn(usize) -> &'a [u8]> Tile<F> {
     ) {
         let dim = self.shape.head_dim;
         let heads: [&[f32]; H] = std::array::from_fn(|h| &heads[h * dim..(h + 1) * dim]);
-        let slot = self.slot(page);
+        let slot = self.slots[page];
         let mut acc = [s.zero(); H];
         for d in 0..dim {
             let keys = C::key_column(s, slot, dim, d);
@@ -307,7 +372,7 @@ impl<'a, F: Fn(usize) -> &'a [u8]> Tile<F> {
         &self,
         s: S,
         (weights, corrections): (&[[f32; TILE]], &[f32; H]),
-        d16: usize,
+        (d16, visible): (usize, Visible<H>),
         values: &mut [f32],
     ) {
         let padded = self.shape.padded_head_dim();
@@ -318,13 +383,17 @@ impl<'a, F: Fn(usize) -> &'a [u8]> Tile<F> {
             let old = s.load(from.try_into().expect("16 values"));
             *acc = s.mul(old, s.splat(corrections[h]));
         }
-        for page in self.pages() {
-            let slot = self.slot(page);
-            let first = self.visible.start.max(page * PAGE);
-            for at in first..self.visible.end.min((page + 1) * PAGE) {
+        let (any, all) = (visible.any(), visible.all());
+        for (range, seen_by_all) in
+            [(any.start..all.start, false), (all.clone(), true), (all.end..any.end, false)]
+        {
+            for at in range {
+                let slot = self.slots[at / PAGE];
                 let value = C::value(s, slot, self.shape.head_dim, at % PAGE, d16);
-                for (acc, weights) in acc.iter_mut().zip(weights) {
-                    *acc = s.fma(s.splat(weights[at]), value, *acc);
+                for h in 0..H {
+                    if seen_by_all || (visible.begin[h] <= at && at < visible.end[h]) {
+                        acc[h] = s.fma(s.splat(weights[h][at]), value, acc[h]);
+                    }
                 }
             }
         }

@@ -1,6 +1,10 @@
 //! What a matrix multiplies: rows of activations, as numbers or as 8-bit codes.
 
+mod buffer;
+
 use oss_simd::{Isa, Kernel, Simd};
+
+pub use buffer::InputBuffer;
 
 /// How activations meet weights, one choice for a whole engine.
 ///
@@ -28,6 +32,26 @@ impl Activation {
     }
 }
 
+/// 32 columns of a row of activations as 8-bit codes: number = code × scale.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CodeBlock {
+    /// In -127..=127.
+    pub codes: [i8; 32],
+    /// The scale.
+    pub scale: f32,
+    /// The sums of codes 0..16 and 16..32.
+    pub sums: [i32; 2],
+}
+
+impl CodeBlock {
+    /// The codes of columns `4 i..4 i + 4` in memory order.
+    #[inline(always)]
+    pub(crate) fn quad(&self, i: usize) -> i32 {
+        let quads: &[[u8; 4]; 8] = bytemuck::cast_ref(&self.codes);
+        i32::from_le_bytes(quads[i])
+    }
+}
+
 /// Rows of activations in the forms that matrices take. All rows are `stride` columns long, a
 /// multiple of 32, zero beyond the matrix's own columns.
 #[derive(Clone, Copy, Debug)]
@@ -38,12 +62,17 @@ pub struct Input<'a> {
     pub values: &'a [f32],
     /// `[rows, stride / 16]`: the sums of the numbers.
     pub value_sums: &'a [f32],
-    /// `[rows, stride]`: codes in -127..=127. Empty unless the choice is [`Activation::Int8`].
-    pub codes: &'a [i8],
-    /// `[rows, stride / 32]`: number = code × scale.
-    pub scales: &'a [f32],
-    /// `[rows, stride / 16]`: the sums of the codes.
-    pub sums: &'a [i32],
+    /// `[rows, stride / 32]`: the numbers as codes, if the choice is [`Activation::Int8`].
+    pub codes: &'a [CodeBlock],
+}
+
+impl<'a> Input<'a> {
+    /// One row as codes.
+    #[inline(always)]
+    pub(crate) fn code_row(&self, row: usize) -> &'a [CodeBlock] {
+        let n_blocks = self.stride / 32;
+        &self.codes[row * n_blocks..(row + 1) * n_blocks]
+    }
 }
 
 /// One row of an [`Input`], to be written by [`prepare`]; the same lengths as there, with one row.
@@ -53,12 +82,8 @@ pub struct InputRow<'a> {
     pub values: &'a mut [f32],
     /// `[stride / 16]`.
     pub value_sums: &'a mut [f32],
-    /// `[stride]`, or empty.
-    pub codes: &'a mut [i8],
     /// `[stride / 32]`, or empty.
-    pub scales: &'a mut [f32],
-    /// `[stride / 16]`, or empty.
-    pub sums: &'a mut [i32],
+    pub codes: &'a mut [CodeBlock],
 }
 
 /// Writes `x` (at most `stride` numbers) into a row, in the forms that `activation` needs.
@@ -69,9 +94,7 @@ pub fn prepare(isa: Isa, activation: Activation, x: &[f32], row: InputRow<'_>) {
     assert!(x.len() <= stride && stride.is_multiple_of(32), "got {} of {stride}", x.len());
     assert_eq!(row.value_sums.len(), stride / 16, "sums of values");
     if activation == Activation::Int8 {
-        assert_eq!(row.codes.len(), stride, "codes");
-        assert_eq!(row.scales.len(), stride / 32, "scales");
-        assert_eq!(row.sums.len(), stride / 16, "sums of codes");
+        assert_eq!(row.codes.len(), stride / 32, "blocks of codes");
     }
     isa.run(Prepare { activation, x, row });
 }
@@ -100,8 +123,7 @@ impl Kernel for Prepare<'_> {
             row.value_sums[i] = s.reduce_add(v);
         }
         if activation == Activation::Int8 {
-            let (codes, _) = row.codes.as_chunks_mut::<16>();
-            for (block, codes) in codes.chunks_exact_mut(2).enumerate() {
+            for (block, out) in row.codes.iter_mut().enumerate() {
                 let from = &x[(32 * block).min(x.len())..(32 * block + 32).min(x.len())];
                 let mut all = [0.0; 32];
                 all[..from.len()].copy_from_slice(from);
@@ -109,11 +131,12 @@ impl Kernel for Prepare<'_> {
                 let (low, high) = (s.load(&halves[0]), s.load(&halves[1]));
                 let largest = s.reduce_max(s.max(s.abs(low), s.abs(high)));
                 let inverse = s.splat(if largest > 0.0 { 127.0 / largest } else { 0.0 });
-                row.scales[block] = largest / 127.0;
+                out.scale = largest / 127.0;
+                let (codes, _) = out.codes.as_chunks_mut::<16>();
                 for (half, v) in [low, high].into_iter().enumerate() {
                     let code = s.round_i32(s.mul(v, inverse));
                     s.store_i8(code, &mut codes[half]);
-                    row.sums[2 * block + half] = s.reduce_add_i32(code);
+                    out.sums[half] = s.reduce_add_i32(code);
                 }
             }
         }

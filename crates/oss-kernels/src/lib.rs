@@ -14,7 +14,7 @@
 //! ```
 //!
 //! # Invariants
-//! - Nothing is allocated: output and scratch are arguments.
+//! - Nothing is allocated but by [`InputBuffer::new`]: output and scratch are arguments.
 //! - An output element is computed in one fixed order, whatever else the call computes, and with
 //!   the same bits on every instruction set.
 //!
@@ -28,7 +28,7 @@ mod linear;
 mod norm;
 mod route;
 
-pub use input::{Activation, Input, InputRow, prepare};
-pub use linear::{GROUP_ROWS, Product, linear};
+pub use input::{Activation, CodeBlock, Input, InputBuffer, InputRow, prepare};
+pub use linear::{GROUP_ROWS, Panel, Product, linear};
 pub use norm::rms_norm;
 pub use route::{route, softmax};

@@ -33,7 +33,8 @@ fn run(isa: Isa, shape: Shape, query: Query<'_>, pages: &Pages) -> Vec<f32> {
     let n_heads = query.heads.len() / shape.head_dim;
     let mut scratch = vec![f32::NAN; shape.scratch_len(n_heads)];
     let mut out = vec![f32::NAN; query.heads.len()];
-    attend(isa, shape, query, |page| pages.slots[page].as_slice(), &mut scratch, &mut out);
+    let slot = |page: usize| pages.slots[page].as_slice();
+    attend(isa, shape, &[query], slot, &mut scratch, |_, heads| out.copy_from_slice(heads));
     out
 }
 
@@ -89,4 +90,36 @@ fn a_huge_score_does_not_overflow() {
     let query = Query { heads: &heads, sinks: Some(&[1e5]), start: 0, end: 100 };
     let want = twin(shape, query, &pages);
     assert_close(&run(Isa::scalar(), shape, query, &pages), &want, 1e-4, 1e-4);
+}
+
+#[test]
+fn a_token_gets_the_same_bits_alone_and_among_its_neighbours() {
+    let mut seeded = Seeded::new(5);
+    let dim = 64;
+    let pages = pages(KvFormat::Bf16, dim, 1_060, &mut seeded);
+    let shape = Shape { format: KvFormat::Bf16, head_dim: dim, scale: 0.125 };
+    for n_heads in [1, 3, 8] {
+        for window in [1, 17, 128, usize::MAX] {
+            for first in [0, 13, 60, 120, 1_020, 1_052] {
+                let heads = seeded.normals(8 * n_heads * dim, 1.0);
+                let sinks = seeded.normals(n_heads, 1.0);
+                let query = |(t, heads)| {
+                    let end: usize = first + t + 1;
+                    Query { heads, sinks: Some(&sinks), start: end.saturating_sub(window), end }
+                };
+                let queries: Vec<_> =
+                    heads.chunks_exact(n_heads * dim).enumerate().map(query).collect();
+                for isa in Isa::available() {
+                    for n in 1..=8 {
+                        let mut scratch = vec![f32::NAN; shape.scratch_len(n * n_heads)];
+                        let slot = |page: usize| pages.slots[page].as_slice();
+                        attend(isa, shape, &queries[..n], slot, &mut scratch, |t, got| {
+                            let alone = run(isa, shape, queries[t], &pages);
+                            assert_eq!(got, alone, "{isa} {n_heads} {window} {first} {t} of {n}");
+                        });
+                    }
+                }
+            }
+        }
+    }
 }

@@ -1,67 +1,29 @@
 //! Matrix products of every weight type against double precision, and against themselves.
 
-use oss_kernels::{Activation, Input, InputRow, Product, linear, prepare};
+use oss_kernels::{Activation, CodeBlock, InputBuffer, Panel, Product, linear, prepare};
 use oss_quant::{Dtype, Matrix, Packing, Row};
 use oss_simd::Isa;
 use oss_testing::{Seeded, assert_close};
 
-/// Rows of activations with room for all forms.
-struct Rows {
-    stride: usize,
-    values: Vec<f32>,
-    value_sums: Vec<f32>,
-    codes: Vec<i8>,
-    scales: Vec<f32>,
-    sums: Vec<i32>,
+fn prepared(isa: Isa, activation: Activation, x: &[Vec<f32>]) -> InputBuffer {
+    let mut rows = InputBuffer::new(x.len(), x[0].len());
+    for (i, x) in x.iter().enumerate() {
+        prepare(isa, activation, x, rows.row(i));
+    }
+    rows
 }
 
-impl Rows {
-    fn new(isa: Isa, activation: Activation, x: &[Vec<f32>]) -> Self {
-        let (n, stride) = (x.len(), x[0].len().next_multiple_of(32));
-        let mut rows = Self {
-            stride,
-            values: vec![0.0; n * stride],
-            value_sums: vec![0.0; n * stride / 16],
-            codes: vec![0; n * stride],
-            scales: vec![0.0; n * stride / 32],
-            sums: vec![0; n * stride / 16],
-        };
-        for (i, x) in x.iter().enumerate() {
-            let row = InputRow {
-                values: &mut rows.values[i * stride..][..stride],
-                value_sums: &mut rows.value_sums[i * stride / 16..][..stride / 16],
-                codes: &mut rows.codes[i * stride..][..stride],
-                scales: &mut rows.scales[i * stride / 32..][..stride / 32],
-                sums: &mut rows.sums[i * stride / 16..][..stride / 16],
-            };
-            prepare(isa, activation, x, row);
+/// The numbers that a row stands for, as the matrix sees them.
+fn numbers(rows: &InputBuffer, row: usize, codes: bool) -> Vec<f64> {
+    let at = |k: usize| {
+        if codes {
+            let block = &rows.codes[(row * rows.stride + k) / 32];
+            f64::from(block.codes[k % 32]) * f64::from(block.scale)
+        } else {
+            f64::from(rows.values[row * rows.stride + k])
         }
-        rows
-    }
-
-    fn input(&self) -> Input<'_> {
-        Input {
-            stride: self.stride,
-            values: &self.values,
-            value_sums: &self.value_sums,
-            codes: &self.codes,
-            scales: &self.scales,
-            sums: &self.sums,
-        }
-    }
-
-    /// The numbers that a row stands for, as the matrix sees them.
-    fn numbers(&self, row: usize, codes: bool) -> Vec<f64> {
-        let at = |k: usize| {
-            if codes {
-                let scale = self.scales[(row * self.stride + k) / 32];
-                f64::from(self.codes[row * self.stride + k]) * f64::from(scale)
-            } else {
-                f64::from(self.values[row * self.stride + k])
-            }
-        };
-        (0..self.stride).map(at).collect()
-    }
+    };
+    (0..rows.stride).map(at).collect()
 }
 
 struct Weights {
@@ -106,15 +68,16 @@ fn every_weight_type_and_activation_equals_double_precision() {
             let w = weights(dtype, rows, cols, &mut seeded);
             let x: Vec<Vec<f32>> = (0..3).map(|_| seeded.normals(cols, 1.0)).collect();
             for activation in ACTIVATIONS {
-                let input = Rows::new(Isa::scalar(), activation, &x);
+                let input = prepared(Isa::scalar(), activation, &x);
                 let groups = w.packing.groups();
                 let mut out = vec![0.0; 3 * 16 * groups];
                 let matrix = Matrix { packing: w.packing, bytes: &w.bytes };
-                let product = Product { matrix, input: input.input(), activation };
-                linear(Isa::scalar(), product, &[0, 1, 2], 0..groups, &mut out);
+                let product = Product { matrix, input: input.view(), activation };
+                let mut panel = Panel::ZERO;
+                linear(Isa::scalar(), product, (&[0, 1, 2], 0..groups), &mut panel, &mut out);
                 let codes = activation == Activation::Int8 && !is_float(dtype);
                 for t in 0..3 {
-                    let x = input.numbers(t, codes);
+                    let x = numbers(&input, t, codes);
                     let want: Vec<f64> = (0..rows)
                         .map(|r| {
                             let row = &w.numbers[r * cols..(r + 1) * cols];
@@ -139,15 +102,23 @@ fn the_bits_depend_on_neither_company_nor_instruction_set() {
         for activation in ACTIVATIONS {
             let mut first: Option<Vec<f32>> = None;
             for isa in Isa::available() {
-                let input = Rows::new(isa, activation, &x);
+                let input = prepared(isa, activation, &x);
                 let matrix = Matrix { packing: w.packing, bytes: &w.bytes };
-                let product = Product { matrix, input: input.input(), activation };
+                let product = Product { matrix, input: input.view(), activation };
                 let mut together = vec![0.0; 29 * 48];
-                linear(isa, product, &rows, 0..3, &mut together);
+                let mut panel = Panel::ZERO;
+                linear(isa, product, (&rows, 0..3), &mut panel, &mut together);
+                for few in 2..=17 {
+                    let mut out = vec![0.0; few * 48];
+                    linear(isa, product, (&rows[..few], 0..3), &mut panel, &mut out);
+                    let name = dtype.name();
+                    assert_eq!(out, together[..few * 48], "{name} {activation:?} {isa}, {few}");
+                }
                 for (i, row) in rows.iter().enumerate() {
                     for group in 0..3 {
                         let mut alone = [0.0; 16];
-                        linear(isa, product, &[*row], group..group + 1, &mut alone);
+                        let only = (&[*row][..], group..group + 1);
+                        linear(isa, product, only, &mut panel, &mut alone);
                         let here = &together[i * 48 + 16 * group..][..16];
                         let name = dtype.name();
                         assert_eq!(here, alone, "{name} {activation:?} {isa}, row {row}");
@@ -165,9 +136,9 @@ fn codes_are_the_nearest_and_zero_stays_zero() {
     let mut x = vec![0.0; 64];
     x[..4].copy_from_slice(&[1.27, -1.27, 0.005, 0.016]);
     for isa in Isa::available() {
-        let rows = Rows::new(isa, Activation::Int8, std::slice::from_ref(&x));
-        assert_eq!(rows.codes[..4], [127, -127, 0, 2], "{isa}");
-        assert_eq!(rows.scales[1], 0.0);
-        assert_eq!(rows.sums[..4], [2, 0, 0, 0]);
+        let rows = prepared(isa, Activation::Int8, std::slice::from_ref(&x));
+        assert_eq!(rows.codes[0].codes[..4], [127, -127, 0, 2], "{isa}");
+        assert_eq!(rows.codes[0].sums, [2, 0]);
+        assert_eq!(rows.codes[1], CodeBlock::default());
     }
 }

@@ -47,6 +47,17 @@ impl Batch<'_> {
         Ok(())
     }
 
+    /// Where runs of at most `most` rows of one sequence begin, and the end of the last.
+    pub(crate) fn split(&self, most: usize, splits: &mut Vec<usize>) {
+        splits.clear();
+        let mut end = 0;
+        for rows in self.rows.chunk_by(|a, b| a.sequence == b.sequence) {
+            splits.extend((end..end + rows.len()).step_by(most));
+            end += rows.len();
+        }
+        splits.push(end);
+    }
+
     /// The rows of each sequence: its id and how many there are.
     pub(crate) fn sequences(&self) -> impl Iterator<Item = (SequenceId, usize)> {
         self.rows

@@ -7,9 +7,9 @@ use crate::batch::Batch;
 use crate::block::{attention, feed_forward, project};
 use crate::error::Result;
 use crate::model::Model;
-use crate::state::{Event, State, prepare_part};
+use crate::state::{Event, State, chunks, prepare_part};
 use oss_cache::KvCache;
-use oss_kernels::{Activation, rms_norm};
+use oss_kernels::{Activation, InputBuffer, rms_norm};
 use oss_threads::{PerWorker, Team};
 use std::ops::Range;
 
@@ -100,9 +100,9 @@ pub fn head<'a>(
     let hidden = config.hidden_dim;
     let State { hidden: wanted, head_input, logits, scratch, identity, .. } = state;
     let x = &wanted[rows.start * hidden..rows.end * hidden];
-    let out = (head_input.chunks(), PerWorker::new(scratch));
+    let out = (chunks(head_input), PerWorker::new(scratch));
     team.phase(rows.len(), out, |unit, (part, scratch)| {
-        let normed = &mut scratch[..hidden];
+        let normed = &mut scratch.numbers[..hidden];
         let x = &x[unit.index * hidden..][..hidden];
         rms_norm(isa, x, &model.weights.norm, config.norm_epsilon, normed);
         prepare_part(isa, model.activation, normed, part);
@@ -119,7 +119,7 @@ pub fn head<'a>(
         model,
         team,
         activation: model.activation,
-        input: head_input.input(),
+        input: head_input.view(),
         rows: &identity[..rows.len()],
     };
     match request {
@@ -148,9 +148,9 @@ impl Page<'_> {
         let (hidden, activation) = (config.hidden_dim, self.model.activation);
         let State { x, exact, normed, scratch, .. } = &mut *self.state;
         let x = &x[..self.batch.rows.len() * hidden];
-        let out = (normed.chunks(), exact.chunks(), PerWorker::new(scratch));
+        let out = (chunks(normed), chunks(exact), PerWorker::new(scratch));
         self.team.phase(self.batch.rows.len(), out, |unit, (normed, exact, scratch)| {
-            let numbers = &mut scratch[..hidden];
+            let numbers = &mut scratch.numbers[..hidden];
             let x = &x[unit.index * hidden..][..hidden];
             rms_norm(isa, x, gain, config.norm_epsilon, numbers);
             prepare_part(isa, Activation::F32, numbers, exact);
@@ -163,9 +163,9 @@ impl Page<'_> {
         model: &Model,
         team: &Team,
         (from, dim): (&[f32], usize),
-        to: &mut crate::state::InputBuffer,
+        to: &mut InputBuffer,
     ) {
-        team.phase(from.len() / dim, to.chunks(), |unit, part| {
+        team.phase(from.len() / dim, chunks(to), |unit, part| {
             let numbers = &from[unit.index * dim..][..dim];
             prepare_part(model.isa, model.activation, numbers, part);
         });

@@ -1,70 +1,33 @@
 //! The scratch of the forward page, by role, allocated once.
 
 use crate::config::Config;
-use oss_kernels::{Activation, Input, InputRow, attention, prepare};
+use oss_kernels::{
+    Activation, CodeBlock, InputBuffer, InputRow, Panel, Product, attention, linear, prepare,
+};
 use oss_simd::Isa;
 use oss_threads::Chunks;
 use std::ops::Range;
 
-/// Rows of activations in all forms, see [`Input`].
-pub(crate) struct InputBuffer {
-    stride: usize,
-    values: Vec<f32>,
-    value_sums: Vec<f32>,
-    codes: Vec<i8>,
-    scales: Vec<f32>,
-    sums: Vec<i32>,
-}
-
 /// An [`InputBuffer`] split by rows.
-pub(crate) type InputChunks<'a> =
-    ((Chunks<'a, f32>, Chunks<'a, f32>), (Chunks<'a, i8>, Chunks<'a, f32>, Chunks<'a, i32>));
+pub(crate) type InputChunks<'a> = (Chunks<'a, f32>, Chunks<'a, f32>, Chunks<'a, CodeBlock>);
 
 /// One row of an [`InputChunks`].
-pub(crate) type InputPart<'p> =
-    ((&'p mut [f32], &'p mut [f32]), (&'p mut [i8], &'p mut [f32], &'p mut [i32]));
+pub(crate) type InputPart<'p> = (&'p mut [f32], &'p mut [f32], &'p mut [CodeBlock]);
 
 /// Writes `x` into a row, see [`prepare`].
 pub(crate) fn prepare_part(isa: Isa, activation: Activation, x: &[f32], part: InputPart<'_>) {
-    let ((values, value_sums), (codes, scales, sums)) = part;
-    prepare(isa, activation, x, InputRow { values, value_sums, codes, scales, sums });
+    let (values, value_sums, codes) = part;
+    prepare(isa, activation, x, InputRow { values, value_sums, codes });
 }
 
-impl InputBuffer {
-    fn new(rows: usize, cols: usize) -> Self {
-        let stride = cols.next_multiple_of(32);
-        Self {
-            stride,
-            values: vec![0.0; rows * stride],
-            value_sums: vec![0.0; rows * stride / 16],
-            codes: vec![0; rows * stride],
-            scales: vec![0.0; rows * stride / 32],
-            sums: vec![0; rows * stride / 16],
-        }
-    }
-
-    pub(crate) fn input(&self) -> Input<'_> {
-        Input {
-            stride: self.stride,
-            values: &self.values,
-            value_sums: &self.value_sums,
-            codes: &self.codes,
-            scales: &self.scales,
-            sums: &self.sums,
-        }
-    }
-
-    pub(crate) fn chunks(&mut self) -> InputChunks<'_> {
-        let stride = self.stride;
-        (
-            (Chunks::new(&mut self.values, stride), Chunks::new(&mut self.value_sums, stride / 16)),
-            (
-                Chunks::new(&mut self.codes, stride),
-                Chunks::new(&mut self.scales, stride / 32),
-                Chunks::new(&mut self.sums, stride / 16),
-            ),
-        )
-    }
+/// Splits a buffer by rows.
+pub(crate) fn chunks(buffer: &mut InputBuffer) -> InputChunks<'_> {
+    let InputBuffer { stride, values, value_sums, codes } = buffer;
+    (
+        Chunks::new(values, *stride),
+        Chunks::new(value_sums, *stride / 16),
+        Chunks::new(codes, *stride / 32),
+    )
 }
 
 /// Where the rows of a step go among the experts.
@@ -117,6 +80,31 @@ pub(crate) struct KvWrite {
     pub(crate) head: usize,
 }
 
+/// What one worker computes in.
+pub(crate) struct WorkerScratch {
+    pub(crate) numbers: Vec<f32>,
+    panel: Panel,
+}
+
+impl WorkerScratch {
+    fn new(numbers: usize) -> Self {
+        Self { numbers: vec![0.0; numbers], panel: Panel::ZERO }
+    }
+
+    /// Multiplies some rows with some groups, see [`linear`].
+    pub(crate) fn multiply(
+        &mut self,
+        isa: Isa,
+        product: Product<'_>,
+        rows: &[u32],
+        groups: Range<usize>,
+    ) -> &mut [f32] {
+        let sums = &mut self.numbers[..rows.len() * oss_kernels::GROUP_ROWS * groups.len()];
+        linear(isa, product, (rows, groups), &mut self.panel, sums);
+        sums
+    }
+}
+
 /// Scratch for batches of up to `max_rows` rows.
 pub struct State {
     pub(crate) max_rows: usize,
@@ -143,11 +131,13 @@ pub struct State {
     pub(crate) outer: Vec<f32>,
     /// 0, 1, 2, …
     pub(crate) identity: Vec<u32>,
+    /// Where runs of neighbouring rows begin that attend together.
+    pub(crate) row_splits: Vec<usize>,
     pub(crate) writes: Vec<KvWrite>,
     pub(crate) write_ranges: Vec<Range<usize>>,
     pub(crate) write_order: Vec<(Range<usize>, KvWrite)>,
     /// One per worker.
-    pub(crate) scratch: Vec<Vec<f32>>,
+    pub(crate) scratch: Vec<WorkerScratch>,
     /// `[wanted, hidden_dim]`: the hidden rows that the last forward pass was asked for.
     pub(crate) hidden: Vec<f32>,
     pub(crate) wanted: usize,
@@ -196,7 +186,7 @@ impl State {
             scale: 1.0,
         };
         let scratch = (rows * 64)
-            .max(shape.scratch_len(config.n_heads / config.n_kv_heads))
+            .max(shape.scratch_len(attention::QUERIES * config.n_heads / config.n_kv_heads))
             .max(hidden.next_multiple_of(32));
         Self {
             max_rows,
@@ -221,10 +211,11 @@ impl State {
             inner_input: InputBuffer::new(slots, inner),
             outer: vec![0.0; slots * hidden],
             identity: (0..slots as u32).collect(),
+            row_splits: Vec::with_capacity(rows + 1),
             writes: Vec::new(),
             write_ranges: Vec::new(),
             write_order: Vec::new(),
-            scratch: vec![vec![0.0; scratch]; threads],
+            scratch: (0..threads).map(|_| WorkerScratch::new(scratch)).collect(),
             hidden: vec![0.0; rows * hidden],
             wanted: 0,
             head_input: InputBuffer::new(rows, hidden),
@@ -253,10 +244,6 @@ impl State {
     /// Bytes of all buffers.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let input = |b: &InputBuffer| {
-            4 * (b.values.len() + b.value_sums.len() + b.scales.len() + b.sums.len())
-                + b.codes.len()
-        };
         let inputs =
             [&self.exact, &self.normed, &self.attended_input, &self.inner_input, &self.head_input];
         let plain = self.x.len()
@@ -266,7 +253,7 @@ impl State {
             + self.outer.len()
             + self.hidden.len()
             + self.logits.len()
-            + self.scratch.iter().map(Vec::len).sum::<usize>();
-        4 * plain + inputs.into_iter().map(input).sum::<usize>()
+            + self.scratch.iter().map(|s| s.numbers.len() + size_of::<Panel>() / 4).sum::<usize>();
+        4 * plain + inputs.into_iter().map(InputBuffer::bytes).sum::<usize>()
     }
 }

@@ -18,6 +18,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
     type U8: Copy;
     /// A running sum of products of bytes, see [`Simd::dot`].
     type Dot: Copy;
+    /// Signed bytes made ready for [`Simd::dot_signed`].
+    type Signed: Copy;
 
     /// The instruction set's name.
     const NAME: &'static str;
@@ -109,6 +111,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
 
     /// Sixty-four bytes from memory.
     fn load_u8(self, from: &[u8; 64]) -> Self::U8;
+    /// Sixty-four bytes to memory.
+    fn store_u8(self, x: Self::U8, to: &mut [u8; 64]);
     /// The bytes seen as 32-bit lanes.
     fn u8_as_i32(self, x: Self::U8) -> Self::I32;
     /// 32-bit lanes seen as bytes.
@@ -131,8 +135,11 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn dot(self, sum: Self::Dot, codes: Self::U8, quad: i32) -> Self::Dot;
     /// The finished sum.
     fn dot_sum(self, sum: Self::Dot) -> Self::I32;
-    /// As [`Simd::dot`] for codes up to 255: exact always, slower without byte-dot instructions.
-    fn dot_wide(self, sum: Self::I32, codes: Self::U8, quad: i32) -> Self::I32;
+    /// The bytes `code - zero`, which must be in -128..=127.
+    fn signed(self, codes: Self::U8, zero: u8) -> Self::Signed;
+    /// As [`Simd::dot`] for signed bytes and a quad within -127..=127: exact always, slower
+    /// without byte-dot instructions.
+    fn dot_signed(self, sum: Self::I32, bytes: Self::Signed, quad: i32) -> Self::I32;
 
     // ---- memory -----------------------------------------------------------------------------
 

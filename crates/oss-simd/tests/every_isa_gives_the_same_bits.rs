@@ -92,13 +92,15 @@ impl Kernel for Everything {
         push(s.u8_as_i32(high));
         let mut sum = s.dot_zero();
         let mut wide = s.splat_i32(7);
+        let zero = if self.max_code < 128 { 12 } else { 128 };
         let calls = (32_767 / (254 * u32::from(self.max_code))).max(1);
         for n in 0..calls {
             let quad = i32::from_le_bytes([127, 128, (self.seed + n) as u8, 129]);
             if self.max_code < 128 {
                 sum = s.dot(sum, u, quad);
             }
-            wide = s.dot_wide(wide, u, quad);
+            let quad = i32::from_le_bytes([127, 129, ((self.seed + n) as u8).max(129), 1]);
+            wide = s.dot_signed(wide, s.signed(u, zero), quad);
         }
         push(s.dot_sum(sum));
         push(wide);

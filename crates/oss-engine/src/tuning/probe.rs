@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use oss_kernels::{Activation, Input, InputRow, Product, linear, prepare};
+use oss_kernels::{Activation, InputBuffer, Panel, Product, linear, prepare};
 use oss_memory::{Buffer, Pages};
 use oss_quant::{Dtype, Matrix, Packing};
 use oss_simd::Isa;
@@ -32,7 +32,7 @@ pub(crate) struct Probe {
     activation: Activation,
     packing: Packing,
     matrix: Vec<u8>,
-    input: Rows,
+    input: InputBuffer,
     memory: Buffer,
     until: Instant,
 }
@@ -52,7 +52,7 @@ impl Probe {
         let mut memory = Buffer::new(MEMORY, Pages::Huge)?;
         // Pages that were never written all read as the same one.
         memory.fill(1);
-        let input = Rows::new(isa, activation, packing.padded_cols());
+        let input = rows(isa, activation, packing.padded_cols());
         Ok(Self {
             isa,
             activation,
@@ -66,7 +66,7 @@ impl Probe {
 
     /// The same with another way for activations to meet weights.
     pub(crate) fn with_activation(self, activation: Activation) -> Self {
-        let input = Rows::new(self.isa, activation, self.packing.padded_cols());
+        let input = rows(self.isa, activation, self.packing.padded_cols());
         Self { activation, input, ..self }
     }
 
@@ -104,12 +104,12 @@ impl Probe {
         let matrix = Matrix { packing: self.packing, bytes: &self.matrix };
         let product = Product { matrix, input: self.input.view(), activation: self.activation };
         let rows: Vec<u32> = (0..ROWS as u32).collect();
-        let mut out = vec![vec![0.0; ROWS * MATRIX.0]; team.threads()];
+        let mut scratch = vec![(vec![0.0; ROWS * MATRIX.0], Panel::ZERO); team.threads()];
         let (isa, groups) = (self.isa, self.packing.groups());
         best(until, 4, || {
             let units = team.threads() * BATCH;
-            team.phase(units, PerWorker::new(&mut out), |_, out| {
-                linear(isa, product, &rows, 0..groups, out);
+            team.phase(units, PerWorker::new(&mut scratch), |_, (out, panel)| {
+                linear(isa, product, (&rows, 0..groups), panel, out);
                 black_box(&mut *out);
             });
             (units * ROWS * MATRIX.0 * MATRIX.1) as f64
@@ -144,46 +144,13 @@ fn best(until: Instant, least: usize, mut pass: impl FnMut() -> f64) -> f64 {
 }
 
 /// Input rows, in the forms that products take.
-struct Rows {
-    stride: usize,
-    values: Vec<f32>,
-    value_sums: Vec<f32>,
-    codes: Vec<i8>,
-    scales: Vec<f32>,
-    sums: Vec<i32>,
-}
-
-impl Rows {
-    fn new(isa: Isa, activation: Activation, cols: usize) -> Self {
-        let stride = cols.next_multiple_of(32);
-        let mut rows = Self {
-            stride,
-            values: vec![0.0; ROWS * stride],
-            value_sums: vec![0.0; ROWS * stride / 16],
-            codes: vec![0; ROWS * stride],
-            scales: vec![0.0; ROWS * stride / 32],
-            sums: vec![0; ROWS * stride / 16],
-        };
-        let x: Vec<f32> = (0..stride).map(|i| (i % 7) as f32 - 3.0).collect();
-        let Rows { values, value_sums, codes, scales, sums, .. } = &mut rows;
-        for row in 0..ROWS {
-            let part = |per: usize| row * stride / per..(row + 1) * stride / per;
-            let row = InputRow {
-                values: &mut values[part(1)],
-                value_sums: &mut value_sums[part(16)],
-                codes: &mut codes[part(1)],
-                scales: &mut scales[part(32)],
-                sums: &mut sums[part(16)],
-            };
-            prepare(isa, activation, &x, row);
-        }
-        rows
+fn rows(isa: Isa, activation: Activation, cols: usize) -> InputBuffer {
+    let mut rows = InputBuffer::new(ROWS, cols);
+    let x: Vec<f32> = (0..cols).map(|i| (i % 7) as f32 - 3.0).collect();
+    for row in 0..ROWS {
+        prepare(isa, activation, &x, rows.row(row));
     }
-
-    fn view(&self) -> Input<'_> {
-        let Self { stride, values, value_sums, codes, scales, sums } = self;
-        Input { stride: *stride, values, value_sums, codes, scales, sums }
-    }
+    rows
 }
 
 /// What a model's file says that matters here.

@@ -1,24 +1,94 @@
-//! Codes times codes: exact integer sums per block of 32 columns, one fused multiply-add per block.
+//! Codes times codes: exact integer sums per block of 32 columns, one fused multiply-add a block.
+//!
+//! A tile is one group of 16 weight rows times T input rows. For a few input rows it reads the
+//! packed weights themselves ([`Group`]), for many a group unpacked once ([`super::panel`]).
 
-use super::{Product, Walk, prefetch, store_tile};
-use bytemuck::cast_slice;
+use super::{Walk, prefetch};
+use crate::input::CodeBlock;
 use oss_quant::CodeFormat;
 use oss_simd::{Kernel, Simd};
-use std::{marker::PhantomData, ops::Range};
+use std::marker::PhantomData;
 
+/// One group of 16 weight rows, as a tile reads it: `weight = scale · (code - zero) - min`.
+pub(super) trait Source: Copy {
+    /// The largest code.
+    const MAX_CODE: i32;
+    /// Whether columns 0..16 and 16..32 of a block have scales and minima of their own.
+    const HALVES: bool;
+    /// The code of zero.
+    fn zero(self) -> i32;
+    /// Whether a minimum is subtracted.
+    fn has_min(self) -> bool;
+    /// Asks for what comes a while after a block.
+    fn prefetch<S: Simd>(self, s: S, block: usize);
+    /// The codes of columns `4 j..` and `16 + 4 j..` of a block, four columns a lane.
+    fn pair<S: Simd>(self, s: S, block: usize, j: usize) -> (S::U8, S::U8);
+    /// The scales of a block's halves.
+    fn scales<S: Simd>(self, s: S, block: usize) -> (S::F32, S::F32);
+    /// The minima of a block's halves.
+    fn mins<S: Simd>(self, s: S, block: usize) -> (S::F32, S::F32);
+}
+
+/// A group as it is packed.
+pub(super) struct Group<'a, F> {
+    bytes: &'a [u8],
+    n_blocks: usize,
+    format: PhantomData<F>,
+}
+
+impl<'a, F> Group<'a, F> {
+    pub(super) fn new(bytes: &'a [u8], n_blocks: usize) -> Self {
+        Self { bytes, n_blocks, format: PhantomData }
+    }
+}
+
+impl<F> Clone for Group<'_, F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<F> Copy for Group<'_, F> {}
+
+impl<F: CodeFormat> Source for Group<'_, F> {
+    const MAX_CODE: i32 = F::MAX_CODE;
+    const HALVES: bool = F::HALVES;
+
+    #[inline(always)]
+    fn zero(self) -> i32 {
+        F::ZERO
+    }
+    #[inline(always)]
+    fn has_min(self) -> bool {
+        F::HAS_MIN
+    }
+    #[inline(always)]
+    fn prefetch<S: Simd>(self, s: S, block: usize) {
+        prefetch(s, self.bytes, block, self.bytes.len() / self.n_blocks);
+    }
+    #[inline(always)]
+    fn pair<S: Simd>(self, s: S, block: usize, j: usize) -> (S::U8, S::U8) {
+        F::pair(s, self.bytes, self.n_blocks, block, j)
+    }
+    #[inline(always)]
+    fn scales<S: Simd>(self, s: S, block: usize) -> (S::F32, S::F32) {
+        F::scales(s, self.bytes, self.n_blocks, block)
+    }
+    #[inline(always)]
+    fn mins<S: Simd>(self, s: S, block: usize) -> (S::F32, S::F32) {
+        F::mins(s, self.bytes, self.n_blocks, block)
+    }
+}
+
+/// Products with packed groups.
 pub(super) struct Codes<'a, 'b, F> {
     walk: Walk<'a, 'b>,
     format: PhantomData<F>,
 }
 
 impl<'a, 'b, F: CodeFormat> Codes<'a, 'b, F> {
-    pub(super) fn new(
-        product: Product<'a>,
-        rows: &'b [u32],
-        groups: Range<usize>,
-        out: &'b mut [f32],
-    ) -> Self {
-        Self { walk: Walk { product, rows, groups, out }, format: PhantomData }
+    pub(super) fn new(walk: Walk<'a, 'b>) -> Self {
+        Self { walk, format: PhantomData }
     }
 }
 
@@ -28,141 +98,175 @@ impl<F: CodeFormat> Kernel for Codes<'_, '_, F> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let mut walk = self.walk;
-        let product = walk.product;
-        // Constants, so that tiles that are too wide for the registers are not even compiled.
-        let widest = if S::REGISTERS >= 32 { 8 } else { S::REGISTERS.min(4) };
-        let mut place = walk.start();
-        while walk.advance(&mut place, widest) {
-            let (group, rows) = walk.tile(place);
-            match place.n {
-                8 if S::REGISTERS >= 32 => {
-                    store_tile(s, tile::<S, F, 8>(s, product, group, rows), walk.out(place));
+        let n_blocks = walk.product.matrix.packing.n_blocks();
+        for index in walk.groups.clone() {
+            let group = Group::<F>::new(walk.group(index), n_blocks);
+            let mut first = 0;
+            while first < walk.rows.len() {
+                let n = (walk.rows.len() - first).min(S::REGISTERS.min(4));
+                let place = Place { group: index, first, n, blocks: (0, n_blocks) };
+                match n {
+                    1 => tile::<S, _, 1>(s, group, &mut walk, place),
+                    2 => tile::<S, _, 2>(s, group, &mut walk, place),
+                    _ => tile::<S, _, 4>(s, group, &mut walk, place),
                 }
-                4 if S::REGISTERS >= 4 => {
-                    store_tile(s, tile::<S, F, 4>(s, product, group, rows), walk.out(place));
-                }
-                _ => store_tile(s, tile::<S, F, 1>(s, product, group, rows), walk.out(place)),
+                first += n;
             }
         }
     }
 }
 
-/// One group of 16 weight rows times T input rows.
+/// What a tile computes: the group `group` times the `n` of the call's rows from `first`, over the
+/// blocks `blocks.0..blocks.1`. What lies in `out` is the sum over the blocks before.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) group: usize,
+    pub(super) first: usize,
+    pub(super) n: usize,
+    pub(super) blocks: (usize, usize),
+}
+
+/// At most T rows; what of T is left over repeats the last row and is not stored.
 #[inline(always)]
-fn tile<S: Simd, F: CodeFormat, const T: usize>(
+pub(super) fn tile<S: Simd, W: Source, const T: usize>(
     s: S,
-    product: Product<'_>,
-    group: &[u8],
-    rows: &[u32],
-) -> [S::F32; T] {
-    let n_blocks = product.matrix.packing.cols.div_ceil(32);
-    let input = product.input;
-    let stride = input.stride;
-    let row: [usize; T] = std::array::from_fn(|t| rows[t] as usize);
-    let codes: [&[u8]; T] =
-        std::array::from_fn(|t| cast_slice(&input.codes[row[t] * stride..][..stride]));
-    let scales: [&[f32]; T] =
-        std::array::from_fn(|t| &input.scales[row[t] * (stride / 32)..][..n_blocks]);
-    let sums: [&[i32]; T] =
-        std::array::from_fn(|t| &input.sums[row[t] * (stride / 16)..][..2 * n_blocks]);
-    let block_bytes = group.len() / n_blocks;
+    weights: W,
+    walk: &mut Walk<'_, '_>,
+    place: Place,
+) {
+    let Place { first, n, blocks: (begin, end), .. } = place;
+    let rows: [&[CodeBlock]; T] = std::array::from_fn(|t| {
+        &walk.product.input.code_row(walk.rows[first + t.min(n - 1)] as usize)[..end]
+    });
     let mut acc = [s.zero(); T];
-    for block in 0..n_blocks {
-        if T == 1 {
-            prefetch(s, group, block, block_bytes);
+    if begin > 0 {
+        for (t, acc) in acc.iter_mut().enumerate().take(n) {
+            *acc = s.load(walk.out(place.group, first + t));
         }
-        let a: [&[u8; 32]; T] = std::array::from_fn(|t| {
-            codes[t][32 * block..32 * block + 32].try_into().expect("32 codes")
-        });
-        let (low, high) = block_sums::<S, F, T>(s, (group, n_blocks, block), a);
-        let (scale_low, scale_high) = F::scales(s, group, n_blocks, block);
-        for t in 0..T {
-            let scale = s.splat(scales[t][block]);
-            let (sum_low, sum_high) = (sums[t][2 * block], sums[t][2 * block + 1]);
-            if F::HALVES {
-                let low = s.sub_i32(low[t], s.splat_i32(F::ZERO * sum_low));
-                let high = s.sub_i32(high[t], s.splat_i32(F::ZERO * sum_high));
-                acc[t] = s.fma(s.i32_to_f32(low), s.mul(scale_low, scale), acc[t]);
-                acc[t] = s.fma(s.i32_to_f32(high), s.mul(scale_high, scale), acc[t]);
-            } else {
-                let zero = s.splat_i32(F::ZERO * (sum_low + sum_high));
-                let sum = s.sub_i32(s.add_i32(low[t], high[t]), zero);
-                acc[t] = s.fma(s.i32_to_f32(sum), s.mul(scale_low, scale), acc[t]);
+    }
+    for block in begin..end {
+        weights.prefetch(s, block);
+        let a = rows.map(|row| &row[block]);
+        let (scale_low, scale_high) = weights.scales(s, block);
+        if W::HALVES {
+            let low = half_sums::<S, W, T>(s, weights, block, 0, a);
+            for t in 0..T {
+                let scale = s.mul(scale_low, s.splat(a[t].scale));
+                acc[t] = s.fma(s.i32_to_f32(low[t]), scale, acc[t]);
+            }
+            let high = half_sums::<S, W, T>(s, weights, block, 1, a);
+            for t in 0..T {
+                let scale = s.mul(scale_high, s.splat(a[t].scale));
+                acc[t] = s.fma(s.i32_to_f32(high[t]), scale, acc[t]);
+            }
+        } else {
+            let sums = block_sums::<S, W, T>(s, weights, block, a);
+            for t in 0..T {
+                let scale = s.mul(scale_low, s.splat(a[t].scale));
+                acc[t] = s.fma(s.i32_to_f32(sums[t]), scale, acc[t]);
             }
         }
-        if F::HAS_MIN {
-            let (min_low, min_high) = F::mins(s, group, n_blocks, block);
+        if weights.has_min() {
+            let (min_low, min_high) = weights.mins(s, block);
             for t in 0..T {
-                let scale = s.splat(-scales[t][block]);
-                let (sum_low, sum_high) = (sums[t][2 * block], sums[t][2 * block + 1]);
-                if F::HALVES {
-                    let (low, high) = (s.splat(sum_low as f32), s.splat(sum_high as f32));
-                    acc[t] = s.fma(s.mul(min_low, scale), low, acc[t]);
-                    acc[t] = s.fma(s.mul(min_high, scale), high, acc[t]);
+                let (scale, [low, high]) = (s.splat(-a[t].scale), a[t].sums);
+                if W::HALVES {
+                    acc[t] = s.fma(s.mul(min_low, scale), s.splat(low as f32), acc[t]);
+                    acc[t] = s.fma(s.mul(min_high, scale), s.splat(high as f32), acc[t]);
                 } else {
-                    let sum = s.splat((sum_low + sum_high) as f32);
+                    let sum = s.splat((low + high) as f32);
                     acc[t] = s.fma(s.mul(min_low, scale), sum, acc[t]);
                 }
             }
         }
     }
-    acc
+    for (t, sum) in acc.into_iter().enumerate().take(n) {
+        s.store(sum, walk.out(place.group, first + t));
+    }
 }
 
-/// The four codes of columns `4 i..4 i + 4`.
+/// How many calls of [`Simd::dot`] may share one running sum: 0, 2, 4 or 8.
 #[inline(always)]
-fn quad(a: &[u8; 32], i: usize) -> i32 {
-    i32::from_le_bytes([a[4 * i], a[4 * i + 1], a[4 * i + 2], a[4 * i + 3]])
+const fn calls_per_sum<S: Simd, W: Source>() -> usize {
+    let limit = if S::DOT_IS_EXACT { 8 } else { 32_767 / (254 * W::MAX_CODE) };
+    match limit {
+        8.. => 8,
+        4.. => 4,
+        2.. => 2,
+        _ => 0,
+    }
 }
 
-/// The integer sums over columns 0..16 and 16..32 of a block (all in the first where the halves
-/// share a scale and the sums fit).
+/// `Σ (code - zero) · a` over the columns of a block, exactly.
 #[inline(always)]
-fn block_sums<S: Simd, F: CodeFormat, const T: usize>(
+fn block_sums<S: Simd, W: Source, const T: usize>(
     s: S,
-    (group, n_blocks, block): (&[u8], usize, usize),
-    a: [&[u8; 32]; T],
-) -> ([S::I32; T], [S::I32; T]) {
-    // How many calls of `dot` may share one running sum.
-    let limit = if S::DOT_IS_EXACT { 8 } else { 32_767 / (254 * F::MAX_CODE) };
-    let mut low = [s.zero_i32(); T];
-    let mut high = [s.zero_i32(); T];
-    if limit >= 8 && !F::HALVES {
-        let mut sum = [s.dot_zero(); T];
+    weights: W,
+    block: usize,
+    a: [&CodeBlock; T],
+) -> [S::I32; T] {
+    let mut sums = [s.zero_i32(); T];
+    let calls = calls_per_sum::<S, W>();
+    if calls == 0 {
         for j in 0..4 {
-            let (bottom, top) = F::pair(s, group, n_blocks, block, j);
+            let (bottom, top) = weights.pair(s, block, j);
+            let bottom = s.signed(bottom, weights.zero() as u8);
             for t in 0..T {
-                sum[t] = s.dot(sum[t], bottom, quad(a[t], j));
-                sum[t] = s.dot(sum[t], top, quad(a[t], 4 + j));
+                sums[t] = s.dot_signed(sums[t], bottom, a[t].quad(j));
+            }
+            let top = s.signed(top, weights.zero() as u8);
+            for t in 0..T {
+                sums[t] = s.dot_signed(sums[t], top, a[t].quad(4 + j));
+            }
+        }
+        return sums;
+    }
+    for t in 0..T {
+        sums[t] = s.splat_i32(-weights.zero() * (a[t].sums[0] + a[t].sums[1]));
+    }
+    for first in (0..4).step_by(calls / 2) {
+        let mut dots = [s.dot_zero(); T];
+        for j in first..first + calls / 2 {
+            let (bottom, top) = weights.pair(s, block, j);
+            for t in 0..T {
+                dots[t] = s.dot(dots[t], bottom, a[t].quad(j));
+                dots[t] = s.dot(dots[t], top, a[t].quad(4 + j));
             }
         }
         for t in 0..T {
-            low[t] = s.dot_sum(sum[t]);
-        }
-    } else if limit >= 2 {
-        let calls = if limit >= 4 { 4 } else { 2 };
-        for first in (0..4).step_by(calls) {
-            let (mut sum_low, mut sum_high) = ([s.dot_zero(); T], [s.dot_zero(); T]);
-            for j in first..first + calls {
-                let (bottom, top) = F::pair(s, group, n_blocks, block, j);
-                for t in 0..T {
-                    sum_low[t] = s.dot(sum_low[t], bottom, quad(a[t], j));
-                    sum_high[t] = s.dot(sum_high[t], top, quad(a[t], 4 + j));
-                }
-            }
-            for t in 0..T {
-                low[t] = s.add_i32(low[t], s.dot_sum(sum_low[t]));
-                high[t] = s.add_i32(high[t], s.dot_sum(sum_high[t]));
-            }
-        }
-    } else {
-        for j in 0..4 {
-            let (bottom, top) = F::pair(s, group, n_blocks, block, j);
-            for t in 0..T {
-                low[t] = s.dot_wide(low[t], bottom, quad(a[t], j));
-                high[t] = s.dot_wide(high[t], top, quad(a[t], 4 + j));
-            }
+            sums[t] = s.add_i32(sums[t], s.dot_sum(dots[t]));
         }
     }
-    (low, high)
+    sums
+}
+
+/// The same over one half of a block's columns.
+#[inline(always)]
+fn half_sums<S: Simd, W: Source, const T: usize>(
+    s: S,
+    weights: W,
+    block: usize,
+    half: usize,
+    a: [&CodeBlock; T],
+) -> [S::I32; T] {
+    let mut sums = [s.zero_i32(); T];
+    for t in 0..T {
+        sums[t] = s.splat_i32(-weights.zero() * a[t].sums[half]);
+    }
+    const { assert!(!W::HALVES || W::MAX_CODE <= 63, "halves of wide codes") };
+    let calls = if calls_per_sum::<S, W>() == 2 { 2 } else { 4 };
+    for first in (0..4).step_by(calls) {
+        let mut dots = [s.dot_zero(); T];
+        for j in first..first + calls {
+            let (bottom, top) = weights.pair(s, block, j);
+            let codes = if half == 0 { bottom } else { top };
+            for t in 0..T {
+                dots[t] = s.dot(dots[t], codes, a[t].quad(4 * half + j));
+            }
+        }
+        for t in 0..T {
+            sums[t] = s.add_i32(sums[t], s.dot_sum(dots[t]));
+        }
+    }
+    sums
 }

@@ -1,10 +1,10 @@
 //! Codes times numbers: the codes become numbers in registers, sums run in single precision per
 //! half block of 16 columns.
 
-use super::{Product, Walk, prefetch, store_tile};
+use super::{Walk, prefetch};
 use oss_quant::CodeFormat;
 use oss_simd::{Kernel, Simd};
-use std::{marker::PhantomData, ops::Range};
+use std::marker::PhantomData;
 
 pub(super) struct Values<'a, 'b, F> {
     walk: Walk<'a, 'b>,
@@ -12,13 +12,8 @@ pub(super) struct Values<'a, 'b, F> {
 }
 
 impl<'a, 'b, F: CodeFormat> Values<'a, 'b, F> {
-    pub(super) fn new(
-        product: Product<'a>,
-        rows: &'b [u32],
-        groups: Range<usize>,
-        out: &'b mut [f32],
-    ) -> Self {
-        Self { walk: Walk { product, rows, groups, out }, format: PhantomData }
+    pub(super) fn new(walk: Walk<'a, 'b>) -> Self {
+        Self { walk, format: PhantomData }
     }
 }
 
@@ -28,15 +23,17 @@ impl<F: CodeFormat> Kernel for Values<'_, '_, F> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let mut walk = self.walk;
-        let product = walk.product;
-        let mut place = walk.start();
-        while walk.advance(&mut place, S::REGISTERS.min(4)) {
-            let (group, rows) = walk.tile(place);
-            match place.n {
-                4 if S::REGISTERS >= 4 => {
-                    store_tile(s, tile::<S, F, 4>(s, product, group, rows), walk.out(place));
+        for index in walk.groups.clone() {
+            let mut first = 0;
+            while first < walk.rows.len() {
+                let n = (walk.rows.len() - first).min(S::REGISTERS.min(4));
+                let place = (index, first, n);
+                match n {
+                    1 => tile::<S, F, 1>(s, &mut walk, place),
+                    2 => tile::<S, F, 2>(s, &mut walk, place),
+                    _ => tile::<S, F, 4>(s, &mut walk, place),
                 }
-                _ => store_tile(s, tile::<S, F, 1>(s, product, group, rows), walk.out(place)),
+                first += n;
             }
         }
     }
@@ -45,21 +42,20 @@ impl<F: CodeFormat> Kernel for Values<'_, '_, F> {
 #[inline(always)]
 fn tile<S: Simd, F: CodeFormat, const T: usize>(
     s: S,
-    product: Product<'_>,
-    group: &[u8],
-    rows: &[u32],
-) -> [S::F32; T] {
+    walk: &mut Walk<'_, '_>,
+    (index, first, n): (usize, usize, usize),
+) {
+    let product = walk.product;
+    let group = walk.group(index);
     let n_blocks = product.matrix.packing.cols.div_ceil(32);
     let input = product.input;
     let stride = input.stride;
-    let row: [usize; T] = std::array::from_fn(|t| rows[t] as usize);
+    let row: [usize; T] = std::array::from_fn(|t| walk.rows[first + t.min(n - 1)] as usize);
     let values: [&[f32]; T] = std::array::from_fn(|t| &input.values[row[t] * stride..][..stride]);
     let block_bytes = group.len() / n_blocks;
     let mut acc = [s.zero(); T];
     for block in 0..n_blocks {
-        if T == 1 {
-            prefetch(s, group, block, block_bytes);
-        }
+        prefetch(s, group, block, block_bytes);
         let x: [&[f32; 32]; T] = std::array::from_fn(|t| {
             values[t][32 * block..32 * block + 32].try_into().expect("32 values")
         });
@@ -88,7 +84,9 @@ fn tile<S: Simd, F: CodeFormat, const T: usize>(
             }
         }
     }
-    acc
+    for (t, sum) in acc.into_iter().enumerate().take(n) {
+        s.store(sum, walk.out(index, first + t));
+    }
 }
 
 /// The four codes of each lane as numbers, the format's zero taken off (exact).

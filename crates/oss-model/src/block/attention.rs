@@ -3,9 +3,9 @@
 use super::project::Call;
 use crate::forward::Page;
 use crate::state::{KvWrite, State};
-use oss_kernels::attention::{PAGE, Query, Shape, attend};
+use oss_kernels::attention::{PAGE, QUERIES, Query, Shape, attend};
 use oss_kernels::elementwise::rotate;
-use oss_threads::{Chunks, PerWorker, Spans};
+use oss_threads::{Chunks, PerWorker, Spans, Tiles};
 
 /// `x += output(attention(rotate(qkv(normed)))) + bias`.
 pub(crate) fn run(page: &mut Page<'_>, layer: usize) {
@@ -18,7 +18,7 @@ pub(crate) fn run(page: &mut Page<'_>, layer: usize) {
             model,
             team,
             activation: model.activation,
-            input: normed.input(),
+            input: normed.view(),
             rows: &identity[..n_rows],
         };
         let bias = weights.qkv_bias.as_deref();
@@ -41,7 +41,7 @@ pub(crate) fn run(page: &mut Page<'_>, layer: usize) {
         model,
         team,
         activation: model.activation,
-        input: attended_input.input(),
+        input: attended_input.view(),
         rows: &identity[..n_rows],
     };
     let bias = weights.output_bias.as_deref();
@@ -108,29 +108,38 @@ fn write(page: &mut Page<'_>, layer: usize) {
     });
 }
 
-/// Attention of all rows; one unit is one row and key/value head.
+/// Attention of all rows; one unit is some neighbouring rows and a key/value head.
 fn attend_all(page: &mut Page<'_>, layer: usize) {
     let (model, config) = (page.model, &page.model.config);
-    let State { qkv, attended, scratch, .. } = &mut *page.state;
+    let State { qkv, attended, scratch, row_splits, .. } = &mut *page.state;
     let (n_kv_heads, dim) = (config.n_kv_heads, config.head_dim);
     let group = config.n_heads / n_kv_heads;
     let window = config.layers[layer].window;
     let sinks = model.weights.layers[layer].sinks.as_deref();
     let shape = Shape { format: model.kv_format, head_dim: dim, scale: 1.0 / (dim as f32).sqrt() };
     let (rows, cache) = (page.batch.rows, &*page.cache);
-    let out = (Chunks::new(attended, group * dim), PerWorker::new(scratch));
-    page.team.phase(rows.len() * n_kv_heads, out, |unit, (out, scratch)| {
-        let (row, kv_head) = (unit.index / n_kv_heads, unit.index % n_kv_heads);
+    page.batch.split(QUERIES, row_splits);
+    let attended = &mut attended[..rows.len() * config.q_dim()];
+    let tiles = Tiles::new(attended, config.q_dim(), row_splits, group * dim);
+    let units = (row_splits.len() - 1) * n_kv_heads;
+    page.team.phase(units, (tiles, PerWorker::new(scratch)), |unit, (mut tile, scratch)| {
+        let (block, kv_head) = (unit.index / n_kv_heads, unit.index % n_kv_heads);
+        let first = row_splits[block];
+        let n = row_splits[block + 1] - first;
         let first_head = kv_head * group;
-        let qkv = &qkv[row * config.qkv_dim()..][..config.qkv_dim()];
-        let end = rows[row].position + 1;
-        let query = Query {
-            heads: &qkv[first_head * dim..][..group * dim],
-            sinks: sinks.map(|sinks| &sinks[first_head..first_head + group]),
-            start: window.map_or(0, |window| end.saturating_sub(window)),
-            end,
-        };
-        let slot = |number| cache.slot(layer, rows[row].sequence, number, kv_head);
-        attend(model.isa, shape, query, slot, scratch, out);
+        let queries: [Query<'_>; QUERIES] = std::array::from_fn(|t| {
+            let row = first + t.min(n - 1);
+            let end = rows[row].position + 1;
+            Query {
+                heads: &qkv[row * config.qkv_dim() + first_head * dim..][..group * dim],
+                sinks: sinks.map(|sinks| &sinks[first_head..first_head + group]),
+                start: window.map_or(0, |window| end.saturating_sub(window)),
+                end,
+            }
+        });
+        let slot = |number| cache.slot(layer, rows[first].sequence, number, kv_head);
+        attend(model.isa, shape, &queries[..n], slot, &mut scratch.numbers, |t, heads| {
+            tile.row_mut(t).copy_from_slice(heads);
+        });
     });
 }

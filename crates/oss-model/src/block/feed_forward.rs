@@ -7,7 +7,7 @@ use crate::model::Model;
 use crate::state::{Event, State};
 use crate::weights::{ExpertWeights, FeedForwardWeights, Network};
 use oss_kernels::elementwise::{gated, scaled_add};
-use oss_kernels::{Activation, Product, linear, route};
+use oss_kernels::{Activation, Product, route};
 use oss_threads::{Chunks, Columns, PerWorker, Tiles};
 
 /// `x += feed_forward(normed)`.
@@ -52,20 +52,19 @@ fn dense(page: &mut Page<'_>, layer: usize, network: &Network) {
     let rows = &identity[..n_rows];
     let inner = &mut inner[..n_rows * inner_dim];
     let out = (Columns::new(inner, inner_dim, INNER_UNIT), PerWorker::new(scratch));
-    let input = normed.input();
+    let input = normed.view();
     team.phase(network.gate_up.units(), out, |unit, (mut tile, scratch)| {
         let (stored, groups, n) = network.gate_up.unit(unit.index);
         let width = 16 * groups.len();
-        let sums = &mut scratch[..n_rows * width];
         let matrix = model.weights.matrix(stored);
         let product = Product { matrix, input, activation: model.activation };
-        linear(model.isa, product, rows, groups, sums);
+        let sums = scratch.multiply(model.isa, product, rows, groups);
         for (row, sums) in sums.chunks_exact_mut(width).enumerate() {
             finish_pairs(model, config, &mut sums[..n], None, tile.row_mut(row));
         }
     });
     Page::prepare(model, team, (inner, inner_dim), inner_input);
-    let input = inner_input.input();
+    let input = inner_input.view();
     let call = Call { model, team, activation: model.activation, input, rows };
     call.project(&network.down, x, scratch, |to, sums, _| {
         to.iter_mut().zip(sums).for_each(|(to, sum)| *to += sum);
@@ -89,7 +88,7 @@ fn choose(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights) {
         model,
         team,
         activation: Activation::F32,
-        input: exact.input(),
+        input: exact.view(),
         rows: &identity[..n_rows],
     };
     let bias = weights.router_bias.as_deref();
@@ -123,7 +122,7 @@ fn gate_up(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights) {
     let inner = &mut inner[..routing.row_of_slot.len() * inner_dim];
     let tiles = Tiles::new(inner, inner_dim, &routing.splits, INNER_UNIT);
     let blocks = tiles.column_blocks();
-    let input = normed.input();
+    let input = normed.view();
     let units = routing.active.len() * blocks;
     page.team.phase(units, (tiles, PerWorker::new(scratch)), |unit, (mut tile, scratch)| {
         let (index, block) = (unit.index / blocks, unit.index % blocks);
@@ -132,10 +131,9 @@ fn gate_up(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights) {
         let guard = model.weights.expert(layer, expert);
         let (stored, groups, n) = guard.network().gate_up.unit(block);
         let width = 16 * groups.len();
-        let sums = &mut scratch[..rows.len() * width];
         let matrix = guard.matrix(stored);
         let product = Product { matrix, input, activation: model.activation };
-        linear(model.isa, product, rows, groups, sums);
+        let sums = scratch.multiply(model.isa, product, rows, groups);
         let bias = weights.gate_up_bias.as_ref();
         let bias = bias.map(|bias| &bias[(2 * expert * inner_dim) + 64 * block..][..n]);
         for (row, sums) in sums.chunks_exact_mut(width).enumerate() {
@@ -156,7 +154,7 @@ fn down(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights) {
     let outer = &mut outer[..n_slots * hidden];
     let tiles = Tiles::new(outer, hidden, &routing.splits, unit_rows);
     let blocks = tiles.column_blocks();
-    let input = inner_input.input();
+    let input = inner_input.view();
     let units = routing.active.len() * blocks;
     team.phase(units, (tiles, PerWorker::new(scratch)), |unit, (mut tile, scratch)| {
         let (index, block) = (unit.index / blocks, unit.index % blocks);
@@ -164,10 +162,9 @@ fn down(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights) {
         let guard = model.weights.expert(layer, routing.active[index] as usize);
         let (stored, groups, n) = guard.network().down.unit(block);
         let width = 16 * groups.len();
-        let sums = &mut scratch[..rows.len() * width];
         let matrix = guard.matrix(stored);
         let product = Product { matrix, input, activation: model.activation };
-        linear(model.isa, product, rows, groups, sums);
+        let sums = scratch.multiply(model.isa, product, rows, groups);
         for (row, sums) in sums.chunks_exact(width).enumerate() {
             tile.row_mut(row).copy_from_slice(&sums[..n]);
         }

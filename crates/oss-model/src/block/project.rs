@@ -1,8 +1,9 @@
 //! A packed matrix times rows, as one phase.
 
 use crate::model::Model;
+use crate::state::WorkerScratch;
 use crate::weights::Fused;
-use oss_kernels::{Activation, Input, Product, linear};
+use oss_kernels::{Activation, Input, Product};
 use oss_threads::{Chunks, Columns, PerWorker, Team};
 use std::ops::Range;
 
@@ -23,7 +24,7 @@ impl Call<'_> {
         &self,
         matrix: &Fused,
         out: &mut [f32],
-        scratch: &mut [Vec<f32>],
+        scratch: &mut [WorkerScratch],
         finish: impl Fn(&mut [f32], &[f32], Range<usize>) + Sync,
     ) {
         let out = &mut out[..self.rows.len() * matrix.rows];
@@ -31,10 +32,9 @@ impl Call<'_> {
         self.team.phase(matrix.units(), out, |unit, (mut tile, scratch)| {
             let (stored, groups, n) = matrix.unit(unit.index);
             let width = 16 * groups.len();
-            let sums = &mut scratch[..self.rows.len() * width];
             let matrix = self.model.weights.matrix(stored);
             let product = Product { matrix, input: self.input, activation: self.activation };
-            linear(self.model.isa, product, self.rows, groups, sums);
+            let sums = scratch.multiply(self.model.isa, product, self.rows, groups);
             let columns = tile.columns();
             for (row, sums) in sums.chunks_exact(width).enumerate() {
                 finish(tile.row_mut(row), &sums[..n], columns.clone());
@@ -48,7 +48,7 @@ impl Call<'_> {
         matrix: &Fused,
         ids: &[u32],
         out: &mut [f32],
-        scratch: &mut [Vec<f32>],
+        scratch: &mut [WorkerScratch],
     ) {
         let n = ids.len();
         for (input_row, out) in self.rows.iter().zip(out.chunks_exact_mut(n.max(1))) {
@@ -62,8 +62,8 @@ impl Call<'_> {
                 let weights = self.model.weights.matrix(stored);
                 let product =
                     Product { matrix: weights, input: self.input, activation: self.activation };
-                let sums = &mut scratch[..16];
-                linear(self.model.isa, product, &[*input_row], group..group + 1, sums);
+                let groups = group..group + 1;
+                let sums = scratch.multiply(self.model.isa, product, &[*input_row], groups);
                 to[0] = sums[lane % 16];
             });
         }

@@ -43,6 +43,8 @@ impl<const DOT: bool> Simd for Avx2<DOT> {
     type I32 = I;
     type U8 = I;
     type Dot = I;
+    /// Magnitudes, and the bytes themselves for their signs.
+    type Signed = (I, I);
 
     const NAME: &'static str = if DOT { "avx2vnni" } else { "avx2" };
     const REGISTERS: usize = 8;
@@ -161,6 +163,10 @@ impl<const DOT: bool> Simd for Avx2<DOT> {
             _mm256_loadu_si256(from.as_ptr().cast()),
             _mm256_loadu_si256(from.as_ptr().add(32).cast()),
         ];
+        fn store_u8(x: I, to: &mut [u8; 64]) = {
+            _mm256_storeu_si256(to.as_mut_ptr().cast(), x[0]);
+            _mm256_storeu_si256(to.as_mut_ptr().add(32).cast(), x[1]);
+        };
         fn u8_as_i32(x: I) -> I = x;
         fn i32_as_u8(x: I) -> I = x;
         fn table(entries: &[u8; 16]) -> I =
@@ -191,19 +197,18 @@ impl<const DOT: bool> Simd for Avx2<DOT> {
             let one = [_mm256_set1_epi16(1); 2];
             both!(_mm256_madd_epi16, sum, one)
         };
-        fn dot_wide(sum: I, codes: I, quad: i32) -> I = if DOT {
+        fn signed(codes: I, zero: u8) -> (I, I) = {
+            let zero = [_mm256_set1_epi8(zero as i8); 2];
+            let bytes = both!(_mm256_sub_epi8, codes, zero);
+            (both!(_mm256_abs_epi8, bytes), bytes)
+        };
+        fn dot_signed(sum: I, bytes: (I, I), quad: i32) -> I = {
+            // |w| · (a with w's sign): sums of two are at most 2 · 128 · 127, within 16 bits.
             let quad = [_mm256_set1_epi32(quad); 2];
-            both!(_mm256_dpbusd_avx_epi32, sum, codes, quad)
-        } else {
-            let quad = _mm256_set1_epi32(quad);
-            let mask = [_mm256_set1_epi16(255); 2];
-            let quad_even = [_mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(quad)); 2];
-            let quad_odd = [_mm256_srai_epi16::<8>(quad); 2];
-            let even = both!(_mm256_and_si256, codes, mask);
-            let odd = [_mm256_srli_epi16::<8>(codes[0]), _mm256_srli_epi16::<8>(codes[1])];
-            let even = both!(_mm256_madd_epi16, even, quad_even);
-            let odd = both!(_mm256_madd_epi16, odd, quad_odd);
-            let products = both!(_mm256_add_epi32, even, odd);
+            let one = [_mm256_set1_epi16(1); 2];
+            let quad = both!(_mm256_sign_epi8, quad, bytes.1);
+            let pairs = both!(_mm256_maddubs_epi16, bytes.0, quad);
+            let products = both!(_mm256_madd_epi16, pairs, one);
             both!(_mm256_add_epi32, sum, products)
         };
 

@@ -16,6 +16,9 @@ impl<const DOT: bool> Avx512<DOT> {
     }
 }
 
+/// Magnitudes, and which bytes are negative.
+type Signed = (__m512i, __mmask64);
+
 macro_rules! ops {
     ($(
         fn $name:ident $(<const $n:ident: u32>)? ($($arg:ident: $t:ty),*) $(-> $r:ty)? = $e:expr;
@@ -35,6 +38,7 @@ impl<const DOT: bool> Simd for Avx512<DOT> {
     type I32 = __m512i;
     type U8 = __m512i;
     type Dot = __m512i;
+    type Signed = Signed;
 
     const NAME: &'static str = if DOT { "avx512vnni" } else { "avx512" };
     const REGISTERS: usize = 32;
@@ -97,6 +101,8 @@ impl<const DOT: bool> Simd for Avx512<DOT> {
             _mm256_storeu_si256(to.as_mut_ptr().cast(), _mm512_cvtepi32_epi16(x));
 
         fn load_u8(from: &[u8; 64]) -> __m512i = _mm512_loadu_si512(from.as_ptr().cast());
+        fn store_u8(x: __m512i, to: &mut [u8; 64]) =
+            _mm512_storeu_si512(to.as_mut_ptr().cast(), x);
         fn u8_as_i32(x: __m512i) -> __m512i = x;
         fn i32_as_u8(x: __m512i) -> __m512i = x;
         fn table(entries: &[u8; 16]) -> __m512i =
@@ -126,20 +132,16 @@ impl<const DOT: bool> Simd for Avx512<DOT> {
         } else {
             _mm512_madd_epi16(sum, _mm512_set1_epi16(1))
         };
-        fn dot_wide(sum: __m512i, codes: __m512i, quad: i32) -> __m512i = if DOT {
-            _mm512_dpbusd_epi32(sum, codes, _mm512_set1_epi32(quad))
-        } else {
-            // Even and odd bytes as 16-bit numbers, both of the codes and of the quad.
+        fn signed(codes: __m512i, zero: u8) -> Signed = {
+            let bytes = _mm512_sub_epi8(codes, _mm512_set1_epi8(zero as i8));
+            (_mm512_abs_epi8(bytes), _mm512_movepi8_mask(bytes))
+        };
+        fn dot_signed(sum: __m512i, bytes: Signed, quad: i32) -> __m512i = {
+            // |w| · (a with w's sign): sums of two are at most 2 · 128 · 127, within 16 bits.
             let quad = _mm512_set1_epi32(quad);
-            let even = _mm512_and_si512(codes, _mm512_set1_epi16(255));
-            let odd = _mm512_srli_epi16::<8>(codes);
-            let quad_even = _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(quad));
-            let quad_odd = _mm512_srai_epi16::<8>(quad);
-            let products = _mm512_add_epi32(
-                _mm512_madd_epi16(even, quad_even),
-                _mm512_madd_epi16(odd, quad_odd),
-            );
-            _mm512_add_epi32(sum, products)
+            let quad = _mm512_mask_sub_epi8(quad, bytes.1, _mm512_setzero_si512(), quad);
+            let pairs = _mm512_maddubs_epi16(bytes.0, quad);
+            _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))
         };
 
         fn prefetch(base: &[u8], offset: usize) =

@@ -49,6 +49,7 @@ impl Simd for Scalar {
     type I32 = [i32; 16];
     type U8 = [u8; 64];
     type Dot = [i32; 16];
+    type Signed = [i8; 64];
 
     const NAME: &'static str = "scalar";
     const REGISTERS: usize = 1;
@@ -210,6 +211,10 @@ impl Simd for Scalar {
         *from
     }
     #[inline(always)]
+    fn store_u8(self, x: [u8; 64], to: &mut [u8; 64]) {
+        *to = x;
+    }
+    #[inline(always)]
     fn u8_as_i32(self, x: [u8; 64]) -> [i32; 16] {
         array::from_fn(|r| i32::from_le_bytes(array::from_fn(|b| x[4 * r + b])))
     }
@@ -239,8 +244,15 @@ impl Simd for Scalar {
         sum
     }
     #[inline(always)]
-    fn dot_wide(self, sum: [i32; 16], codes: [u8; 64], quad: i32) -> [i32; 16] {
-        dot(sum, codes, quad)
+    fn signed(self, codes: [u8; 64], zero: u8) -> [i8; 64] {
+        codes.map(|code| code.wrapping_sub(zero) as i8)
+    }
+    #[inline(always)]
+    fn dot_signed(self, sum: [i32; 16], bytes: [i8; 64], quad: i32) -> [i32; 16] {
+        let quad = quad.to_le_bytes();
+        array::from_fn(|r| {
+            (0..4).fold(sum[r], |s, b| s + i32::from(bytes[4 * r + b]) * i32::from(quad[b] as i8))
+        })
     }
 
     #[inline(always)]
