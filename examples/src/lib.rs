@@ -13,11 +13,14 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use oss_engine::weights::Container;
-use oss_engine::{Activation, Engine, EngineOptions, KvFormat, Speculation, Tune};
+use oss_engine::{Activation, ColdTier, Engine, EngineOptions, KvFormat, Speculation, Tune};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use printing::print;
+
+/// How large a file of kept keys and values may grow.
+const KEPT_BYTES: u64 = 4 << 30;
 
 /// The model and how it is run.
 #[derive(Args, Clone, Debug)]
@@ -46,6 +49,10 @@ pub struct ModelArgs {
     /// The longest sequence in tokens; default: the model's own
     #[arg(long)]
     pub context: Option<usize>,
+    /// A directory where keys and values of prompts are kept for the next run (at most 4 GiB for
+    /// each model and choice of numbers); it never changes tokens
+    #[arg(long)]
+    pub keep: Option<PathBuf>,
 }
 
 /// How activations meet weights.
@@ -140,6 +147,7 @@ impl ModelArgs {
             speculation: self.speculation,
             tune: self.tune.clone(),
             context_len: self.context,
+            cold: self.keep.clone().map(|directory| ColdTier { directory, bytes: KEPT_BYTES }),
             activation,
             kv_format,
             progress: Some(Arc::new(move |done, total| {
