@@ -9,6 +9,8 @@ pub(crate) mod scalar;
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon;
 
 /// An instruction set that this processor has: the token that every kernel call takes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -112,6 +114,13 @@ macro_rules! has {
     };
 }
 
+#[cfg(target_arch = "aarch64")]
+macro_rules! has {
+    ($feature:tt) => {
+        std::arch::is_aarch64_feature_detected!($feature)
+    };
+}
+
 isa_table! {
     Scalar, "scalar", scalar::Scalar::new(), run_scalar, [];
     #[cfg(target_arch = "x86_64")]
@@ -126,6 +135,10 @@ isa_table! {
     Avx512Vnni, "avx512vnni", avx512::Avx512::<true>::new(), run_avx512_vnni,
         ["avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni",
          "avx512vbmi"];
+    #[cfg(target_arch = "aarch64")]
+    Neon, "neon", neon::Neon::<false>::new(), run_neon, ["neon"];
+    #[cfg(target_arch = "aarch64")]
+    NeonDot, "neondot", neon::Neon::<true>::new(), run_neon_dot, ["neon", "dotprod"];
 }
 
 impl Isa {

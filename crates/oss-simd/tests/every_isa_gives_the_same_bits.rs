@@ -127,6 +127,72 @@ fn every_operation_gives_the_scalar_bits_on_every_instruction_set() {
     }
 }
 
+/// What the trait says of NaNs, zeros and ties, as bits.
+struct Special;
+
+impl Kernel for Special {
+    type Output = Vec<u32>;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> Vec<u32> {
+        let special = [0.0, -0.0, 1.0, -1.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e-45];
+        let mut out = Vec::new();
+        for a in special {
+            for b in special {
+                let (a, b, one) = (s.splat(a), s.splat(b), s.splat(1.0));
+                for x in [s.max(a, b), s.min(a, b), s.select_lt(a, b, one, s.zero()), s.abs(a)] {
+                    let mut all = [0.0; 16];
+                    s.store(x, &mut all);
+                    out.extend(all.map(f32::to_bits));
+                }
+            }
+        }
+        out
+    }
+}
+
+#[test]
+fn numbers_that_are_none_and_zeros_are_treated_alike() {
+    let expected = Isa::scalar().run(Special);
+    for isa in Isa::available() {
+        assert_eq!(isa.run(Special), expected, "{isa}");
+    }
+}
+
+/// Every half-precision number, and what lies between it and the next, there and back.
+struct Halves;
+
+impl Kernel for Halves {
+    type Output = Vec<u32>;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> Vec<u32> {
+        let mut out = Vec::new();
+        for first in (0..=u16::MAX).step_by(16) {
+            let x = s.load_f16(&std::array::from_fn(|i| first + i as u16));
+            let mut all = [0.0; 16];
+            s.store(x, &mut all);
+            out.extend(all.map(f32::to_bits));
+            // A tie, and the numbers on both sides of it.
+            for between in [0x0fff, 0x1000, 0x1001] {
+                let bits = s.or_i32(s.f32_as_i32(x), s.splat_i32(between));
+                let mut halves = [0; 16];
+                s.store_f16(s.i32_as_f32(bits), &mut halves);
+                out.extend(halves.map(u32::from));
+            }
+        }
+        out
+    }
+}
+
+#[test]
+fn every_half_is_read_and_rounded_to_alike() {
+    let expected = Isa::scalar().run(Halves);
+    for isa in Isa::available() {
+        assert!(isa.run(Halves) == expected, "{isa}");
+    }
+}
+
 struct Exp(f32);
 
 impl Kernel for Exp {

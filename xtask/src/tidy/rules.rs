@@ -34,7 +34,8 @@ const SAFE_CRATES: [&str; 9] = [
 ];
 
 /// File names that a kernel written for one instruction set has.
-const ISA_FILES: [&str; 7] = ["avx2", "avx2vnni", "avx512", "avx512vnni", "neon", "scalar", "amx"];
+const ISA_FILES: [&str; 8] =
+    ["avx2", "avx2vnni", "avx512", "avx512vnni", "neon", "neondot", "scalar", "amx"];
 
 /// Names of quantisation formats, in lower case without separators.
 const FORMATS: [&str; 13] = [
@@ -72,7 +73,7 @@ fn instruction_sets(source: &Source, out: &mut Vec<Violation>) {
     }
     let why = "intrinsics live in oss-simd/src/isa and in files named after their ISA";
     report(source, out, "instruction-sets", why, |line| {
-        let words = ["core::arch", "std::arch", "target_feature", "is_x86_feature_detected"];
+        let words = ["core::arch", "std::arch", "target_feature", "feature_detected"];
         words.iter().find(|word| line.code.contains(**word)).map(|word| (*word).to_owned())
     });
 }
