@@ -1,8 +1,8 @@
 //! How fast are matrix products, per weight type and instruction set, and what share of the
 //! processor's peak is that?
 //!
-//! One unit of a gpt-oss layer (64 weight rows of 2,880 columns, which lie in cache) times 1, 2, 4
-//! and 64 rows of activations. Throughput is in multiply-adds (elements) per second; `peak` is what
+//! One unit of a gpt-oss layer (64 weight rows of 2,880 columns, which lie in cache) times 1 to 64
+//! rows of activations. Throughput is in multiply-adds (elements) per second; `peak` is what
 //! the instruction set does with byte products whose operands never leave registers.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -72,7 +72,7 @@ fn packed(dtype: Dtype, cols: usize) -> (Packing, Vec<u8>) {
 
 /// Rows of activations in all forms.
 fn inputs(isa: Isa, cols: usize) -> InputBuffer {
-    let mut buffer = InputBuffer::new(MOST, cols);
+    let mut buffer = InputBuffer::new(MOST, cols, Activation::Int8);
     for row in 0..MOST {
         prepare(isa, Activation::Int8, &numbers(cols), buffer.row(row));
     }
@@ -98,7 +98,7 @@ fn products(c: &mut Criterion) {
             let mut panel = Panel::ZERO;
             for activation in [Activation::Int8, Activation::F32] {
                 let product = Product { matrix, input: inputs.view(), activation };
-                for n in [1, 2, 4, MOST] {
+                for n in [1, 2, 4, 8, MOST] {
                     let mut out = vec![0.0; n * ROWS];
                     group.throughput(Throughput::Elements((n * ROWS * cols) as u64));
                     let name = format!("{}/{}", dtype.name(), activation.name());

@@ -23,6 +23,7 @@ const WARM_UP: usize = 64;
 /// What was measured.
 pub(crate) struct Found {
     pub(crate) isa: Isa,
+    pub(crate) activations: &'static str,
     pub(crate) threads: usize,
     pub(crate) architecture: &'static str,
     /// Bytes of weights that one token reads.
@@ -93,7 +94,7 @@ impl Bench {
         let options = LoadOptions { isa, activation, kv_format, progress: None };
         let model = Model::load(container, options)?;
         let load_s = start.elapsed().as_secs_f64();
-        let state = State::new(&model.config, MAX_ROWS.max(batch), threads);
+        let state = State::new(&model, MAX_ROWS.max(batch), threads);
         let tokens = batch * (depth + arguments.gen_tokens) + arguments.prompt_tokens.max(WARM_UP);
         let context = (depth + arguments.gen_tokens.max(arguments.prompt_tokens)).max(1);
         let most = model.config.context_len;
@@ -105,6 +106,9 @@ impl Bench {
     /// Measures everything.
     pub(crate) fn run(mut self, arguments: &Arguments) -> Result<Found> {
         let first_token_s = self.first_token(arguments.prompt_tokens.max(1))?;
+        if !arguments.mapped {
+            self.model.weights.promote(|_| true)?;
+        }
         // Enough tokens that almost every expert has been touched before anything is measured.
         self.first_token(WARM_UP.min(self.model.config.context_len))?;
         let sequences: Vec<SequenceId> =
@@ -131,6 +135,7 @@ impl Bench {
         let own = self.probe.bytes() as u64;
         Ok(Found {
             isa: self.model.isa,
+            activations: self.model.activation.name(),
             threads: self.team.threads(),
             architecture: self.model.config.architecture,
             bytes_per_token: self.model.weights.bytes_per_token(&self.model.config),

@@ -51,7 +51,8 @@ pub(crate) fn json(arguments: &Arguments, found: &Found) -> Value {
             "batch": arguments.batch,
             "repeat": arguments.repeat,
             "pause_s": arguments.pause,
-            "activations": format!("{:?}", arguments.model.activations).to_lowercase(),
+            "mapped": arguments.mapped,
+            "activations": found.activations,
             "kv": format!("{:?}", arguments.model.kv).to_lowercase(),
         },
         "machine": {

@@ -50,7 +50,7 @@ pub(crate) fn json(arguments: &Arguments, engine: &Engine, found: &Found) -> Val
             "runs": arguments.runs,
             "max_tokens": arguments.max_tokens,
             "seed": arguments.seed,
-            "activations": format!("{:?}", arguments.model.activations).to_lowercase(),
+            "activations": engine.activation().name(),
             "kv": format!("{:?}", arguments.model.kv).to_lowercase(),
         },
         "load_s": load_s,

@@ -77,24 +77,25 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         eprintln!("warning: the load is {load:?}: other programs slow both sides, unequally");
     }
     let mut lines = Vec::new();
+    let mut found = Json::Null;
     for row in chosen(&options.rows)? {
         eprintln!("{}: {}", row.name, row.what);
         lines.push(compare(row, options, &ours, &theirs)?);
+        found = json!({
+            "model": model,
+            "packed": options.packed,
+            "llama_cpp": PACKAGE,
+            "threads": threads,
+            "load_average_before": load,
+            "rows": lines.iter().map(Line::json).collect::<Vec<_>>(),
+        });
+        // After each row, so that a run that is stopped leaves what it has found.
+        if let Some(name) = &options.record {
+            record::write(&format!("compare-{name}"), found.clone())?;
+        }
     }
-    println!("{}", table(&lines));
-    let found = json!({
-        "model": model,
-        "packed": options.packed,
-        "llama_cpp": PACKAGE,
-        "threads": threads,
-        "load_average_before": load,
-        "rows": lines.iter().map(Line::json).collect::<Vec<_>>(),
-    });
-    println!("{found:#}");
-    match &options.record {
-        Some(name) => record::write(&format!("compare-{name}"), found),
-        None => Ok(()),
-    }
+    println!("{}\n{found:#}", table(&lines));
+    Ok(())
 }
 
 /// How many threads have wanted to run in the last minute, where the system tells.

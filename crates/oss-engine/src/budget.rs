@@ -24,7 +24,7 @@ pub(crate) fn cache_bytes(
     });
     let Some(budget) = options.max_memory else { return Ok(wanted) };
     let weights = model.weights.packed_bytes();
-    let scratch = State::new(&model.config, max_rows, threads).bytes();
+    let scratch = State::new(model, max_rows, threads).bytes();
     let logits = 4 * model.config.vocabulary * max_rows.min(HEAD_ROWS);
     let kept = options.warm_bytes + options.repeat_bytes;
     let taken = weights + scratch + logits + kept + tiers::queue_bytes(model, options);

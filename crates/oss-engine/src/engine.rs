@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::{fmt, panic, thread};
 
 use oss_cache::KvCache;
+use oss_kernels::Activation;
 use oss_model::{Config, LoadOptions, Model};
 use oss_simd::Isa;
 use oss_threads::Team;
@@ -19,6 +20,7 @@ use crate::event::{Completion, Event};
 use crate::metrics::{Metrics, Recorder};
 use crate::options::{EngineOptions, Speculation};
 use crate::prepare::{self, Prepared};
+use crate::promotion::Promotion;
 use crate::request::Request;
 use crate::session::Session;
 use crate::step::{Command, Scheduler, Setup, Tuner};
@@ -48,6 +50,7 @@ pub(crate) struct Inner {
     next_request: AtomicU64,
     next_session: AtomicU64,
     thread: OnceLock<JoinHandle<()>>,
+    _promotion: Option<Promotion>,
 }
 
 /// What requests are held against.
@@ -112,7 +115,7 @@ impl Engine {
         };
         let census = Census::new(&container);
         let model = Arc::new(Model::load(container, load)?);
-        let subject = Subject::new(&census, &model, options.activation);
+        let subject = Subject::new(&census, &model);
         let tuning = tuning::at_load(&subject, &options)?;
         let team = match &options.team {
             Some(team) => team.clone(),
@@ -131,12 +134,18 @@ impl Engine {
             speculates: options.speculation != Speculation::Off,
         };
         let tuner = Tuner { subject, tuning: SharedTuning::new(tuning) };
+        let promotion = Promotion::start(&model, &options)?;
         let setup = Setup::new(model, team, (cache, cache_options), tuner, options);
-        Self::start(setup, text, limits)
+        Self::start(setup, text, limits, promotion)
     }
 
     /// Starts the step thread.
-    fn start(setup: Setup, text: Text, limits: Limits) -> Result<Self> {
+    fn start(
+        setup: Setup,
+        text: Text,
+        limits: Limits,
+        promotion: Option<Promotion>,
+    ) -> Result<Self> {
         let (commands, receiver) = std::sync::mpsc::channel();
         let (model, recorder) = (setup.model.clone(), setup.recorder.clone());
         let (waiting, tuning) = (setup.waiting.clone(), setup.tuner.tuning.clone());
@@ -154,6 +163,7 @@ impl Engine {
             next_request: AtomicU64::new(0),
             next_session: AtomicU64::new(0),
             thread: OnceLock::from(handle),
+            _promotion: promotion,
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -218,6 +228,12 @@ impl Engine {
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.inner.model.config
+    }
+
+    /// How activations meet weights.
+    #[must_use]
+    pub fn activation(&self) -> Activation {
+        self.inner.model.activation
     }
 
     /// The instruction set in use.

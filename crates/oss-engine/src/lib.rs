@@ -62,6 +62,7 @@ mod metrics;
 mod options;
 mod output;
 mod prepare;
+mod promotion;
 mod request;
 mod sampling;
 mod session;

@@ -61,10 +61,15 @@ pub struct EngineOptions {
     pub threads: Option<usize>,
     /// The instruction set; `None`: the best one here, or what `OSS_ISA` names.
     pub isa: Option<Isa>,
-    /// How activations meet weights.
-    pub activation: Activation,
+    /// How activations meet weights; `None`: as 8-bit codes, 16-bit in narrow models, see
+    /// [`Config::activation`](crate::model::Config::activation).
+    pub activation: Option<Activation>,
     /// How keys and values are stored.
     pub kv_format: KvFormat,
+    /// Whether the weights of a packed file move into huge pages in the background, where the
+    /// system says that there is room: decoding gains some 15 %, but the memory is then this
+    /// process's own, no longer shared with others that map the file.
+    pub huge_pages: bool,
     /// The longest sequence, prompt and answer together; `None`: the model's own.
     pub context_len: Option<usize>,
     /// Bytes for keys and values; `None`: what [`EngineOptions::max_memory`] leaves, else enough
@@ -117,7 +122,8 @@ impl Default for EngineOptions {
             team: None,
             threads: None,
             isa: None,
-            activation: Activation::Int8,
+            activation: None,
+            huge_pages: true,
             kv_format: KvFormat::Bf16,
             context_len: None,
             cache_bytes: None,
@@ -173,6 +179,7 @@ impl fmt::Debug for EngineOptions {
             .field("threads", &self.threads)
             .field("isa", &self.isa)
             .field("activation", &self.activation)
+            .field("huge_pages", &self.huge_pages)
             .field("kv_format", &self.kv_format)
             .field("context_len", &self.context_len)
             .field("cache_bytes", &self.cache_bytes)

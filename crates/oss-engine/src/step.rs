@@ -121,7 +121,7 @@ impl Scheduler {
         let Setup { model, recorder, waiting, team, cache, cache_options, tuner, options } = setup;
         let batching = tuner.tuning.lock().batching();
         Self {
-            state: State::new(&model.config, batching.max_rows, team.threads()),
+            state: State::new(&model, batching.max_rows, team.threads()),
             pace: Pace::new(options.max_step),
             team,
             cache,

@@ -128,7 +128,7 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    pub(crate) fn new(census: &Census, model: &Model, activation: Activation) -> Self {
+    pub(crate) fn new(census: &Census, model: &Model) -> Self {
         let weights = &model.weights;
         let (all_bytes, layers) = (weights.packed_bytes().max(1), model.config.layers.len());
         let needs = choose::Needs {
@@ -137,7 +137,7 @@ impl Subject {
             products_per_byte: census.elements as f64 / all_bytes as f64,
             phases: (layers * choose::PHASES_OF_A_LAYER) as f64,
         };
-        Self { isa: model.isa, activation, common: census.common, needs }
+        Self { isa: model.isa, activation: model.activation, common: census.common, needs }
     }
 }
 
@@ -249,7 +249,7 @@ impl<'a> Choosing<'a> {
             threads.push(probe.measure(*count, share)?);
         }
         let mut peaks = Vec::new();
-        for activation in [Activation::F32, Activation::Bf16, Activation::Int8] {
+        for activation in Activation::ALL {
             if self.all {
                 probe = probe.with_activation(activation);
                 let measured = probe.measure(self.cores, 0.3)?;

@@ -29,6 +29,6 @@ mod norm;
 mod route;
 
 pub use input::{Activation, CodeBlock, Input, InputBuffer, InputRow, prepare};
-pub use linear::{GROUP_ROWS, Panel, Product, linear};
+pub use linear::{GROUP_ROWS, Panel, Product, linear, out_len};
 pub use norm::rms_norm;
 pub use route::{route, softmax};

@@ -12,6 +12,7 @@ mod values;
 
 pub use panel::Panel;
 
+use crate::input::CodeBlock;
 use crate::{Activation, Input};
 use oss_quant::{CodeFormat, FloatFormat, Matrix, Visitor};
 use oss_simd::{Isa, Simd};
@@ -33,10 +34,11 @@ pub struct Product<'a> {
 
 /// Multiplies input rows `rows` with the groups `groups` of 16 weight rows each; writes
 /// `out[t · 16 groups.len() + r]` for the t-th of `rows` and the r-th of the weight rows. Padding
-/// rows of the last group give zeros. `panel` is scratch.
+/// rows of the last group give zeros. `panel` is scratch, and so is what `out` has beyond the
+/// products: room for one set of them for each plane of codes.
 ///
 /// # Panics
-/// When a row or group is outside, or `out` is not `rows.len() × 16 groups.len()`.
+/// When a row or group is outside, or `out` is not [`out_len`] long.
 pub fn linear(
     isa: Isa,
     product: Product<'_>,
@@ -44,14 +46,21 @@ pub fn linear(
     panel: &mut Panel,
     out: &mut [f32],
 ) {
-    let Product { matrix, input, .. } = product;
+    let Product { matrix, input, activation } = product;
     let packing = matrix.packing;
     assert!(groups.end <= packing.groups(), "groups {groups:?} of {}", packing.groups());
     assert!(input.stride >= packing.cols, "stride {} of {} columns", input.stride, packing.cols);
-    let expected = rows.len() * groups.len() * GROUP_ROWS;
+    let expected = out_len(activation, rows.len(), groups.len());
     assert_eq!(out.len(), expected, "rows {} × groups {}", rows.len(), groups.len());
-    let walk = Walk { product, rows, groups, out };
+    let walk = Walk { product, rows, groups, planes: 1, out };
     packing.format.visit(Call { isa, walk, panel });
+}
+
+/// The numbers that [`linear`] needs for `rows` input rows and `groups` groups of weight rows.
+#[must_use]
+pub const fn out_len(activation: Activation, rows: usize, groups: usize) -> usize {
+    let planes = if activation.planes() > 1 { activation.planes() } else { 1 };
+    planes * rows * groups * GROUP_ROWS
 }
 
 struct Call<'a, 'b> {
@@ -64,14 +73,18 @@ impl Visitor for Call<'_, '_> {
     type Output = ();
 
     fn codes<F: CodeFormat>(self) {
-        let Call { isa, walk, panel } = self;
-        if walk.product.activation != Activation::Int8 {
-            isa.run(values::Values::<F>::new(walk));
-        } else if walk.rows.len() < panel::PANEL_ROWS {
-            isa.run(codes::Codes::<F>::new(walk));
-        } else {
-            panel::multiply::<F>(isa, walk, panel);
+        let Call { isa, mut walk, panel } = self;
+        let planes = walk.product.activation.planes();
+        if planes == 0 {
+            return isa.run(values::Values::<F>::new(walk));
         }
+        walk.planes = planes;
+        if walk.code_rows() < panel::PANEL_ROWS {
+            isa.run(codes::Codes::<F>::new(&mut walk));
+        } else {
+            panel::multiply::<F>(isa, &mut walk, panel);
+        }
+        walk.add_planes();
     }
 
     fn floats<F: FloatFormat>(self) {
@@ -79,11 +92,13 @@ impl Visitor for Call<'_, '_> {
     }
 }
 
-/// The groups and input rows of a call, and where their products go.
+/// The groups and input rows of a call, and where their products go. Where codes are multiplied,
+/// each plane of a row is a row of its own until the end.
 struct Walk<'a, 'b> {
     product: Product<'a>,
     rows: &'b [u32],
     groups: Range<usize>,
+    planes: usize,
     out: &'b mut [f32],
 }
 
@@ -91,6 +106,30 @@ impl<'a> Walk<'a, '_> {
     /// The bytes of a group.
     fn group(&self, index: usize) -> &'a [u8] {
         self.product.matrix.group(index)
+    }
+
+    /// How many rows of codes there are.
+    const fn code_rows(&self) -> usize {
+        self.rows.len() * self.planes
+    }
+
+    /// One of them.
+    #[inline(always)]
+    fn code_row(&self, index: usize) -> &'a [CodeBlock] {
+        let row = self.rows[index / self.planes] as usize;
+        self.product.input.plane(row, index % self.planes)
+    }
+
+    /// Adds the products of each row's planes, the coarse one first.
+    fn add_planes(&mut self) {
+        let columns = self.groups.len() * GROUP_ROWS;
+        for row in 0..if self.planes > 1 { self.rows.len() } else { 0 } {
+            for column in 0..columns {
+                let first = row * self.planes * columns + column;
+                let planes = (0..self.planes).map(|plane| self.out[first + plane * columns]);
+                self.out[row * columns + column] = planes.sum();
+            }
+        }
     }
 
     /// Where the products of a group with the call's `row`-th row go.

@@ -1,27 +1,29 @@
 //! Matrix products of every weight type against double precision, and against themselves.
 
-use oss_kernels::{Activation, CodeBlock, InputBuffer, Panel, Product, linear, prepare};
+use oss_kernels::{Activation, CodeBlock, InputBuffer, Panel, Product, linear, out_len, prepare};
 use oss_quant::{Dtype, Matrix, Packing, Row};
 use oss_simd::Isa;
 use oss_testing::{Seeded, assert_close};
 
 fn prepared(isa: Isa, activation: Activation, x: &[Vec<f32>]) -> InputBuffer {
-    let mut rows = InputBuffer::new(x.len(), x[0].len());
+    let mut rows = InputBuffer::new(x.len(), x[0].len(), activation);
     for (i, x) in x.iter().enumerate() {
         prepare(isa, activation, x, rows.row(i));
     }
     rows
 }
 
-/// The numbers that a row stands for, as the matrix sees them.
-fn numbers(rows: &InputBuffer, row: usize, codes: bool) -> Vec<f64> {
+/// The numbers that a row stands for, as the matrix sees them: of so many planes of codes, or none.
+fn numbers(rows: &InputBuffer, row: usize, planes: usize) -> Vec<f64> {
     let at = |k: usize| {
-        if codes {
-            let block = &rows.codes[(row * rows.stride + k) / 32];
-            f64::from(block.codes[k % 32]) * f64::from(block.scale)
-        } else {
-            f64::from(rows.values[row * rows.stride + k])
+        if planes == 0 {
+            return f64::from(rows.values[row * rows.stride + k]);
         }
+        let code = |plane: usize| {
+            let block = &rows.codes[row * rows.row_blocks + (plane * rows.stride + k) / 32];
+            f64::from(block.codes[k % 32]) * f64::from(block.scale)
+        };
+        (0..planes).map(code).sum()
     };
     (0..rows.stride).map(at).collect()
 }
@@ -49,8 +51,6 @@ fn weights(dtype: Dtype, rows: usize, cols: usize, seeded: &mut Seeded) -> Weigh
     Weights { packing, bytes, numbers }
 }
 
-const ACTIVATIONS: [Activation; 3] = [Activation::F32, Activation::Bf16, Activation::Int8];
-
 fn weight_types() -> impl Iterator<Item = Dtype> {
     Dtype::all().filter(|dtype| dtype.is_weight())
 }
@@ -67,17 +67,17 @@ fn every_weight_type_and_activation_equals_double_precision() {
         for (rows, cols) in [(1, block), (33, 3 * block), (16, 2880usize.next_multiple_of(block))] {
             let w = weights(dtype, rows, cols, &mut seeded);
             let x: Vec<Vec<f32>> = (0..3).map(|_| seeded.normals(cols, 1.0)).collect();
-            for activation in ACTIVATIONS {
+            for activation in Activation::ALL {
                 let input = prepared(Isa::scalar(), activation, &x);
                 let groups = w.packing.groups();
-                let mut out = vec![0.0; 3 * 16 * groups];
+                let mut out = vec![0.0; out_len(activation, 3, groups)];
                 let matrix = Matrix { packing: w.packing, bytes: &w.bytes };
                 let product = Product { matrix, input: input.view(), activation };
                 let mut panel = Panel::ZERO;
                 linear(Isa::scalar(), product, (&[0, 1, 2], 0..groups), &mut panel, &mut out);
-                let codes = activation == Activation::Int8 && !is_float(dtype);
+                let planes = if is_float(dtype) { 0 } else { activation.planes() };
                 for t in 0..3 {
-                    let x = numbers(&input, t, codes);
+                    let x = numbers(&input, t, planes);
                     let want: Vec<f64> = (0..rows)
                         .map(|r| {
                             let row = &w.numbers[r * cols..(r + 1) * cols];
@@ -99,31 +99,33 @@ fn the_bits_depend_on_neither_company_nor_instruction_set() {
         let w = weights(dtype, 40, cols, &mut seeded);
         let x: Vec<Vec<f32>> = (0..29).map(|_| seeded.normals(cols, 1.0)).collect();
         let rows: Vec<u32> = (0..29).rev().collect();
-        for activation in ACTIVATIONS {
+        for activation in Activation::ALL {
             let mut first: Option<Vec<f32>> = None;
             for isa in Isa::available() {
                 let input = prepared(isa, activation, &x);
                 let matrix = Matrix { packing: w.packing, bytes: &w.bytes };
                 let product = Product { matrix, input: input.view(), activation };
-                let mut together = vec![0.0; 29 * 48];
+                let mut together = vec![0.0; out_len(activation, 29, 3)];
                 let mut panel = Panel::ZERO;
                 linear(isa, product, (&rows, 0..3), &mut panel, &mut together);
                 for few in 2..=17 {
-                    let mut out = vec![0.0; few * 48];
+                    let mut out = vec![0.0; out_len(activation, few, 3)];
                     linear(isa, product, (&rows[..few], 0..3), &mut panel, &mut out);
                     let name = dtype.name();
-                    assert_eq!(out, together[..few * 48], "{name} {activation:?} {isa}, {few}");
+                    let (few, all) = (&out[..few * 48], &together[..few * 48]);
+                    assert_eq!(few, all, "{name} {activation:?} {isa}, {}", few.len() / 48);
                 }
                 for (i, row) in rows.iter().enumerate() {
                     for group in 0..3 {
-                        let mut alone = [0.0; 16];
+                        let mut alone = vec![0.0; out_len(activation, 1, 1)];
                         let only = (&[*row][..], group..group + 1);
                         linear(isa, product, only, &mut panel, &mut alone);
                         let here = &together[i * 48 + 16 * group..][..16];
                         let name = dtype.name();
-                        assert_eq!(here, alone, "{name} {activation:?} {isa}, row {row}");
+                        assert_eq!(here, &alone[..16], "{name} {activation:?} {isa}, row {row}");
                     }
                 }
+                together.truncate(29 * 48);
                 let first = first.get_or_insert_with(|| together.clone());
                 assert_eq!(&together, first, "{} {activation:?} {isa}", dtype.name());
             }
@@ -139,6 +141,21 @@ fn codes_are_the_nearest_and_zero_stays_zero() {
         let rows = prepared(isa, Activation::Int8, std::slice::from_ref(&x));
         assert_eq!(rows.codes[0].codes[..4], [127, -127, 0, 2], "{isa}");
         assert_eq!(rows.codes[0].sums, [2, 0]);
+        assert!((rows.codes[0].minus[2] + 0.02).abs() < 1e-6);
         assert_eq!(rows.codes[1], CodeBlock::default());
+    }
+}
+
+#[test]
+fn a_second_plane_brings_what_the_first_one_leaves() {
+    let mut seeded = Seeded::new(3);
+    let x = seeded.normals(320, 1.0);
+    for isa in Isa::available() {
+        let rows = prepared(isa, Activation::Int16, std::slice::from_ref(&x));
+        let largest = x.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+        for (x, number) in x.iter().zip(numbers(&rows, 0, 2)) {
+            let off = (f64::from(*x) - number).abs();
+            assert!(off < f64::from(largest) / 127.0 / 127.0 / 2.0, "{isa}: {x} as {number}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! What a model is, in numbers: everything the forward page needs to know.
 
+use oss_kernels::Activation;
 use oss_kernels::elementwise::Gate;
 
 /// One model's numbers, all of them from its own files.
@@ -116,7 +117,19 @@ pub enum RopeScaling {
     },
 }
 
+/// Models narrower than this multiply 16-bit activations unless told otherwise.
+const NARROW: usize = 1024;
+
 impl Config {
+    /// How activations meet weights where nobody says: as 8-bit codes, in narrow models as 16-bit
+    /// ones. Rounding to 8 bits evens out over many columns only (SmolLM2, 576 columns: a prompt's
+    /// log-probability is off by up to 2.5 % with 8 bits, 0.2 % with 16), and what narrow models
+    /// multiply is little.
+    #[must_use]
+    pub const fn activation(&self) -> Activation {
+        if self.hidden_dim < NARROW { Activation::Int16 } else { Activation::Int8 }
+    }
+
     /// Rows of the fused query, key and value matrix.
     #[must_use]
     pub const fn qkv_dim(&self) -> usize {

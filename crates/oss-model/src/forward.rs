@@ -11,7 +11,7 @@ use crate::state::{Event, State, chunks, prepare_part};
 use oss_cache::KvCache;
 use oss_kernels::{Activation, InputBuffer, rms_norm};
 use oss_threads::{PerWorker, Team};
-use std::ops::Range;
+use std::{mem, ops::Range};
 
 /// Which logits the head computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,12 +28,16 @@ pub(crate) struct Page<'a> {
     pub(crate) team: &'a Team,
     pub(crate) state: &'a mut State,
     pub(crate) cache: &'a mut KvCache,
+    /// The rows that pass through the page.
     pub(crate) batch: Batch<'a>,
+    /// Those of them that leave it.
+    wanted: Batch<'a>,
 }
 
-/// Runs layers `layers` of the model over a batch; keys and values go to the cache, the hidden rows
-/// that are wanted stay in the state for [`head`]. Rows enter as tokens where the range begins with
-/// layer 0, and as the residual stream that the last call left in the state otherwise.
+/// Runs layers `layers` of the model over a batch; keys and values go to the cache, and what the
+/// last layer makes of the wanted rows stays in the state for [`head`]. Rows enter as tokens where
+/// the range begins with layer 0, and as the residual stream that the last call left in the state
+/// otherwise.
 ///
 /// # Errors
 /// When a row does not fit its sequence, or the cache has no page left: then nothing has changed.
@@ -51,7 +55,6 @@ pub fn forward(
     let (config, hidden) = (&model.config, model.config.hidden_dim);
     assert!(layers.end <= config.layers.len(), "layers {layers:?} of {}", config.layers.len());
     batch.check(cache, config.vocabulary, state.max_rows)?;
-    let last = layers.end == config.layers.len();
     if layers.start == 0 {
         reserve(cache, batch)?;
         for (row, x) in batch.rows.iter().zip(state.x.chunks_exact_mut(hidden)) {
@@ -64,22 +67,35 @@ pub fn forward(
         model.rope.angles(row.position, cos, sin); //                       cos, sin [R, head_dim/2]
     }
 
-    let mut page = Page { model, team, state, cache, batch };
-    for layer in layers {
+    let mut wanted = mem::take(&mut state.wanted_rows);
+    wanted.clear();
+    wanted.extend(batch.rows.iter().filter(|row| row.wanted));
+    let mut page = Page { model, team, state, cache, batch, wanted: Batch { rows: &wanted } };
+    for layer in layers.clone() {
+        let (weights, is_last) = (&model.weights.layers[layer], layer + 1 == config.layers.len());
         page.show_residual(layer);
-        page.norm(&model.weights.layers[layer].attention_norm); //                normed [R, hidden]
-        attention::run(&mut page, layer); //                                  x += attention(normed)
-        page.norm(&model.weights.layers[layer].feed_forward_norm);
+        page.norm(&weights.attention_norm); //                                  normed [R, hidden]
+        attention::look(&mut page, layer); //             qkv [R, qkv_dim], keys and values in pages
+        if is_last {
+            page.keep_wanted(); //                                                   R = wanted rows
+            if wanted.is_empty() {
+                break;
+            }
+        }
+        attention::run(&mut page, layer); //                                     x += attention(qkv)
+        page.norm(&weights.feed_forward_norm);
         feed_forward::run(&mut page, layer); //                            x += feed_forward(normed)
     }
 
-    if last {
+    if layers.end == config.layers.len() {
         page.show_residual(config.layers.len());
         for rows in batch.rows.chunk_by(|a, b| a.sequence == b.sequence) {
             cache.commit_tokens(rows[0].sequence, rows.iter().map(|row| row.token));
         }
-        state.keep_wanted(batch, hidden); //                                hidden [wanted, hidden]
+    } else {
+        wanted.clear();
     }
+    state.wanted_rows = wanted;
     Ok(())
 }
 
@@ -96,10 +112,10 @@ pub fn head<'a>(
     request: HeadRequest<'_>,
 ) -> &'a mut [f32] {
     let (config, isa) = (&model.config, model.isa);
-    assert!(rows.end <= state.wanted, "rows {rows:?} of {} wanted", state.wanted);
+    assert!(rows.end <= state.wanted(), "rows {rows:?} of {} wanted", state.wanted());
     let hidden = config.hidden_dim;
-    let State { hidden: wanted, head_input, logits, scratch, identity, .. } = state;
-    let x = &wanted[rows.start * hidden..rows.end * hidden];
+    let State { x, head_input, logits, scratch, identity, .. } = state;
+    let x = &x[rows.start * hidden..rows.end * hidden];
     let out = (chunks(head_input), PerWorker::new(scratch));
     team.phase(rows.len(), out, |unit, (part, scratch)| {
         let normed = &mut scratch.numbers[..hidden];
@@ -171,24 +187,23 @@ impl Page<'_> {
         });
     }
 
+    /// Goes on with the wanted rows alone: the others have left their keys and values.
+    fn keep_wanted(&mut self) {
+        let (hidden, qkv_dim) = (self.model.config.hidden_dim, self.model.config.qkv_dim());
+        let State { x, qkv, .. } = &mut *self.state;
+        let wanted = self.batch.rows.iter().enumerate().filter(|(_, row)| row.wanted);
+        for (to, (from, _)) in wanted.enumerate() {
+            x.copy_within(from * hidden..(from + 1) * hidden, to * hidden);
+            qkv.copy_within(from * qkv_dim..(from + 1) * qkv_dim, to * qkv_dim);
+        }
+        self.batch = self.wanted;
+    }
+
     fn show_residual(&mut self, layer: usize) {
         let n = self.batch.rows.len() * self.model.config.hidden_dim;
         let State { probe, x, .. } = &mut *self.state;
         if let Some(probe) = probe {
             probe(Event::Residual { layer, rows: &x[..n] });
-        }
-    }
-}
-
-impl State {
-    /// Copies the wanted rows of the residual stream together.
-    fn keep_wanted(&mut self, batch: Batch<'_>, hidden: usize) {
-        self.wanted = 0;
-        for (row, x) in batch.rows.iter().zip(self.x.chunks_exact(hidden)) {
-            if row.wanted {
-                self.hidden[self.wanted * hidden..][..hidden].copy_from_slice(x);
-                self.wanted += 1;
-            }
         }
     }
 }

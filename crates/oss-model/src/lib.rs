@@ -13,13 +13,13 @@
 //! let container = Arc::new(oss_weights::Container::open(Path::new("model.gguf"))?);
 //! let options = LoadOptions {
 //!     isa: oss_simd::Isa::detect()?,
-//!     activation: oss_kernels::Activation::Int8,
+//!     activation: None,
 //!     kv_format: oss_quant::kv::KvFormat::Bf16,
 //!     progress: None,
 //! };
 //! let model = Model::load(container, options)?;
 //! let team = oss_threads::Team::new(2)?;
-//! let mut state = State::new(&model.config, 64, team.threads());
+//! let mut state = State::new(&model, 64, team.threads());
 //! let mut cache = oss_cache::KvCache::new(model.cache_shape(), 64 << 20)?;
 //! let sequence = cache.create();
 //! let row = Row { sequence, position: 0, token: 1, wanted: true };

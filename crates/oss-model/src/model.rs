@@ -17,8 +17,8 @@ use std::sync::Arc;
 pub struct LoadOptions<'a> {
     /// The instruction set.
     pub isa: Isa,
-    /// How activations meet weights.
-    pub activation: Activation,
+    /// How activations meet weights; `None`: [`Config::activation`].
+    pub activation: Option<Activation>,
     /// How keys and values are stored.
     pub kv_format: KvFormat,
     /// Called as packing goes on, from several threads.
@@ -50,7 +50,8 @@ impl Model {
         let (config, plan) = arch::describe(&container)?;
         let weights = Weights::load(container, &config, &plan, options.progress)?;
         let rope = Rope::new(&config.rope, config.head_dim);
-        let LoadOptions { isa, activation, kv_format, .. } = options;
+        let LoadOptions { isa, kv_format, .. } = options;
+        let activation = options.activation.unwrap_or_else(|| config.activation());
         Ok(Self { config, weights, isa, activation, kv_format, rope })
     }
 

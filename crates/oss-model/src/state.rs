@@ -1,8 +1,10 @@
 //! The scratch of the forward page, by role, allocated once.
 
-use crate::config::Config;
+use crate::batch::Row;
+use crate::model::Model;
 use oss_kernels::{
-    Activation, CodeBlock, InputBuffer, InputRow, Panel, Product, attention, linear, prepare,
+    Activation, CodeBlock, GROUP_ROWS, InputBuffer, InputRow, Panel, Product, attention, linear,
+    out_len, prepare,
 };
 use oss_simd::Isa;
 use oss_threads::Chunks;
@@ -22,11 +24,11 @@ pub(crate) fn prepare_part(isa: Isa, activation: Activation, x: &[f32], part: In
 
 /// Splits a buffer by rows.
 pub(crate) fn chunks(buffer: &mut InputBuffer) -> InputChunks<'_> {
-    let InputBuffer { stride, values, value_sums, codes } = buffer;
+    let InputBuffer { stride, values, value_sums, codes, row_blocks } = buffer;
     (
         Chunks::new(values, *stride),
         Chunks::new(value_sums, *stride / 16),
-        Chunks::new(codes, *stride / 32),
+        Chunks::new(codes, *row_blocks),
     )
 }
 
@@ -99,9 +101,11 @@ impl WorkerScratch {
         rows: &[u32],
         groups: Range<usize>,
     ) -> &mut [f32] {
-        let sums = &mut self.numbers[..rows.len() * oss_kernels::GROUP_ROWS * groups.len()];
+        let len = out_len(product.activation, rows.len(), groups.len());
+        let products = rows.len() * GROUP_ROWS * groups.len();
+        let sums = &mut self.numbers[..len];
         linear(isa, product, (rows, groups), &mut self.panel, sums);
-        sums
+        &mut sums[..products]
     }
 }
 
@@ -138,9 +142,8 @@ pub struct State {
     pub(crate) write_order: Vec<(Range<usize>, KvWrite)>,
     /// One per worker.
     pub(crate) scratch: Vec<WorkerScratch>,
-    /// `[wanted, hidden_dim]`: the hidden rows that the last forward pass was asked for.
-    pub(crate) hidden: Vec<f32>,
-    pub(crate) wanted: usize,
+    /// The rows that the last forward pass was asked for: the first of `x` after its last layer.
+    pub(crate) wanted_rows: Vec<Row>,
     pub(crate) head_input: InputBuffer,
     pub(crate) logits: Vec<f32>,
     /// Called with what passes through the page, for tests and measurements.
@@ -151,15 +154,16 @@ pub struct State {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// The residual stream of all rows (`[rows, hidden_dim]`) before layer `layer`, or after the
-    /// last one.
+    /// The residual stream (`[rows, hidden_dim]`) of all rows before layer `layer`, or of the
+    /// wanted ones after the last.
     Residual {
         /// How many layers have run.
         layer: usize,
         /// The numbers.
         rows: &'a [f32],
     },
-    /// The experts of all rows (`[rows, top]`) and their shares.
+    /// The experts of all rows (`[rows, top]`), in the last layer of the wanted ones, and their
+    /// shares.
     Routing {
         /// The layer.
         layer: usize,
@@ -176,7 +180,8 @@ pub type Probe = Box<dyn FnMut(Event<'_>) + Send>;
 impl State {
     /// Scratch for `threads` workers and up to `max_rows` rows a step.
     #[must_use]
-    pub fn new(config: &Config, max_rows: usize, threads: usize) -> Self {
+    pub fn new(model: &Model, max_rows: usize, threads: usize) -> Self {
+        let Model { config, activation, .. } = model;
         let (hidden, rows) = (config.hidden_dim, max_rows);
         let slots = rows * config.max_top();
         let inner = config.max_inner_dim();
@@ -185,17 +190,17 @@ impl State {
             head_dim: config.head_dim,
             scale: 1.0,
         };
-        let scratch = (rows * 64)
+        let scratch = out_len(*activation, rows, 4)
             .max(shape.scratch_len(attention::QUERIES * config.n_heads / config.n_kv_heads))
             .max(hidden.next_multiple_of(32));
         Self {
             max_rows,
             x: vec![0.0; rows * hidden],
-            exact: InputBuffer::new(rows, hidden),
-            normed: InputBuffer::new(rows, hidden),
+            exact: InputBuffer::new(rows, hidden, Activation::F32),
+            normed: InputBuffer::new(rows, hidden, *activation),
             qkv: vec![0.0; rows * config.qkv_dim()],
             attended: vec![0.0; rows * config.q_dim()],
-            attended_input: InputBuffer::new(rows, config.q_dim()),
+            attended_input: InputBuffer::new(rows, config.q_dim(), *activation),
             cos: vec![0.0; rows * config.head_dim / 2],
             sin: vec![0.0; rows * config.head_dim / 2],
             routing: Routing {
@@ -208,7 +213,7 @@ impl State {
                 slot_of_choice: vec![0; slots],
             },
             inner: vec![0.0; slots * inner],
-            inner_input: InputBuffer::new(slots, inner),
+            inner_input: InputBuffer::new(slots, inner, *activation),
             outer: vec![0.0; slots * hidden],
             identity: (0..slots as u32).collect(),
             row_splits: Vec::with_capacity(rows + 1),
@@ -216,9 +221,8 @@ impl State {
             write_ranges: Vec::new(),
             write_order: Vec::new(),
             scratch: (0..threads).map(|_| WorkerScratch::new(scratch)).collect(),
-            hidden: vec![0.0; rows * hidden],
-            wanted: 0,
-            head_input: InputBuffer::new(rows, hidden),
+            wanted_rows: Vec::with_capacity(rows),
+            head_input: InputBuffer::new(rows, hidden, *activation),
             logits: Vec::new(),
             probe: None,
         }
@@ -233,7 +237,7 @@ impl State {
     /// How many hidden rows the last forward pass left for the head.
     #[must_use]
     pub const fn wanted(&self) -> usize {
-        self.wanted
+        self.wanted_rows.len()
     }
 
     /// Shows what passes through the page to `probe`.
@@ -251,7 +255,6 @@ impl State {
             + self.attended.len()
             + self.inner.len()
             + self.outer.len()
-            + self.hidden.len()
             + self.logits.len()
             + self.scratch.iter().map(|s| s.numbers.len() + size_of::<Panel>() / 4).sum::<usize>();
         4 * plain + inputs.into_iter().map(InputBuffer::bytes).sum::<usize>()

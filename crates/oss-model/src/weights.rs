@@ -45,7 +45,8 @@ pub struct Fused {
     pub parts: Vec<(usize, Stored)>,
     /// Rows of all parts.
     pub rows: usize,
-    /// Rows that one unit of work computes: 64, or 16 where a part begins elsewhere.
+    /// Rows that one unit of work computes: 64, or 16 of small matrices and where a part begins
+    /// elsewhere.
     pub unit_rows: usize,
 }
 
@@ -168,6 +169,23 @@ impl Weights {
     /// The files that the weights come from.
     pub(crate) fn container(&self) -> &Container {
         &self.container
+    }
+
+    /// Copies the matrices of a packed file into huge pages, section by section, and gives the
+    /// file's pages back: addresses are then translated sooner, at the price of memory that is
+    /// this process's own. Others may compute meanwhile. `go_on` is asked before each section,
+    /// with its bytes. Where the weights are not mapped there is nothing to do.
+    ///
+    /// # Errors
+    /// When memory is refused; what has been copied stays.
+    pub fn promote(&self, go_on: impl FnMut(usize) -> bool) -> Result<()> {
+        self.storage.promote(&self.container, go_on)
+    }
+
+    /// Whether matrices lie in a mapped file, those that were promoted too.
+    #[must_use]
+    pub const fn are_mapped(&self) -> bool {
+        matches!(self.storage, Storage::Mapped { .. })
     }
 
     /// Bytes of packed matrices.

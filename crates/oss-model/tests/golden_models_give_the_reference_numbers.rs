@@ -174,8 +174,24 @@ fn a_packed_file_of_either_format_gives_the_same_bits() {
         oss_model::pack_to_file(&container, &path, None).unwrap();
         let sample: Vec<u32> = (0..60).map(|i| i * 41 % 300).collect();
         let want = Runner::new(&data(source), Setting::fast()).logits(&sample, 60);
-        let got = Runner::new(&path, Setting::fast()).logits(&sample, 60);
-        assert!(got.iter().zip(&want).all(|(a, b)| a.to_bits() == b.to_bits()), "{source}");
+        let mut packed = Runner::new(&path, Setting::fast());
+        // As it is mapped, with some sections in huge pages, and with all.
+        for promoted in [0, 2, usize::MAX] {
+            let mut left = promoted;
+            packed
+                .model
+                .weights
+                .promote(|_| {
+                    left.checked_sub(1).is_some_and(|n| {
+                        left = n;
+                        true
+                    })
+                })
+                .unwrap();
+            let got = packed.logits(&sample, 60);
+            let same = got.iter().zip(&want).all(|(a, b)| a.to_bits() == b.to_bits());
+            assert!(same, "{source}, {promoted} sections promoted");
+        }
         Container::open(&path).unwrap().packed().unwrap().verify(|_, _| ()).unwrap();
     }
 }

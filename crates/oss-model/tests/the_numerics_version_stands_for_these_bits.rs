@@ -15,6 +15,7 @@ fn the_numerics_version_stands_for_these_bits() {
         (Activation::F32, KvFormat::F32),
         (Activation::Bf16, KvFormat::Bf16),
         (Activation::Int8, KvFormat::Int8),
+        (Activation::Int16, KvFormat::Bf16),
     ];
     let ids: Vec<u32> = (0..150).map(|i| (i * i * 31 + i * 3 + 3) % 300).collect();
     let mut hash = Xxh3::new();
@@ -26,7 +27,7 @@ fn the_numerics_version_stands_for_these_bits() {
             }
         }
     }
-    let known = (1, 10_296_187_703_984_157_646);
+    let known = (2, 13_798_434_598_548_464_454);
     assert_eq!(
         (NUMERICS_VERSION, hash.digest()),
         known,

@@ -9,11 +9,12 @@ use oss_model::{HeadRequest, Row, head};
 use oss_quant::kv::KvFormat;
 use oss_simd::Isa;
 
-const MODES: [(Activation, KvFormat); 4] = [
+const MODES: [(Activation, KvFormat); 5] = [
     (Activation::F32, KvFormat::F32),
     (Activation::Bf16, KvFormat::Bf16),
     (Activation::Int8, KvFormat::Bf16),
     (Activation::Int8, KvFormat::F16),
+    (Activation::Int16, KvFormat::Bf16),
 ];
 
 fn prompt(n: u32, seed: u32) -> Vec<u32> {

@@ -18,8 +18,7 @@ impl Scheduler {
         let rebuild = matches!(error, Error::Panicked { .. });
         if rebuild {
             self.rebuild_cache();
-            self.state =
-                State::new(&self.model.config, self.batching.max_rows, self.team.threads());
+            self.state = State::new(&self.model, self.batching.max_rows, self.team.threads());
             self.sessions.clear();
             for task in &mut self.running {
                 task.sequence = None;

@@ -25,7 +25,7 @@ impl Scheduler {
             self.team = Team::new(tuning.threads.value)?;
         }
         self.batching = tuning.batching();
-        self.state = State::new(&self.model.config, self.batching.max_rows, self.team.threads());
+        self.state = State::new(&self.model, self.batching.max_rows, self.team.threads());
         *self.tuner.tuning.lock() = tuning;
         self.show_pace();
         Ok(self.tuner.tuning.lock().clone())

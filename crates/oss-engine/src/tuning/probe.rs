@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use oss_kernels::{Activation, InputBuffer, Panel, Product, linear, prepare};
+use oss_kernels::{Activation, InputBuffer, Panel, Product, linear, out_len, prepare};
 use oss_memory::{Buffer, Pages};
 use oss_quant::{Dtype, Matrix, Packing};
 use oss_simd::Isa;
@@ -104,8 +104,9 @@ impl Probe {
         let matrix = Matrix { packing: self.packing, bytes: &self.matrix };
         let product = Product { matrix, input: self.input.view(), activation: self.activation };
         let rows: Vec<u32> = (0..ROWS as u32).collect();
-        let mut scratch = vec![(vec![0.0; ROWS * MATRIX.0], Panel::ZERO); team.threads()];
         let (isa, groups) = (self.isa, self.packing.groups());
+        let out = vec![0.0; out_len(self.activation, ROWS, groups)];
+        let mut scratch = vec![(out, Panel::ZERO); team.threads()];
         best(until, 4, || {
             let units = team.threads() * BATCH;
             team.phase(units, PerWorker::new(&mut scratch), |_, (out, panel)| {
@@ -145,7 +146,7 @@ fn best(until: Instant, least: usize, mut pass: impl FnMut() -> f64) -> f64 {
 
 /// Input rows, in the forms that products take.
 fn rows(isa: Isa, activation: Activation, cols: usize) -> InputBuffer {
-    let mut rows = InputBuffer::new(ROWS, cols);
+    let mut rows = InputBuffer::new(ROWS, cols, activation);
     let x: Vec<f32> = (0..cols).map(|i| (i % 7) as f32 - 3.0).collect();
     for row in 0..ROWS {
         prepare(isa, activation, &x, rows.row(row));

@@ -51,12 +51,20 @@ fn long(text: &str, tokens: usize) -> Request {
     Request { ignore_stops: true, logprobs: Some(2), ..story(text, tokens) }
 }
 
+/// The same, drawn.
+fn hot(text: &str, temperature: f32, seed: u64) -> Request {
+    let mut request = long(text, 60).seed(seed);
+    request.sampling.temperature = Some(temperature);
+    request
+}
+
 #[test]
 fn greedy_answers_and_their_log_probabilities_are_the_same() {
     all_agree("a refrain", || long(&refrain(), 150));
     for prompt in prompts(4) {
         all_agree(&prompt, || long(&prompt, 60));
     }
+    all_agree("wrong guesses", || hot(&refrain(), 1.5, 4));
     let [plain, guessing @ ..] = engines();
     assert_eq!(plain.metrics().drafted_tokens, 0);
     for engine in &guessing[..2] {
@@ -70,11 +78,7 @@ fn greedy_answers_and_their_log_probabilities_are_the_same() {
 fn draws_are_the_same_at_every_temperature() {
     for (seed, temperature) in [(1, 0.3), (2, 0.8), (4, 1.5)] {
         for prompt in [refrain(), "Once upon a time".to_owned()] {
-            all_agree(&prompt, || {
-                let mut request = long(&prompt, 60).seed(seed);
-                request.sampling.temperature = Some(temperature);
-                request
-            });
+            all_agree(&prompt, || hot(&prompt, temperature, seed));
         }
     }
 }

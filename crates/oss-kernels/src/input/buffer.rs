@@ -1,6 +1,6 @@
 //! Memory for activations: the one thing of this crate that allocates, before any kernel runs.
 
-use super::{CodeBlock, Input, InputRow};
+use super::{Activation, CodeBlock, Input, InputRow};
 
 /// Memory for an [`Input`], made once by whoever calls the kernels.
 #[derive(Clone, Debug)]
@@ -13,26 +13,30 @@ pub struct InputBuffer {
     pub value_sums: Vec<f32>,
     /// See [`Input::codes`].
     pub codes: Vec<CodeBlock>,
+    /// Blocks of codes of a row.
+    pub row_blocks: usize,
 }
 
 impl InputBuffer {
-    /// Zeros, with room for every form.
+    /// Zeros, with room for the forms that `activation` and narrower ones need.
     #[must_use]
-    pub fn new(rows: usize, cols: usize) -> Self {
+    pub fn new(rows: usize, cols: usize, activation: Activation) -> Self {
         let stride = cols.next_multiple_of(32);
+        let row_blocks = activation.planes().max(1) * stride / 32;
         Self {
             stride,
             values: vec![0.0; rows * stride],
             value_sums: vec![0.0; rows * stride / 16],
-            codes: vec![CodeBlock::default(); rows * stride / 32],
+            codes: vec![CodeBlock::default(); rows * row_blocks],
+            row_blocks,
         }
     }
 
     /// All rows.
     #[must_use]
     pub fn view(&self) -> Input<'_> {
-        let Self { stride, values, value_sums, codes } = self;
-        Input { stride: *stride, values, value_sums, codes }
+        let Self { stride, values, value_sums, codes, row_blocks } = self;
+        Input { stride: *stride, values, value_sums, codes, row_blocks: *row_blocks }
     }
 
     /// One row, to be written.
@@ -41,7 +45,7 @@ impl InputBuffer {
         InputRow {
             values: &mut self.values[part(1)],
             value_sums: &mut self.value_sums[part(16)],
-            codes: &mut self.codes[part(32)],
+            codes: &mut self.codes[row * self.row_blocks..][..self.row_blocks],
         }
     }
 

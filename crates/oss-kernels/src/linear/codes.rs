@@ -81,34 +81,34 @@ impl<F: CodeFormat> Source for Group<'_, F> {
 }
 
 /// Products with packed groups.
-pub(super) struct Codes<'a, 'b, F> {
-    walk: Walk<'a, 'b>,
+pub(super) struct Codes<'w, 'a, 'b, F> {
+    walk: &'w mut Walk<'a, 'b>,
     format: PhantomData<F>,
 }
 
-impl<'a, 'b, F: CodeFormat> Codes<'a, 'b, F> {
-    pub(super) fn new(walk: Walk<'a, 'b>) -> Self {
+impl<'w, 'a, 'b, F: CodeFormat> Codes<'w, 'a, 'b, F> {
+    pub(super) fn new(walk: &'w mut Walk<'a, 'b>) -> Self {
         Self { walk, format: PhantomData }
     }
 }
 
-impl<F: CodeFormat> Kernel for Codes<'_, '_, F> {
+impl<F: CodeFormat> Kernel for Codes<'_, '_, '_, F> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let mut walk = self.walk;
+        let walk = self.walk;
         let n_blocks = walk.product.matrix.packing.n_blocks();
         for index in walk.groups.clone() {
             let group = Group::<F>::new(walk.group(index), n_blocks);
             let mut first = 0;
-            while first < walk.rows.len() {
-                let n = (walk.rows.len() - first).min(S::REGISTERS.min(4));
+            while first < walk.code_rows() {
+                let n = (walk.code_rows() - first).min(S::REGISTERS.min(4));
                 let place = Place { group: index, first, n, blocks: (0, n_blocks) };
                 match n {
-                    1 => tile::<S, _, 1>(s, group, &mut walk, place),
-                    2 => tile::<S, _, 2>(s, group, &mut walk, place),
-                    _ => tile::<S, _, 4>(s, group, &mut walk, place),
+                    1 => tile::<S, _, 1>(s, group, walk, place),
+                    2 => tile::<S, _, 2>(s, group, walk, place),
+                    _ => tile::<S, _, 4>(s, group, walk, place),
                 }
                 first += n;
             }
@@ -116,7 +116,7 @@ impl<F: CodeFormat> Kernel for Codes<'_, '_, F> {
     }
 }
 
-/// What a tile computes: the group `group` times the `n` of the call's rows from `first`, over the
+/// What a tile computes: the group `group` times the `n` rows of codes from `first`, over the
 /// blocks `blocks.0..blocks.1`. What lies in `out` is the sum over the blocks before.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
@@ -135,9 +135,8 @@ pub(super) fn tile<S: Simd, W: Source, const T: usize>(
     place: Place,
 ) {
     let Place { first, n, blocks: (begin, end), .. } = place;
-    let rows: [&[CodeBlock]; T] = std::array::from_fn(|t| {
-        &walk.product.input.code_row(walk.rows[first + t.min(n - 1)] as usize)[..end]
-    });
+    let rows: [&[CodeBlock]; T] =
+        std::array::from_fn(|t| &walk.code_row(first + t.min(n - 1))[..end]);
     let mut acc = [s.zero(); T];
     if begin > 0 {
         for (t, acc) in acc.iter_mut().enumerate().take(n) {
@@ -169,13 +168,12 @@ pub(super) fn tile<S: Simd, W: Source, const T: usize>(
         if weights.has_min() {
             let (min_low, min_high) = weights.mins(s, block);
             for t in 0..T {
-                let (scale, [low, high]) = (s.splat(-a[t].scale), a[t].sums);
+                let [low, high, both] = a[t].minus;
                 if W::HALVES {
-                    acc[t] = s.fma(s.mul(min_low, scale), s.splat(low as f32), acc[t]);
-                    acc[t] = s.fma(s.mul(min_high, scale), s.splat(high as f32), acc[t]);
+                    acc[t] = s.fma(min_low, s.splat(low), acc[t]);
+                    acc[t] = s.fma(min_high, s.splat(high), acc[t]);
                 } else {
-                    let sum = s.splat((low + high) as f32);
-                    acc[t] = s.fma(s.mul(min_low, scale), sum, acc[t]);
+                    acc[t] = s.fma(min_low, s.splat(both), acc[t]);
                 }
             }
         }

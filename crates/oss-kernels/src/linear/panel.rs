@@ -132,7 +132,7 @@ impl<const MAX_CODE: i32, const HALVES: bool> Kernel for Tiles<'_, '_, '_, '_, M
             _ => 1,
         };
         let blocks = (panel.first, panel.first + panel.blocks.len());
-        let rows = walk.rows.len();
+        let rows = walk.code_rows();
         let mut first = 0;
         while first < rows {
             // Tiles of even width: thirteen rows are 7 + 6 rather than 8 + 5.
@@ -152,7 +152,7 @@ impl<const MAX_CODE: i32, const HALVES: bool> Kernel for Tiles<'_, '_, '_, '_, M
 }
 
 /// Multiplies all rows with all groups, unpacking each group once.
-pub(super) fn multiply<F: CodeFormat>(isa: Isa, mut walk: Walk<'_, '_>, panel: &mut Panel) {
+pub(super) fn multiply<F: CodeFormat>(isa: Isa, walk: &mut Walk<'_, '_>, panel: &mut Panel) {
     let n_blocks = walk.product.matrix.packing.n_blocks();
     for index in walk.groups.clone() {
         let group = Group::<F>::new(walk.group(index), n_blocks);
@@ -161,10 +161,10 @@ pub(super) fn multiply<F: CodeFormat>(isa: Isa, mut walk: Walk<'_, '_>, panel: &
             isa.run(Unpack { group, first, panel });
             let place = (index, first);
             match (F::HALVES, F::MAX_CODE) {
-                (false, ..=31) => tiles::<31, false, F>(isa, panel, &mut walk, place),
-                (false, _) => tiles::<255, false, F>(isa, panel, &mut walk, place),
-                (true, ..=31) => tiles::<31, true, F>(isa, panel, &mut walk, place),
-                (true, _) => tiles::<63, true, F>(isa, panel, &mut walk, place),
+                (false, ..=31) => tiles::<31, false, F>(isa, panel, walk, place),
+                (false, _) => tiles::<255, false, F>(isa, panel, walk, place),
+                (true, ..=31) => tiles::<31, true, F>(isa, panel, walk, place),
+                (true, _) => tiles::<63, true, F>(isa, panel, walk, place),
             }
         }
     }

@@ -7,33 +7,37 @@ use oss_kernels::attention::{PAGE, QUERIES, Query, Shape, attend};
 use oss_kernels::elementwise::rotate;
 use oss_threads::{Chunks, PerWorker, Spans, Tiles};
 
-/// `x += output(attention(rotate(qkv(normed)))) + bias`.
+/// Queries, keys and values of all rows, turned by their positions; the latter in their pages.
+pub(crate) fn look(page: &mut Page<'_>, layer: usize) {
+    let (model, team) = (page.model, page.team);
+    let weights = &model.weights.layers[layer];
+    let State { normed, qkv, scratch, identity, .. } = &mut *page.state;
+    let call = Call {
+        model,
+        team,
+        activation: model.activation,
+        input: normed.view(),
+        rows: &identity[..page.batch.rows.len()],
+    };
+    let bias = weights.qkv_bias.as_deref();
+    call.project(&weights.qkv, qkv, scratch, |to, sums, columns| match bias {
+        None => to.copy_from_slice(sums),
+        Some(bias) => {
+            for ((to, sum), bias) in to.iter_mut().zip(sums).zip(&bias[columns]) {
+                *to = sum + bias;
+            }
+        }
+    });
+    turn(page);
+    write(page, layer);
+}
+
+/// `x += output(attention(qkv)) + bias`.
 pub(crate) fn run(page: &mut Page<'_>, layer: usize) {
     let (model, team) = (page.model, page.team);
     let weights = &model.weights.layers[layer];
     let n_rows = page.batch.rows.len();
-    {
-        let State { normed, qkv, scratch, identity, .. } = &mut *page.state;
-        let call = Call {
-            model,
-            team,
-            activation: model.activation,
-            input: normed.view(),
-            rows: &identity[..n_rows],
-        };
-        let bias = weights.qkv_bias.as_deref();
-        call.project(&weights.qkv, qkv, scratch, |to, sums, columns| match bias {
-            None => to.copy_from_slice(sums),
-            Some(bias) => {
-                for ((to, sum), bias) in to.iter_mut().zip(sums).zip(&bias[columns]) {
-                    *to = sum + bias;
-                }
-            }
-        });
-    }
-    turn(page); //                                                 q, k turned by their positions
-    write(page, layer); //                                         k, v into the layer's pages
-    attend_all(page, layer); //                                    attended [R, q_dim]
+    attend_all(page, layer); //                                                attended [R, q_dim]
     let State { attended, attended_input, x, scratch, identity, .. } = &mut *page.state;
     let q_dim = model.config.q_dim();
     Page::prepare(model, team, (&attended[..n_rows * q_dim], q_dim), attended_input);

@@ -10,6 +10,10 @@ use oss_weights::Container;
 /// Matrices begin at multiples of this.
 const ALIGNMENT: usize = 64;
 
+/// From how many rows on a unit of work is 64 of them; smaller matrices are cut finer, so that
+/// every worker gets its share.
+const COARSE_ROWS: usize = 2048;
+
 /// One matrix to be packed.
 pub(super) struct Job {
     pub(super) stored: Stored,
@@ -131,7 +135,7 @@ impl<'a> Layout<'a> {
                     rest = &rest[n..];
                 }
                 let even = |by: usize| parts.iter().all(|(first, _)| first.is_multiple_of(by));
-                let unit_rows = if even(64) { 64 } else { 16 };
+                let unit_rows = if even(64) && row >= COARSE_ROWS { 64 } else { 16 };
                 if !even(unit_rows) {
                     return Err(Error::Shape {
                         path: self.container.path().to_owned(),

@@ -67,10 +67,10 @@ impl Runner {
     pub fn new(path: &Path, setting: Setting) -> Self {
         let container = Arc::new(Container::open(path).unwrap());
         let Setting { isa, activation, kv_format, threads } = setting;
-        let options = LoadOptions { isa, activation, kv_format, progress: None };
+        let options = LoadOptions { isa, activation: Some(activation), kv_format, progress: None };
         let model = Model::load(container, options).unwrap();
         let team = Team::new(threads).unwrap();
-        let state = State::new(&model.config, 256, team.threads());
+        let state = State::new(&model, 256, team.threads());
         let cache = KvCache::new(model.cache_shape(), 64 << 20).unwrap();
         Self { model, team, state, cache }
     }

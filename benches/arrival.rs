@@ -1,0 +1,100 @@
+//! What do answers that are streaming notice of a long prompt that arrives? The median gap between
+//! the tokens of some streams before, the median and worst while the prompt is computed, and how
+//! long its first token takes beside them.
+//!
+//! `cargo bench -p oss-engine --bench arrival` measures the demo model. The environment chooses
+//! otherwise: `OSS_BENCH_MODEL` (a model file), `OSS_BENCH_THREADS`, `OSS_BENCH_PROMPT` (tokens of
+//! the prompt, 2000), `OSS_BENCH_STREAMS` (4).
+
+use oss_engine::{Engine, EngineOptions, Event, Request, Speculation, Tune};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Tokens of each stream before the prompt arrives.
+const BEFORE: usize = 16;
+
+fn number(name: &str) -> Option<usize> {
+    std::env::var(name).ok().and_then(|text| text.parse().ok())
+}
+
+fn load() -> Engine {
+    let options = EngineOptions {
+        threads: number("OSS_BENCH_THREADS"),
+        speculation: Speculation::Off,
+        tune: Tune::Off,
+        ..EngineOptions::default()
+    };
+    match std::env::var("OSS_BENCH_MODEL") {
+        Ok(path) => Engine::load_with(path, options),
+        Err(_) => Engine::from_bytes_with(oss_demo::GGUF, options),
+    }
+    .expect("a model that loads")
+}
+
+/// A request for tokens that no other has.
+fn request(engine: &Engine, number: usize, prompt: usize, tokens: usize) -> Request {
+    let vocabulary = engine.config().vocabulary;
+    let prompt: Vec<u32> =
+        (0..prompt).map(|i| ((i * i * 31 + i * 7 + number * 1013) % vocabulary) as u32).collect();
+    Request { ignore_stops: true, ..Request::tokens(prompt).max_tokens(tokens).greedy() }
+}
+
+fn median(seconds: &mut [f64]) -> f64 {
+    seconds.sort_by(f64::total_cmp);
+    seconds.get(seconds.len() / 2).copied().unwrap_or(0.0)
+}
+
+fn main() {
+    let engine = load();
+    let streams = number("OSS_BENCH_STREAMS").unwrap_or(4);
+    let prompt = number("OSS_BENCH_PROMPT").unwrap_or(2000).min(engine.context_len() - 32);
+    let (arrived, answered) = (AtomicBool::new(false), AtomicBool::new(false));
+    let gaps = [Mutex::new(Vec::new()), Mutex::new(Vec::new())];
+    let mut first_token = Duration::ZERO;
+    thread::scope(|scope| {
+        let waiting: Vec<_> = (0..streams)
+            .map(|number| {
+                let (engine, arrived, answered, gaps) = (&engine, &arrived, &answered, &gaps);
+                scope.spawn(move || {
+                    let most = engine.context_len() - 64;
+                    let stream = engine.submit(request(engine, number, 16, most)).expect("room");
+                    let (mut last, mut tokens) = (None, 0);
+                    for _ in stream.filter(|event| matches!(event, Event::Token(_))) {
+                        tokens += 1;
+                        let now = Instant::now();
+                        let gap = last.replace(now).map(|last| (now - last).as_secs_f64());
+                        let begun = arrived.load(Ordering::Relaxed);
+                        if let Some(gap) = gap.filter(|_| tokens > BEFORE / 2) {
+                            gaps[usize::from(begun)].lock().expect("no panic").push(gap);
+                        }
+                        if answered.load(Ordering::Relaxed) {
+                            return;
+                        }
+                    }
+                })
+            })
+            .collect();
+        while gaps[0].lock().expect("no panic").len() < streams * BEFORE {
+            thread::sleep(Duration::from_millis(1));
+        }
+        arrived.store(true, Ordering::Relaxed);
+        let answer = engine.generate(request(&engine, streams, prompt, 1)).expect("an answer");
+        first_token = answer.timing.first_token.expect("a token");
+        answered.store(true, Ordering::Relaxed);
+        waiting.into_iter().for_each(|stream| stream.join().expect("no panic"));
+    });
+    let [mut before, mut during] = gaps.map(|gaps| gaps.into_inner().expect("no panic"));
+    let (normal, beside) = (median(&mut before), median(&mut during));
+    let worst = during.last().copied().unwrap_or(0.0);
+    println!("{streams} streams, a prompt of {prompt} tokens");
+    println!("gap between tokens, median before  {:9.1} ms", 1e3 * normal);
+    println!("the same beside the prompt         {:9.1} ms", 1e3 * beside);
+    println!(
+        "the worst beside the prompt        {:9.1} ms, {:.2} times",
+        1e3 * worst,
+        worst / normal
+    );
+    println!("first token of the prompt          {:9.1} ms", 1e3 * first_token.as_secs_f64());
+}
