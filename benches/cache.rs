@@ -2,6 +2,7 @@
 //!
 //! Page-table look-ups per slot, prefix look-ups per block (at most 1 µs is wanted), compression
 //! and restoration in GB/s of the page, and whole traces replayed per policy with their hit rates.
+#![expect(missing_docs, reason = "criterion_group makes public functions")]
 
 use std::hint::black_box;
 

@@ -4,6 +4,7 @@
 //! One unit of a gpt-oss layer (64 weight rows of 2,880 columns, which lie in cache) times 1 to 64
 //! rows of activations. Throughput is in multiply-adds (elements) per second; `peak` is what
 //! the instruction set does with byte products whose operands never leave registers.
+#![expect(missing_docs, reason = "criterion_group makes public functions")]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use oss_kernels::{Activation, InputBuffer, Panel, Product, linear, prepare};

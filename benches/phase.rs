@@ -1,4 +1,5 @@
 //! What does a phase cost? One release and one arrival on hot workers, with nothing to do.
+#![expect(missing_docs, reason = "criterion_group makes public functions")]
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use oss_threads::{Chunks, Team};

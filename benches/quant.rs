@@ -4,6 +4,7 @@
 //! `quantise` and `dequantise` count file bytes, `pack` and `unpack` packed bytes. `unpack` is what
 //! a kernel pays before it multiplies: every code vector, scale and minimum of a group that lies in
 //! cache is made and folded into one number.
+#![expect(missing_docs, reason = "criterion_group makes public functions")]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use oss_quant::{CodeFormat, Dtype, FloatFormat, Packed, Packing, Row, Visitor};
