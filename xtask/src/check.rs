@@ -8,6 +8,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::record;
 
+mod arm;
 mod fuzz;
 mod llama;
 mod package;
@@ -47,7 +48,7 @@ pub(crate) struct Check {
 }
 
 /// Every check, in the order in which CI runs them.
-pub(crate) const CHECKS: [Check; 10] = [
+pub(crate) const CHECKS: [Check; 11] = [
     Check {
         name: "synth",
         what: "synthetic checkpoints of every shape are written and open again",
@@ -119,6 +120,14 @@ pub(crate) const CHECKS: [Check; 10] = [
         full: "all examples",
         missing: || None,
         run: repro::run,
+    },
+    Check {
+        name: "arm",
+        what: "everything compiles for 64-bit Arm, and tests pass there under emulation",
+        small: "tests of oss-simd and oss-quant",
+        full: "also those of oss-kernels and oss-model, whose logits must be those of x86-64",
+        missing: arm::missing,
+        run: arm::run,
     },
     Check {
         name: "fuzz",
