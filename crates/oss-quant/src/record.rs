@@ -30,6 +30,11 @@ impl Record {
         codes.checked_add(n_blocks.div_ceil(self.blocks).checked_mul(self.tail_bytes)?)
     }
 
+    /// Bytes of a block, its share of the tail included.
+    pub(crate) const fn block_bytes(self) -> usize {
+        self.code_bytes + self.tail_bytes / self.blocks
+    }
+
     /// Where the codes of a block begin.
     #[inline(always)]
     pub(crate) const fn codes_at(self, block: usize) -> usize {

@@ -16,6 +16,8 @@ pub trait CodeFormat: 'static {
     const HALVES: bool;
     /// Whether a minimum is subtracted.
     const HAS_MIN: bool;
+    /// Bytes of a block in a group, its share of the scales included.
+    const BLOCK_BYTES: usize;
 
     /// Code vectors `j` (columns `4 j..4 j + 4`) and `4 + j` (columns `16 + 4 j..`), `j` in 0..4:
     /// byte `4 r + b` is the code of row `r`, column `4 j + b`.

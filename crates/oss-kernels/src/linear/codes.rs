@@ -64,7 +64,7 @@ impl<F: CodeFormat> Source for Group<'_, F> {
     }
     #[inline(always)]
     fn prefetch<S: Simd>(self, s: S, block: usize) {
-        prefetch(s, self.bytes, block, self.bytes.len() / self.n_blocks);
+        prefetch(s, self.bytes, block, F::BLOCK_BYTES);
     }
     #[inline(always)]
     fn pair<S: Simd>(self, s: S, block: usize, j: usize) -> (S::U8, S::U8) {

@@ -52,10 +52,9 @@ fn tile<S: Simd, F: CodeFormat, const T: usize>(
     let stride = input.stride;
     let row: [usize; T] = std::array::from_fn(|t| walk.rows[first + t.min(n - 1)] as usize);
     let values: [&[f32]; T] = std::array::from_fn(|t| &input.values[row[t] * stride..][..stride]);
-    let block_bytes = group.len() / n_blocks;
     let mut acc = [s.zero(); T];
     for block in 0..n_blocks {
-        prefetch(s, group, block, block_bytes);
+        prefetch(s, group, block, F::BLOCK_BYTES);
         let x: [&[f32; 32]; T] = std::array::from_fn(|t| {
             values[t][32 * block..32 * block + 32].try_into().expect("32 values")
         });

@@ -98,6 +98,7 @@ impl CodeFormat for Iq4Nl {
     const ZERO: i32 = 128;
     const HALVES: bool = false;
     const HAS_MIN: bool = false;
+    const BLOCK_BYTES: usize = Self::RECORD.block_bytes();
 
     #[inline(always)]
     fn pair<S: Simd>(

@@ -149,6 +149,7 @@ impl CodeFormat for Mxfp4 {
     const ZERO: i32 = 12;
     const HALVES: bool = false;
     const HAS_MIN: bool = false;
+    const BLOCK_BYTES: usize = Self::RECORD.block_bytes();
 
     #[inline(always)]
     fn pair<S: Simd>(

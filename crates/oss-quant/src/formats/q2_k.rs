@@ -98,6 +98,7 @@ impl CodeFormat for Q2K {
     const ZERO: i32 = 0;
     const HALVES: bool = true;
     const HAS_MIN: bool = true;
+    const BLOCK_BYTES: usize = Self::RECORD.block_bytes();
 
     #[inline(always)]
     fn pair<S: Simd>(

@@ -65,6 +65,7 @@ impl CodeFormat for Q5_0 {
     const ZERO: i32 = 16;
     const HALVES: bool = false;
     const HAS_MIN: bool = false;
+    const BLOCK_BYTES: usize = Self::RECORD.block_bytes();
 
     #[inline(always)]
     fn pair<S: Simd>(

@@ -94,6 +94,7 @@ impl CodeFormat for Q5K {
     const ZERO: i32 = 0;
     const HALVES: bool = false;
     const HAS_MIN: bool = true;
+    const BLOCK_BYTES: usize = Self::RECORD.block_bytes();
 
     #[inline(always)]
     fn pair<S: Simd>(

@@ -97,6 +97,7 @@ impl CodeFormat for Q6K {
     const ZERO: i32 = 32;
     const HALVES: bool = true;
     const HAS_MIN: bool = false;
+    const BLOCK_BYTES: usize = Self::RECORD.block_bytes();
 
     #[inline(always)]
     fn pair<S: Simd>(

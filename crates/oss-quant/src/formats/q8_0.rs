@@ -64,6 +64,7 @@ impl CodeFormat for Q8_0 {
     const ZERO: i32 = 128;
     const HALVES: bool = false;
     const HAS_MIN: bool = false;
+    const BLOCK_BYTES: usize = Self::RECORD.block_bytes();
 
     #[inline(always)]
     fn pair<S: Simd>(
