@@ -46,6 +46,9 @@ pub(crate) struct Options {
     /// Tokens that each sequence generates
     #[arg(long, default_value_t = 64)]
     gen_tokens: usize,
+    /// How our activations meet weights; by default as the model would
+    #[arg(long)]
+    activations: Option<String>,
     /// Leaves out the settings of llama.cpp that keep a second copy of the weights in memory
     #[arg(long)]
     no_repack: bool,
@@ -70,6 +73,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         model: options.packed.as_deref().unwrap_or(model),
         threads,
         gen_tokens: options.gen_tokens,
+        activations: options.activations.as_deref(),
     };
     let theirs = Theirs { llama: &llama, model, threads, gen_tokens: options.gen_tokens };
     let load = load_average();
@@ -86,6 +90,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             "packed": options.packed,
             "llama_cpp": PACKAGE,
             "threads": threads,
+            "our_activations": options.activations,
             "load_average_before": load,
             "rows": lines.iter().map(Line::json).collect::<Vec<_>>(),
         });

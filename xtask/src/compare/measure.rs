@@ -52,6 +52,8 @@ pub(crate) struct Ours<'a> {
     pub(crate) model: &'a Path,
     pub(crate) threads: usize,
     pub(crate) gen_tokens: usize,
+    /// Our `--activations`, where they are not the model's own.
+    pub(crate) activations: Option<&'a str>,
 }
 
 impl Ours<'_> {
@@ -73,6 +75,9 @@ impl Ours<'_> {
             command.args([name, &value.to_string()]);
         }
         command.args(["--pause", &row.pause.to_string()]);
+        if let Some(activations) = self.activations {
+            command.args(["--activations", activations]);
+        }
         let printed = shell::output(&mut command)?;
         let details: Json = serde_json::from_str(&printed).context("what bench printed")?;
         let number = |path: &str| {
