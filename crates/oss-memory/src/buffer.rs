@@ -105,6 +105,14 @@ impl Buffer {
         os::clear(&mut self[begin..end]).map_err(Error::memory("release", end - begin))
     }
 
+    /// Touches all of the buffer and keeps it resident while it lives.
+    ///
+    /// # Errors
+    /// When the process may not lock so much (`ulimit -l`).
+    pub fn lock(&self) -> Result<()> {
+        os::lock(self, true).map_err(Error::memory("lock", self.len()))
+    }
+
     /// The buffer as numbers.
     ///
     /// # Panics

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 pub use crate::os::Advice;
 use crate::{Error, Result};
 pub use map::Map;
-pub use random_access::RandomAccess;
+pub use random_access::{DIRECT_ALIGNMENT, RandomAccess};
 pub use writer::Writer;
 
 /// Reads a whole file of at most `limit` bytes.

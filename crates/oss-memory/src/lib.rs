@@ -2,9 +2,9 @@
 //!
 //! Weights are read through maps ([`file::Map`]), results are written so that a crash cannot leave
 //! half a file ([`file::Writer`]), and large working memory comes straight from the system
-//! ([`Buffer`]) and is handed out in frames ([`Scratch`]) or extents ([`Extents`]). One [`Budget`]
-//! bounds it all, [`pressure`] tells when the system itself runs short, and [`placement`] lays
-//! memory over the nodes of a large machine.
+//! ([`Buffer`]) and is handed out in frames ([`Scratch`]), extents ([`Extents`]) or pieces with
+//! owners of their own ([`Piece`]). One [`Budget`] bounds it all, [`pressure`] tells when the
+//! system itself runs short, and [`placement`] lays memory over the nodes of a large machine.
 //!
 //! ```
 //! use oss_memory::{Buffer, Pages, file};
@@ -42,6 +42,7 @@ mod error;
 mod extents;
 pub mod file;
 mod os;
+mod piece;
 pub mod placement;
 pub mod pressure;
 mod scratch;
@@ -51,4 +52,5 @@ pub use buffer::{Buffer, Pages};
 pub use error::{Error, Result};
 pub use extents::{Extent, Extents, Move, SMALLEST};
 pub use os::{HUGE_PAGE, page_size};
+pub use piece::Piece;
 pub use scratch::{Frame, Scratch, ScratchSize};

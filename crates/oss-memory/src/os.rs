@@ -15,11 +15,15 @@ mod unix;
 #[cfg(not(unix))]
 pub use plain::page_size;
 #[cfg(not(unix))]
-pub(crate) use plain::{advise, clear, lock, place, read_at, sync_directory, write_at};
+pub(crate) use plain::{
+    advise, clear, lock, open_direct, place, read_at, read_some_at, sync_directory, write_at,
+};
 #[cfg(unix)]
 pub use unix::page_size;
 #[cfg(unix)]
-pub(crate) use unix::{advise, clear, lock, place, read_at, sync_directory, write_at};
+pub(crate) use unix::{
+    advise, clear, lock, open_direct, place, read_at, read_some_at, sync_directory, write_at,
+};
 
 /// Bytes of a huge page on the machines that have transparent ones.
 pub const HUGE_PAGE: usize = 2 << 20;

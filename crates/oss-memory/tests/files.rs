@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use oss_memory::file::{self, Advice, Map, RandomAccess, Writer};
+use oss_memory::file::{self, Advice, DIRECT_ALIGNMENT, Map, RandomAccess, Writer};
 use oss_memory::{Buffer, Error, HUGE_PAGE, Pages};
 
 fn names(directory: &Path) -> Vec<String> {
@@ -161,4 +161,24 @@ fn directories_are_made_listed_and_cleared() {
         file::remove(&inner).expect_err("a directory").to_string().contains("could not remove")
     );
     assert!(file::list(&inner.join("absent")).is_err());
+}
+
+#[test]
+fn reads_past_the_system_s_cache_end_where_the_file_does() {
+    let directory = tempfile::tempdir().expect("directory");
+    let path = directory.path().join("experts");
+    let bytes: Vec<u8> = (0..3 * DIRECT_ALIGNMENT + 100).map(|i| (i % 251) as u8).collect();
+    fs::write(&path, &bytes).expect("write");
+    let block = DIRECT_ALIGNMENT as u64;
+    for file in [RandomAccess::open_direct(&path), RandomAccess::open_read_only(&path)] {
+        let file = file.expect("open");
+        let mut buffer = Buffer::new(2 * DIRECT_ALIGNMENT, Pages::Default).expect("memory");
+        for (offset, expected) in [(0, 2 * DIRECT_ALIGNMENT), (2 * block, 4196), (4 * block, 0)] {
+            let got = file.read_to_end_at(&mut buffer, offset).expect("read");
+            assert_eq!(got, expected, "at {offset}, direct: {}", file.is_direct());
+            let there = &bytes[bytes.len().min(offset as usize)..];
+            assert!(buffer[..got] == there[..got]);
+        }
+    }
+    assert!(RandomAccess::open_direct(&directory.path().join("none")).is_err());
 }

@@ -1,9 +1,14 @@
 //! A file of records, read and written by position.
 
 use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::{Error, Result, os};
+
+/// Where reads past the system's cache of files begin and end: multiples of this, in the file and
+/// in memory.
+pub const DIRECT_ALIGNMENT: usize = 4096;
 
 /// A file that is read and written by position, from any thread.
 ///
@@ -13,6 +18,7 @@ use crate::{Error, Result, os};
 pub struct RandomAccess {
     path: PathBuf,
     file: File,
+    direct: bool,
 }
 
 impl RandomAccess {
@@ -23,7 +29,8 @@ impl RandomAccess {
     pub fn open(path: &Path) -> Result<Self> {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(false).open(path);
-        Ok(Self { path: path.to_path_buf(), file: file.map_err(Error::file("open", path))? })
+        let file = file.map_err(Error::file("open", path))?;
+        Ok(Self { path: path.to_path_buf(), file, direct: false })
     }
 
     /// Opens the file at `path` for reading; writing to it fails.
@@ -32,7 +39,27 @@ impl RandomAccess {
     /// When the system refuses, or there is no file.
     pub fn open_read_only(path: &Path) -> Result<Self> {
         let file = File::open(path).map_err(Error::file("open", path))?;
-        Ok(Self { path: path.to_path_buf(), file })
+        Ok(Self { path: path.to_path_buf(), file, direct: false })
+    }
+
+    /// Opens the file at `path` for reading past the system's cache of files, where system and file
+    /// system can do that (as Linux on disks), and as [`RandomAccess::open_read_only`] elsewhere.
+    /// It is for large reads by [`RandomAccess::read_to_end_at`] that begin and end at multiples of
+    /// [`DIRECT_ALIGNMENT`].
+    ///
+    /// # Errors
+    /// When the system refuses, or there is no file.
+    pub fn open_direct(path: &Path) -> Result<Self> {
+        match os::open_direct(path) {
+            Ok(file) => Ok(Self { path: path.to_path_buf(), file, direct: true }),
+            Err(error) if is_unknown(&error) => Self::open_read_only(path),
+            Err(error) => Err(Error::file("open", path)(error)),
+        }
+    }
+
+    /// Whether reads go past the system's cache of files.
+    pub fn is_direct(&self) -> bool {
+        self.direct
     }
 
     /// The path that it was opened by.
@@ -86,6 +113,26 @@ impl RandomAccess {
         os::read_at(&self.file, bytes, offset).map_err(Error::file("read", &self.path))
     }
 
+    /// Fills `bytes` from `offset` as far as the file goes, and says how many there were.
+    ///
+    /// # Errors
+    /// When the system refuses, as it does when the file was opened by
+    /// [`RandomAccess::open_direct`] and the bytes or the offset are not aligned.
+    pub fn read_to_end_at(&self, bytes: &mut [u8], offset: u64) -> Result<usize> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let read = os::read_some_at(&self.file, &mut bytes[done..], offset + done as u64);
+            let read = read.map_err(Error::file("read", &self.path))?;
+            done += read;
+            // What is not a whole block is the end, and nothing could be read from there.
+            let end = self.direct && !read.is_multiple_of(DIRECT_ALIGNMENT);
+            if read == 0 || end {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
     /// Writes all `bytes` at `offset`; the file grows as needed.
     ///
     /// # Errors
@@ -101,4 +148,9 @@ impl RandomAccess {
     pub fn sync(&self) -> Result<()> {
         self.file.sync_data().map_err(Error::file("synchronise", &self.path))
     }
+}
+
+/// Whether the system or the file system does not know reads past its cache.
+fn is_unknown(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported)
 }

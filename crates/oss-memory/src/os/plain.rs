@@ -33,6 +33,18 @@ pub(crate) fn read_at(mut file: &File, bytes: &mut [u8], offset: u64) -> io::Res
     file.read_exact(bytes)
 }
 
+/// Reads what is there from `offset`, at most `bytes`; one thread at a time.
+pub(crate) fn read_some_at(mut file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+    let _position = POSITION.lock().unwrap_or_else(PoisonError::into_inner);
+    file.seek(SeekFrom::Start(offset))?;
+    file.read(bytes)
+}
+
+/// Reads go through the system's cache.
+pub(crate) fn open_direct(_path: &Path) -> io::Result<File> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 /// Writes all `bytes` at `offset`; one thread at a time.
 pub(crate) fn write_at(mut file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     let _position = POSITION.lock().unwrap_or_else(PoisonError::into_inner);

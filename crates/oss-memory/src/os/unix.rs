@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+#[cfg(target_os = "linux")]
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use super::{Advice, Policy};
@@ -72,6 +74,28 @@ fn number(advice: Advice) -> Option<libc::c_int> {
 /// Fills `bytes` from `offset`.
 pub(crate) fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
     file.read_exact_at(bytes, offset)
+}
+
+/// Reads what is there from `offset`, at most `bytes`; 0 at the end of the file.
+pub(crate) fn read_some_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+    loop {
+        match file.read_at(bytes, offset) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            read => return read,
+        }
+    }
+}
+
+/// Opens a file for reading past the system's cache.
+#[cfg(target_os = "linux")]
+pub(crate) fn open_direct(path: &Path) -> io::Result<File> {
+    File::options().read(true).custom_flags(libc::O_DIRECT).open(path)
+}
+
+/// No such reads here.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn open_direct(_path: &Path) -> io::Result<File> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// Writes all `bytes` at `offset`.
