@@ -1,5 +1,6 @@
-//! The two halves of a layer, and the product that both are made of.
+//! The two halves of a layer, the product that both are made of, and a look at the next layer.
 
 pub(crate) mod attention;
 pub(crate) mod feed_forward;
+pub(crate) mod foresee;
 pub(crate) mod project;

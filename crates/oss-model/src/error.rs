@@ -61,6 +61,28 @@ pub enum Error {
         /// The shape that the configuration asks for.
         expected: String,
     },
+    /// An expert that was needed could not be read from its file.
+    #[error("{}: expert {expert} of layer {layer}, {expected} bytes at {offset}", path.display())]
+    Expert {
+        /// The packed file.
+        path: PathBuf,
+        /// The layer.
+        layer: usize,
+        /// The expert's number in the layer.
+        expert: usize,
+        /// Where it begins in the file.
+        offset: u64,
+        /// Its bytes.
+        expected: usize,
+        /// Why not.
+        source: oss_memory::Error,
+    },
+    /// The system refused a thread.
+    #[error("a thread that reads experts could not be started")]
+    Thread {
+        /// The system's reason.
+        source: std::io::Error,
+    },
     /// A batch names a token outside the vocabulary, or positions that do not continue.
     #[error("batch row {row}: {what}: got {got}, expected {expected}")]
     Batch {

@@ -7,7 +7,7 @@ use crate::batch::Batch;
 use crate::block::{attention, feed_forward, project};
 use crate::error::Result;
 use crate::model::Model;
-use crate::state::{Event, State, chunks, prepare_part};
+use crate::state::{Event, State, chunks, chunks_from, prepare_part};
 use oss_cache::KvCache;
 use oss_kernels::{Activation, InputBuffer, rms_norm};
 use oss_threads::{PerWorker, Team};
@@ -40,7 +40,8 @@ pub(crate) struct Page<'a> {
 /// otherwise.
 ///
 /// # Errors
-/// When a row does not fit its sequence, or the cache has no page left: then nothing has changed.
+/// When a row does not fit its sequence, or the cache has no page left, or an expert cannot be read
+/// from its file: then the sequences are as long as before.
 ///
 /// # Panics
 /// When the range is not within the model's layers.
@@ -84,7 +85,7 @@ pub fn forward(
         }
         attention::run(&mut page, layer); //                                     x += attention(qkv)
         page.norm(&weights.feed_forward_norm);
-        feed_forward::run(&mut page, layer); //                            x += feed_forward(normed)
+        feed_forward::run(&mut page, layer)?; //                           x += feed_forward(normed)
     }
 
     if layers.end == config.layers.len() {
@@ -174,14 +175,15 @@ impl Page<'_> {
         });
     }
 
-    /// Writes numbers as the input of a matrix, row by row: `from` is `[rows, dim]`.
+    /// Writes numbers as the input of a matrix, row by row: `from` is `[rows, dim]`, and its first
+    /// row becomes row `first` of the input.
     pub(crate) fn prepare(
         model: &Model,
         team: &Team,
         (from, dim): (&[f32], usize),
-        to: &mut InputBuffer,
+        (to, first): (&mut InputBuffer, usize),
     ) {
-        team.phase(from.len() / dim, chunks(to), |unit, part| {
+        team.phase(from.len() / dim, chunks_from(to, first), |unit, part| {
             let numbers = &from[unit.index * dim..][..dim];
             prepare_part(model.isa, model.activation, numbers, part);
         });

@@ -67,4 +67,7 @@ pub use plan::{
 };
 pub use rope::Rope;
 pub use state::{Event, Probe, State};
-pub use weights::{ExpertGuard, Fused, Network, Progress, Stored, Weights, pack_to_file};
+pub use weights::{
+    ExpertRoom, ExpertUse, Fused, Network, Progress, Stored, Weights, has_experts, pack_to_file,
+    packed_bytes, packed_name,
+};

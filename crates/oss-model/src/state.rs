@@ -1,6 +1,7 @@
 //! The scratch of the forward page, by role, allocated once.
 
 use crate::batch::Row;
+use crate::block::foresee::Foresight;
 use crate::model::Model;
 use oss_kernels::{
     Activation, CodeBlock, GROUP_ROWS, InputBuffer, InputRow, Panel, Product, attention, linear,
@@ -24,11 +25,16 @@ pub(crate) fn prepare_part(isa: Isa, activation: Activation, x: &[f32], part: In
 
 /// Splits a buffer by rows.
 pub(crate) fn chunks(buffer: &mut InputBuffer) -> InputChunks<'_> {
+    chunks_from(buffer, 0)
+}
+
+/// Splits a buffer by rows, without the first ones.
+pub(crate) fn chunks_from(buffer: &mut InputBuffer, first: usize) -> InputChunks<'_> {
     let InputBuffer { stride, values, value_sums, codes, row_blocks } = buffer;
     (
-        Chunks::new(values, *stride),
-        Chunks::new(value_sums, *stride / 16),
-        Chunks::new(codes, *row_blocks),
+        Chunks::new(&mut values[first * *stride..], *stride),
+        Chunks::new(&mut value_sums[first * *stride / 16..], *stride / 16),
+        Chunks::new(&mut codes[first * *row_blocks..], *row_blocks),
     )
 }
 
@@ -41,34 +47,36 @@ pub(crate) struct Routing {
     pub(crate) experts: Vec<u32>,
     /// `[rows, top]`: their shares.
     pub(crate) shares: Vec<f32>,
-    /// The experts that have rows, ascending.
+    /// The experts that have rows, in the order in which they are computed.
     pub(crate) active: Vec<u32>,
     /// Where each active expert's slots begin, and the end of the last.
     pub(crate) splits: Vec<usize>,
-    /// `[rows · top]`: the row of each slot, slots ordered by expert, then by row.
+    /// `[rows · top]`: the row of each slot, slots ordered by expert as in `active`, then by row.
     pub(crate) row_of_slot: Vec<u32>,
     /// `[rows, top]`: the slot of each choice.
     pub(crate) slot_of_choice: Vec<u32>,
 }
 
 impl Routing {
-    /// Orders the choices of `rows` rows by expert.
-    pub(crate) fn sort(&mut self, rows: usize, top: usize, n_experts: usize) {
+    /// Lists the experts that some of `rows` rows chose.
+    pub(crate) fn list_active(&mut self, rows: usize, top: usize, n_experts: usize) {
+        let choices = &self.experts[..rows * top];
         self.active.clear();
+        self.active.extend((0..n_experts as u32).filter(|expert| choices.contains(expert)));
+    }
+
+    /// Orders the choices of `rows` rows by expert, experts as `active` has them.
+    pub(crate) fn sort(&mut self, rows: usize, top: usize) {
         self.splits.clear();
         self.row_of_slot.clear();
         let choices = &self.experts[..rows * top];
-        for expert in 0..n_experts as u32 {
-            let begin = self.row_of_slot.len();
+        for expert in &self.active {
+            self.splits.push(self.row_of_slot.len());
             for (choice, chosen) in choices.iter().enumerate() {
-                if *chosen == expert {
+                if chosen == expert {
                     self.slot_of_choice[choice] = self.row_of_slot.len() as u32;
                     self.row_of_slot.push((choice / top) as u32);
                 }
-            }
-            if self.row_of_slot.len() > begin {
-                self.active.push(expert);
-                self.splits.push(begin);
             }
         }
         self.splits.push(self.row_of_slot.len());
@@ -128,6 +136,8 @@ pub struct State {
     pub(crate) cos: Vec<f32>,
     pub(crate) sin: Vec<f32>,
     pub(crate) routing: Routing,
+    /// Guesses at the next layer's routing; made where they are of use.
+    pub(crate) foresight: Option<Box<Foresight>>,
     /// `[slots, inner_dim]`: between the feed-forward matrices.
     pub(crate) inner: Vec<f32>,
     pub(crate) inner_input: InputBuffer,
@@ -212,6 +222,7 @@ impl State {
                 row_of_slot: Vec::with_capacity(slots),
                 slot_of_choice: vec![0; slots],
             },
+            foresight: None,
             inner: vec![0.0; slots * inner],
             inner_input: InputBuffer::new(slots, inner, *activation),
             outer: vec![0.0; slots * hidden],

@@ -3,17 +3,23 @@
 //! Loading has two steps: the plan becomes a layout (which matrix lies where), then all matrices
 //! are packed into one buffer in parallel, section by section, and the pages of the source are
 //! handed back, so that no section is resident twice. The same layout describes a packed file,
-//! which is mapped instead: nothing is read before it is used.
+//! which is mapped instead: nothing is read before it is used. Where memory is short, its experts
+//! stay in the file, but for as many as there are slots.
 
+mod experts;
 mod layout;
 mod pack;
 mod packed_file;
+mod rounds;
 mod storage;
 mod vectors;
 
+pub use experts::ExpertUse;
+pub use rounds::ExpertRoom;
+pub(crate) use rounds::{Round, Rounds};
 pub(crate) use vectors::numbers;
 
-use crate::config::Config;
+use crate::config::{Config, FeedForward, LayerConfig};
 use crate::error::Result;
 use crate::plan::{FeedForwardPlan, LayerPlan, MatrixPlan, ModelPlan};
 use layout::Layout;
@@ -152,20 +158,6 @@ impl Weights {
         Matrix { packing: stored.packing, bytes }
     }
 
-    /// One expert of a layer, pinned while the guard lives.
-    ///
-    /// # Panics
-    /// When the layer has no experts or the index is outside.
-    #[must_use]
-    pub fn expert(&self, layer: usize, index: usize) -> ExpertGuard<'_> {
-        match &self.layers[layer].feed_forward {
-            FeedForwardWeights::Experts(layer) => {
-                ExpertGuard { weights: self, network: &layer.experts[index] }
-            }
-            FeedForwardWeights::Dense(_) => panic!("layer {layer} has no experts"),
-        }
-    }
-
     /// The files that the weights come from.
     pub(crate) fn container(&self) -> &Container {
         &self.container
@@ -188,7 +180,7 @@ impl Weights {
         matches!(self.storage, Storage::Mapped { .. })
     }
 
-    /// Bytes of packed matrices.
+    /// Bytes of all packed matrices, wherever they are.
     #[must_use]
     pub fn packed_bytes(&self) -> usize {
         self.storage.bytes()
@@ -202,14 +194,13 @@ impl Weights {
             fused.parts.iter().map(|(_, stored)| stored.packing.bytes()).sum()
         };
         let network = |network: &Network| bytes(&network.gate_up) + bytes(&network.down);
-        let layer = |(weights, config): (&LayerWeights, &crate::config::LayerConfig)| {
+        let layer = |(weights, config): (&LayerWeights, &LayerConfig)| {
             bytes(&weights.qkv)
                 + bytes(&weights.output)
                 + match (&weights.feed_forward, config.feed_forward) {
-                    (
-                        FeedForwardWeights::Experts(experts),
-                        crate::config::FeedForward::Experts { top, .. },
-                    ) => bytes(&experts.router) + top * experts.experts.first().map_or(0, network),
+                    (FeedForwardWeights::Experts(experts), FeedForward::Experts { top, .. }) => {
+                        bytes(&experts.router) + top * experts.experts.first().map_or(0, network)
+                    }
                     (FeedForwardWeights::Dense(dense), _) => network(dense),
                     (FeedForwardWeights::Experts(_), _) => 0,
                 }
@@ -228,26 +219,6 @@ impl Weights {
             }
             Embedding::Tensor(name) => vectors::embedding_row(&self.container, name, token, out),
         }
-    }
-}
-
-/// An expert's matrices, kept where they are while this lives.
-pub struct ExpertGuard<'a> {
-    weights: &'a Weights,
-    network: &'a Network,
-}
-
-impl<'a> ExpertGuard<'a> {
-    /// The expert's matrices.
-    #[must_use]
-    pub const fn network(&self) -> &'a Network {
-        self.network
-    }
-
-    /// The bytes of one of them.
-    #[must_use]
-    pub fn matrix(&self, stored: &Stored) -> Matrix<'a> {
-        self.weights.matrix(stored)
     }
 }
 
@@ -294,6 +265,34 @@ fn arrange<'a>(
         }
     };
     Ok((layout, Parts { embedding, norm, head, layers }))
+}
+
+/// Bytes that the packed matrices of a container's model take, whether it is packed or not.
+///
+/// # Errors
+/// When the model is not supported, or a tensor is missing or wrong.
+pub fn packed_bytes(container: &Container) -> Result<usize> {
+    let (config, plan) = crate::arch::describe(container)?;
+    let (layout, _) = arrange(container, &config, &plan)?;
+    Ok(layout.sections.iter().map(|section| section.bytes).sum())
+}
+
+/// Whether a container's model is a mixture of experts.
+///
+/// # Errors
+/// When the model is not supported.
+pub fn has_experts(container: &Container) -> Result<bool> {
+    let (config, _) = crate::arch::describe(container)?;
+    let is_mixture =
+        |layer: &LayerConfig| matches!(layer.feed_forward, FeedForward::Experts { .. });
+    Ok(config.layers.iter().any(is_mixture))
+}
+
+/// The name of a container's packed file in a folder of such files: another one for other weights
+/// and another layout.
+#[must_use]
+pub fn packed_name(container: &Container) -> String {
+    format!("{}-{}.oss", container.fingerprint(), packed_file::LAYOUT)
 }
 
 /// Writes a container's model as a packed file, whole or not at all; a call that was interrupted is

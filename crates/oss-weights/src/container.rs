@@ -158,6 +158,11 @@ impl Container {
         self.sources.iter().map(Source::path)
     }
 
+    /// Whether the contents are files, and not bytes in memory.
+    pub fn is_in_files(&self) -> bool {
+        self.sources.iter().all(Source::is_file)
+    }
+
     /// The bytes of all files together.
     pub fn file_bytes(&self) -> u64 {
         self.sources.iter().map(|source| source.bytes().len() as u64).sum()

@@ -35,6 +35,11 @@ impl Source {
         Source { path: Arc::new(PathBuf::from(name)), bytes }
     }
 
+    /// Whether it is a file, and not bytes in memory.
+    pub(crate) fn is_file(&self) -> bool {
+        matches!(self.bytes, Bytes::Map(_))
+    }
+
     /// The path that errors name.
     pub(crate) fn path(&self) -> &Path {
         &self.path

@@ -40,7 +40,7 @@ pub(crate) fn run(page: &mut Page<'_>, layer: usize) {
     attend_all(page, layer); //                                                attended [R, q_dim]
     let State { attended, attended_input, x, scratch, identity, .. } = &mut *page.state;
     let q_dim = model.config.q_dim();
-    Page::prepare(model, team, (&attended[..n_rows * q_dim], q_dim), attended_input);
+    Page::prepare(model, team, (&attended[..n_rows * q_dim], q_dim), (attended_input, 0));
     let call = Call {
         model,
         team,

@@ -1,27 +1,36 @@
 //! The feed-forward half of a layer: one network, or a router and a few of many.
 
+use super::foresee;
 use super::project::Call;
 use crate::config::{FeedForward, LayerConfig};
+use crate::error::Result;
 use crate::forward::Page;
 use crate::model::Model;
-use crate::state::{Event, State};
-use crate::weights::{ExpertWeights, FeedForwardWeights, Network};
+use crate::state::{Event, State, WorkerScratch};
+use crate::weights::{ExpertWeights, FeedForwardWeights, Network, Round, Rounds};
 use oss_kernels::elementwise::{gated, scaled_add};
 use oss_kernels::{Activation, Product, route};
 use oss_threads::{Chunks, Columns, PerWorker, Tiles};
 
 /// `x += feed_forward(normed)`.
-pub(crate) fn run(page: &mut Page<'_>, layer: usize) {
+///
+/// # Errors
+/// When an expert cannot be read from its file.
+pub(crate) fn run(page: &mut Page<'_>, layer: usize) -> Result<()> {
     let model = page.model;
     match &model.weights.layers[layer].feed_forward {
         FeedForwardWeights::Dense(network) => dense(page, layer, network),
         FeedForwardWeights::Experts(experts) => {
-            choose(page, layer, experts);
-            gate_up(page, layer, experts); //                            inner [slots, inner_dim]
-            down(page, layer, experts); //                               outer [slots, hidden]
+            let mut rounds = choose(page, layer, experts);
+            foresee::run(page, layer + 1);
+            while let Some(round) = rounds.next(&page.state.routing.active)? {
+                gate_up(page, layer, experts, &round); //                inner [slots, inner_dim]
+                down(page, layer, experts, &round); //                   outer [slots, hidden]
+            }
             combine(page, layer, experts); //                            x += Σ share · outer
         }
     }
+    Ok(())
 }
 
 /// Columns of `inner` that a unit of 64 paired rows gives.
@@ -63,7 +72,7 @@ fn dense(page: &mut Page<'_>, layer: usize, network: &Network) {
             finish_pairs(model, config, &mut sums[..n], None, tile.row_mut(row));
         }
     });
-    Page::prepare(model, team, (inner, inner_dim), inner_input);
+    Page::prepare(model, team, (inner, inner_dim), (inner_input, 0));
     let input = inner_input.view();
     let call = Call { model, team, activation: model.activation, input, rows };
     call.project(&network.down, x, scratch, |to, sums, _| {
@@ -78,8 +87,9 @@ fn sizes(page: &Page<'_>, layer: usize) -> (usize, usize, usize) {
     }
 }
 
-/// Chooses the experts of every row, from the exact normalised stream.
-fn choose(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights) {
+/// Chooses the experts of every row, from the exact normalised stream, and sees to it that they
+/// come into memory.
+fn choose<'a>(page: &mut Page<'a>, layer: usize, weights: &ExpertWeights) -> Rounds<'a> {
     let (model, team) = (page.model, page.team);
     let (_, n_experts, top) = sizes(page, layer);
     let n_rows = page.batch.rows.len();
@@ -91,8 +101,33 @@ fn choose(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights) {
         input: exact.view(),
         rows: &identity[..n_rows],
     };
+    router_logits(&call, weights, &mut routing.logits, scratch);
+    let chosen = routing.experts.chunks_exact_mut(top).zip(routing.shares.chunks_exact_mut(top));
+    let logits = routing.logits.chunks_exact(n_experts).take(n_rows);
+    for (logits, (experts, shares)) in logits.zip(chosen) {
+        route(model.isa, logits, experts, shares);
+    }
+    routing.list_active(n_rows, top, n_experts);
+    let choices = &routing.experts[..n_rows * top];
+    let rounds = model.weights.rounds(layer, &mut routing.active, choices, n_rows);
+    routing.sort(n_rows, top);
+    if let Some(probe) = probe {
+        let n = n_rows * top;
+        let (experts, shares) = (&routing.experts[..n], &routing.shares[..n]);
+        probe(Event::Routing { layer, experts, shares });
+    }
+    rounds
+}
+
+/// What the router says of each row and expert: `[rows, n_experts]`.
+pub(crate) fn router_logits(
+    call: &Call<'_>,
+    weights: &ExpertWeights,
+    logits: &mut [f32],
+    scratch: &mut [WorkerScratch],
+) {
     let bias = weights.router_bias.as_deref();
-    call.project(&weights.router, &mut routing.logits, scratch, |to, sums, columns| match bias {
+    call.project(&weights.router, logits, scratch, |to, sums, columns| match bias {
         None => to.copy_from_slice(sums),
         Some(bias) => {
             for ((to, sum), bias) in to.iter_mut().zip(sums).zip(&bias[columns]) {
@@ -100,35 +135,25 @@ fn choose(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights) {
             }
         }
     });
-    let chosen = routing.experts.chunks_exact_mut(top).zip(routing.shares.chunks_exact_mut(top));
-    let logits = routing.logits.chunks_exact(n_experts).take(n_rows);
-    for (logits, (experts, shares)) in logits.zip(chosen) {
-        route(model.isa, logits, experts, shares);
-    }
-    routing.sort(n_rows, top, n_experts);
-    if let Some(probe) = probe {
-        let n = n_rows * top;
-        let (experts, shares) = (&routing.experts[..n], &routing.shares[..n]);
-        probe(Event::Routing { layer, experts, shares });
-    }
 }
 
-/// The first matrices of all active experts, one list of units over all of them.
-fn gate_up(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights) {
+/// The first matrices of all experts of a round, one list of units over all of them.
+fn gate_up(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights, round: &Round<'_>) {
     let model = page.model;
     let config = &model.config.layers[layer];
     let (inner_dim, ..) = sizes(page, layer);
     let State { normed, routing, inner, scratch, .. } = &mut *page.state;
     let inner = &mut inner[..routing.row_of_slot.len() * inner_dim];
-    let tiles = Tiles::new(inner, inner_dim, &routing.splits, INNER_UNIT);
+    let splits = &routing.splits[round.range.start..=round.range.end];
+    let tiles = Tiles::new(inner, inner_dim, splits, INNER_UNIT);
     let blocks = tiles.column_blocks();
     let input = normed.view();
-    let units = routing.active.len() * blocks;
+    let units = round.range.len() * blocks;
     page.team.phase(units, (tiles, PerWorker::new(scratch)), |unit, (mut tile, scratch)| {
-        let (index, block) = (unit.index / blocks, unit.index % blocks);
+        let (index, block) = (round.range.start + unit.index / blocks, unit.index % blocks);
         let expert = routing.active[index] as usize;
         let rows = &routing.row_of_slot[routing.splits[index]..routing.splits[index + 1]];
-        let guard = model.weights.expert(layer, expert);
+        let guard = round.expert(index, &routing.active);
         let (stored, groups, n) = guard.network().gate_up.unit(block);
         let width = 16 * groups.len();
         let matrix = guard.matrix(stored);
@@ -142,24 +167,26 @@ fn gate_up(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights) {
     });
 }
 
-/// The second matrices.
-fn down(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights) {
+/// Their second matrices.
+fn down(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights, round: &Round<'_>) {
     let (model, team) = (page.model, page.team);
     let (inner_dim, ..) = sizes(page, layer);
     let hidden = model.config.hidden_dim;
     let State { routing, inner, inner_input, outer, scratch, identity, .. } = &mut *page.state;
-    let n_slots = routing.row_of_slot.len();
-    Page::prepare(model, team, (&inner[..n_slots * inner_dim], inner_dim), inner_input);
+    let splits = &routing.splits[round.range.start..=round.range.end];
+    let (first, end) = (splits[0], splits[round.range.len()]);
+    let inner = &inner[first * inner_dim..end * inner_dim];
+    Page::prepare(model, team, (inner, inner_dim), (inner_input, first));
     let unit_rows = weights.experts[0].down.unit_rows;
-    let outer = &mut outer[..n_slots * hidden];
-    let tiles = Tiles::new(outer, hidden, &routing.splits, unit_rows);
+    let outer = &mut outer[..routing.row_of_slot.len() * hidden];
+    let tiles = Tiles::new(outer, hidden, splits, unit_rows);
     let blocks = tiles.column_blocks();
     let input = inner_input.view();
-    let units = routing.active.len() * blocks;
+    let units = round.range.len() * blocks;
     team.phase(units, (tiles, PerWorker::new(scratch)), |unit, (mut tile, scratch)| {
-        let (index, block) = (unit.index / blocks, unit.index % blocks);
+        let (index, block) = (round.range.start + unit.index / blocks, unit.index % blocks);
         let rows = &identity[routing.splits[index]..routing.splits[index + 1]];
-        let guard = model.weights.expert(layer, routing.active[index] as usize);
+        let guard = round.expert(index, &routing.active);
         let (stored, groups, n) = guard.network().down.unit(block);
         let width = 16 * groups.len();
         let matrix = guard.matrix(stored);

@@ -1,11 +1,15 @@
-//! Where packed matrices lie: in memory of our own, or in a mapped file.
+//! Where packed matrices lie: in memory of our own, in a mapped file, or experts in slots.
 
+use super::experts::ExpertSlots;
 use super::layout::Layout;
 use super::packed_file::{LAYOUT, MATRICES};
 use crate::error::{Error, Result};
+use oss_memory::file::{DIRECT_ALIGNMENT, RandomAccess};
 use oss_memory::{Buffer, Pages};
 use oss_weights::Container;
 use oss_weights::packed::{Reader, Section};
+use rayon::prelude::*;
+use std::path::Path;
 use std::sync::OnceLock;
 
 /// The packed file that sections are mapped from.
@@ -23,6 +27,8 @@ pub(super) enum Storage {
     },
     /// The sections of the container, which is a packed file, and copies of some in huge pages.
     Mapped { sections: Vec<Section>, copies: Vec<OnceLock<Buffer>> },
+    /// The first section in memory, experts in slots.
+    Slots { dense: Buffer, experts: ExpertSlots, packed_bytes: usize },
 }
 
 impl Storage {
@@ -59,6 +65,10 @@ impl Storage {
                 Some(copy) => copy,
                 None => packed(container).bytes_of(&sections[number]),
             },
+            Self::Slots { dense, .. } => {
+                assert!(number == 0, "section {number}, expected 0: experts are in slots");
+                dense
+            }
         }
     }
 
@@ -69,6 +79,23 @@ impl Storage {
             Self::Mapped { sections, .. } => {
                 sections.iter().map(|section| section.length as usize).sum()
             }
+            Self::Slots { packed_bytes, .. } => *packed_bytes,
+        }
+    }
+
+    /// Bytes of memory that the sections take when all has been used once.
+    pub(super) fn resident_bytes(&self) -> usize {
+        match self {
+            Self::Memory { .. } | Self::Mapped { .. } => self.bytes(),
+            Self::Slots { dense, experts, .. } => dense.len() + experts.bytes(),
+        }
+    }
+
+    /// The slots of experts, where they are in slots.
+    pub(super) const fn slots(&self) -> Option<&ExpertSlots> {
+        match self {
+            Self::Memory { .. } | Self::Mapped { .. } => None,
+            Self::Slots { experts, .. } => Some(experts),
         }
     }
 
@@ -93,4 +120,31 @@ impl Storage {
         }
         Ok(())
     }
+}
+
+/// Reads a section into memory of its own, which stays resident where the process may say so.
+pub(super) fn read(path: &Path, section: &Section) -> Result<Buffer> {
+    /// Bytes of one read.
+    const PART: usize = 4 << 20;
+    let file = RandomAccess::open_direct(path)?;
+    let length = section.length as usize;
+    let mut buffer = Buffer::new(length.next_multiple_of(DIRECT_ALIGNMENT), Pages::Huge)?;
+    buffer.par_chunks_mut(PART).enumerate().try_for_each(|(number, part)| {
+        let begin = number * PART;
+        let got = file.read_to_end_at(part, section.offset + begin as u64)?;
+        let expected = part.len().min(length - begin);
+        if got >= expected {
+            return Ok(());
+        }
+        Err(Error::Field {
+            path: path.to_owned(),
+            field: format!("section {} from byte {begin}", section.name),
+            got: format!("{got} bytes"),
+            expected: format!("{expected} bytes"),
+        })
+    })?;
+    if let Err(refused) = buffer.lock() {
+        tracing::debug!(%refused, "the dense weights are not locked in memory");
+    }
+    Ok(buffer)
 }

@@ -65,10 +65,22 @@ impl Setting {
 
 impl Runner {
     pub fn new(path: &Path, setting: Setting) -> Self {
+        Self::load(path, setting, None)
+    }
+
+    /// A runner of a packed model whose experts stay in the file, but for so many.
+    pub fn with_slots(path: &Path, setting: Setting, slots: usize) -> Self {
+        Self::load(path, setting, Some(slots))
+    }
+
+    fn load(path: &Path, setting: Setting, slots: Option<usize>) -> Self {
         let container = Arc::new(Container::open(path).unwrap());
         let Setting { isa, activation, kv_format, threads } = setting;
         let options = LoadOptions { isa, activation: Some(activation), kv_format, progress: None };
-        let model = Model::load(container, options).unwrap();
+        let mut model = Model::load(container, options).unwrap();
+        if let Some(slots) = slots {
+            model.weights.keep_experts_in_slots(slots).unwrap();
+        }
         let team = Team::new(threads).unwrap();
         let state = State::new(&model, 256, team.threads());
         let cache = KvCache::new(model.cache_shape(), 64 << 20).unwrap();

@@ -1,0 +1,81 @@
+//! A look at the next layer: which experts it will probably need, so that they can be read already.
+//!
+//! The next layer's router is run on the residual stream as it is now, which the experts of this
+//! layer and the attention of the next have yet to change. Only what is read early depends on it,
+//! never a result.
+
+use super::feed_forward::router_logits;
+use super::project::Call;
+use crate::config::{Config, FeedForward};
+use crate::forward::Page;
+use crate::state::{State, prepare_part};
+use crate::weights::FeedForwardWeights;
+use oss_kernels::{Activation, InputBuffer, rms_norm, route};
+
+/// Rows that are looked at: those of many rows stand for the others.
+const ROWS: usize = 8;
+
+/// Scratch for the look ahead.
+pub(crate) struct Foresight {
+    /// `[hidden_dim]`.
+    normed: Vec<f32>,
+    /// `[ROWS, hidden_dim]`.
+    input: InputBuffer,
+    /// `[ROWS, n_experts]`.
+    logits: Vec<f32>,
+    /// `[ROWS, top]`.
+    experts: Vec<u32>,
+    shares: Vec<f32>,
+}
+
+impl Foresight {
+    fn new(config: &Config) -> Self {
+        Self {
+            normed: vec![0.0; config.hidden_dim],
+            input: InputBuffer::new(ROWS, config.hidden_dim, Activation::F32),
+            logits: vec![0.0; ROWS * config.max_experts()],
+            experts: vec![0; ROWS * config.max_top()],
+            shares: vec![0.0; ROWS * config.max_top()],
+        }
+    }
+}
+
+/// Guesses the experts of `layer` after those of the layer before it were chosen, where experts
+/// are in slots and there is such a layer.
+pub(crate) fn run(page: &mut Page<'_>, layer: usize) {
+    let (model, isa, n_rows) = (page.model, page.model.isa, page.batch.rows.len());
+    let config = &model.config;
+    let Some(weights) = model.weights.layers.get(layer).filter(|_| model.weights.has_slots())
+    else {
+        return;
+    };
+    let (FeedForwardWeights::Experts(experts), FeedForward::Experts { n_experts, top, .. }) =
+        (&weights.feed_forward, config.layers[layer].feed_forward)
+    else {
+        return;
+    };
+    let State { x, foresight, scratch, routing, identity, .. } = &mut *page.state;
+    let foresight = foresight.get_or_insert_with(|| Box::new(Foresight::new(config)));
+    let Foresight { normed, input, logits, experts: guesses, shares } = &mut **foresight;
+    let looked_at = n_rows.min(ROWS);
+    for row in 0..looked_at {
+        let x = &x[(row * n_rows / looked_at) * config.hidden_dim..][..config.hidden_dim];
+        rms_norm(isa, x, &weights.feed_forward_norm, config.norm_epsilon, normed);
+        let row = input.row(row);
+        prepare_part(isa, Activation::F32, normed, (row.values, row.value_sums, row.codes));
+    }
+    let call = Call {
+        model,
+        team: page.team,
+        activation: Activation::F32,
+        input: input.view(),
+        rows: &identity[..looked_at],
+    };
+    router_logits(&call, experts, logits, scratch);
+    let guesses = &mut guesses[..looked_at * top];
+    let chosen = guesses.chunks_exact_mut(top).zip(shares.chunks_exact_mut(top));
+    for (logits, (experts, shares)) in logits.chunks_exact(n_experts).zip(chosen) {
+        route(isa, logits, experts, shares);
+    }
+    model.weights.foresee(layer, guesses, top, &routing.active);
+}

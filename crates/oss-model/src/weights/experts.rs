@@ -1,0 +1,239 @@
+//! Experts that stay in the packed file: a fixed number of slots in memory holds those that are
+//! needed most, and the others are read when a layer asks for them.
+//!
+//! A layer names the experts that its rows were sent to. Those in slots are computed at once, while
+//! a few threads read the others; they follow in rounds, as they come. Any number of slots works:
+//! a layer with more experts than slots takes more rounds. Which experts keep their slots, and
+//! which are read before a layer asks, changes how long a step takes and never what it gives.
+
+mod foresight;
+mod frequency;
+mod readers;
+mod table;
+
+use crate::error::{Error, Result};
+use oss_memory::file::{DIRECT_ALIGNMENT, RandomAccess};
+use oss_memory::{Buffer, Pages, Piece};
+use readers::Readers;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use table::{State, Table};
+
+/// Where an expert lies in the file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) offset: u64,
+    pub(super) bytes: usize,
+}
+
+impl Place {
+    /// Bytes before the expert in its slot: reads begin at whole blocks.
+    const fn lead(&self) -> usize {
+        self.offset as usize % DIRECT_ALIGNMENT
+    }
+
+    /// Bytes of whole blocks that hold the expert.
+    pub(super) const fn span(&self) -> usize {
+        (self.lead() + self.bytes).next_multiple_of(DIRECT_ALIGNMENT)
+    }
+}
+
+/// The memory of one expert.
+#[derive(Debug)]
+pub(super) struct Slot {
+    piece: Piece,
+    lead: usize,
+}
+
+impl Slot {
+    /// The expert's bytes, and what the file has behind them.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.piece[self.lead..]
+    }
+}
+
+/// How the experts of a model that is larger than its memory were found; counted since it was
+/// loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct ExpertUse {
+    /// Slots.
+    pub slots: usize,
+    /// Bytes of one.
+    pub slot_bytes: usize,
+    /// Experts of the model.
+    pub experts: usize,
+    /// Experts that a step needed and found in slots.
+    pub hits: u64,
+    /// Experts that a step needed and waited for.
+    pub misses: u64,
+    /// Bytes read from the file.
+    pub read_bytes: u64,
+    /// Bytes of the experts that steps needed and that had to be read for it, whether they were
+    /// foreseen or not. What was read beyond these was read in vain.
+    pub missed_bytes: u64,
+    /// Experts that were read because the layer before foresaw them.
+    pub foreseen: u64,
+    /// Those of them that the layer then needed.
+    pub foreseen_used: u64,
+    /// Those of them that left their slots before anybody needed them.
+    pub foreseen_wasted: u64,
+    /// Seconds in which anything was being read.
+    pub reading_seconds: f64,
+}
+
+impl ExpertUse {
+    /// The share of the needed experts that were in slots; 0 where none was needed.
+    #[must_use]
+    pub fn hit_rate(&self) -> f64 {
+        self.hits as f64 / (self.hits + self.misses).max(1) as f64
+    }
+}
+
+/// The slots, the threads that fill them, and who decides.
+pub(super) struct ExpertSlots {
+    readers: Readers,
+    /// The number of each layer's first expert among all of them, and the end of the last.
+    first: Vec<usize>,
+    slots: usize,
+    slot_bytes: usize,
+}
+
+impl ExpertSlots {
+    /// So many slots for the experts of a file: `layers` are the places of each layer's experts.
+    pub(super) fn open(path: &Path, layers: &[Vec<Place>], slots: usize) -> Result<Self> {
+        assert!(slots > 0, "0 slots, expected at least 1");
+        let mut first = vec![0];
+        for layer in layers {
+            first.push(first.last().map_or(0, |first| first + layer.len()));
+        }
+        let places: Vec<Place> = layers.concat();
+        let slots = slots.min(places.len());
+        let slot_bytes = slot_bytes(layers);
+        let mut rest = Buffer::new(slots * slot_bytes, Pages::Huge)?.into_piece();
+        let mut free = Vec::with_capacity(slots);
+        for _ in 0..slots {
+            let (slot, behind) = rest.split(slot_bytes);
+            free.push(slot);
+            rest = behind;
+        }
+        let file = RandomAccess::open_direct(path)?;
+        let readers = Readers::start(file, Table::new(places, free))?;
+        Ok(Self { readers, first, slots, slot_bytes })
+    }
+
+    /// Bytes of all slots.
+    pub(super) const fn bytes(&self) -> usize {
+        self.slots * self.slot_bytes
+    }
+
+    pub(super) fn counts(&self) -> ExpertUse {
+        let counts = self.readers.lock().counts();
+        let experts = self.first.last().copied().unwrap_or(0);
+        ExpertUse { slots: self.slots, slot_bytes: self.slot_bytes, experts, ..counts }
+    }
+
+    /// Takes note of the experts that `rows` rows of a layer were sent to, puts those in slots
+    /// first among the `active` ones, and begins to read the others.
+    pub(super) fn begin(&self, layer: usize, active: &mut [u32], choices: &[u32], rows: usize) {
+        let mut table = self.readers.lock();
+        let first = self.first[layer];
+        table.frequency.observe(first..self.first[layer + 1], choices, rows);
+        table.foresight.judge(layer, active);
+        active.sort_by_key(|expert| (table.distance(first + *expert as usize), *expert));
+        for expert in &*active {
+            table.need(first + *expert as usize);
+        }
+        self.ask_all(&mut table, layer, active);
+    }
+
+    /// Waits until the first of the experts is in a slot; gives it and those behind it that are,
+    /// too.
+    pub(super) fn round(&self, layer: usize, active: &[u32]) -> Result<Vec<Arc<Slot>>> {
+        let id = |expert: u32| self.first[layer] + expert as usize;
+        let mut table = self.readers.lock();
+        loop {
+            match table.state(id(active[0])) {
+                State::Here { .. } => break,
+                State::Coming(_) => {}
+                State::Failed(_) => {
+                    let (place, source) = table.take_failure(id(active[0]));
+                    return Err(Error::Expert {
+                        path: self.readers.path().to_owned(),
+                        layer,
+                        expert: active[0] as usize,
+                        offset: place.offset,
+                        expected: place.bytes,
+                        source,
+                    });
+                }
+                State::InFile => {
+                    // With few slots, those of experts that come later have to do.
+                    if table.ask(id(active[0]), false, |other| other == id(active[0])) {
+                        self.readers.wake();
+                        continue;
+                    }
+                }
+            }
+            table = self.readers.wait(table);
+        }
+        let here = active.iter().map_while(|expert| table.pin(id(*expert))).collect();
+        self.ask_all(&mut table, layer, active);
+        Ok(here)
+    }
+
+    /// Begins to read what a layer needs, as far as slots can be had without giving up others that
+    /// it needs.
+    fn ask_all(&self, table: &mut Table, layer: usize, active: &[u32]) {
+        let range = self.first[layer]..self.first[layer + 1];
+        let is_kept =
+            |id: usize| range.contains(&id) && active.contains(&((id - range.start) as u32));
+        for expert in active {
+            if !table.ask(range.start + *expert as usize, false, is_kept) {
+                break;
+            }
+        }
+        self.readers.wake();
+    }
+
+    /// Takes note of the experts that a layer will probably need (`[rows, top]`, the most probable
+    /// of each row first), and begins to read them where such guesses mostly come true. The
+    /// `active` ones of the layer before keep their slots.
+    pub(super) fn foresee(
+        &self,
+        layer: usize,
+        guesses: &[u32],
+        top: usize,
+        before: (usize, &[u32]),
+    ) {
+        let mut table = self.readers.lock();
+        let id = |layer: usize, expert: u32| self.first[layer] + expert as usize;
+        let mut kept: Vec<usize> = before.1.iter().map(|expert| id(before.0, *expert)).collect();
+        kept.extend(guesses.iter().map(|expert| id(layer, *expert)));
+        let missing =
+            |table: &Table, expert: u32| matches!(table.state(id(layer, expert)), State::InFile);
+        table.foresight.clear();
+        for rank in 0..top {
+            for expert in guesses.iter().skip(rank).step_by(top) {
+                if missing(&table, *expert) && table.foresight.guess(layer, rank, *expert) {
+                    table.ask(id(layer, *expert), true, |other| kept.contains(&other));
+                }
+            }
+        }
+        self.readers.wake();
+    }
+}
+
+/// Bytes of a slot that takes any of the experts.
+pub(super) fn slot_bytes(layers: &[Vec<Place>]) -> usize {
+    layers.iter().flatten().map(Place::span).max().unwrap_or(0)
+}
+
+/// Where the parts of a read begin and end, in the slot.
+fn parts(span: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..span).step_by(readers::PART).map(move |begin| begin..span.min(begin + readers::PART))
+}
+
+#[cfg(test)]
+mod tests;

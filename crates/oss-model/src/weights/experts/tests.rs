@@ -1,0 +1,196 @@
+use super::*;
+use oss_testing::Seeded;
+use std::collections::BTreeSet;
+use std::fs;
+use tempfile::TempDir;
+
+const LAYERS: usize = 3;
+const EXPERTS: usize = 6;
+
+/// A file of experts, most of them small, one of several parts, none at a whole block.
+struct File {
+    directory: TempDir,
+    bytes: Vec<u8>,
+    layers: Vec<Vec<Place>>,
+}
+
+impl File {
+    fn new(sizes: impl Fn(usize) -> usize) -> Self {
+        let (mut bytes, mut layers) = (vec![1; 100], Vec::new());
+        let mut seeded = Seeded::new(1);
+        for layer in 0..LAYERS {
+            let place = |expert| {
+                let size = sizes(layer * EXPERTS + expert);
+                let place = Place { offset: bytes.len() as u64, bytes: size };
+                bytes.extend((0..size.div_ceil(8)).flat_map(|_| seeded.bits().to_le_bytes()));
+                place
+            };
+            layers.push((0..EXPERTS).map(place).collect());
+        }
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("experts"), &bytes).unwrap();
+        Self { directory, bytes, layers }
+    }
+
+    fn slots(&self, slots: usize) -> ExpertSlots {
+        ExpertSlots::open(&self.directory.path().join("experts"), &self.layers, slots).unwrap()
+    }
+
+    /// The expert's bytes.
+    fn expert(&self, layer: usize, expert: u32) -> &[u8] {
+        let place = self.layers[layer][expert as usize];
+        &self.bytes[place.offset as usize..][..place.bytes]
+    }
+}
+
+/// Hands out all experts of a layer, compares their bytes, and returns how many rounds it took.
+fn use_all(file: &File, slots: &ExpertSlots, layer: usize, active: &[u32]) -> Result<usize> {
+    let (mut done, mut rounds) = (0, 0);
+    while done < active.len() {
+        let pinned = slots.round(layer, &active[done..])?;
+        assert!((1..=slots.slots).contains(&pinned.len()), "{} of {}", pinned.len(), slots.slots);
+        for (slot, expert) in pinned.iter().zip(&active[done..]) {
+            let expected = file.expert(layer, *expert);
+            assert!(slot.bytes()[..expected.len()] == *expected, "layer {layer}, {expert}");
+        }
+        done += pinned.len();
+        rounds += 1;
+    }
+    assert_eq!(done, active.len());
+    Ok(rounds)
+}
+
+/// Choices of some rows, the low experts more often.
+fn choices(seeded: &mut Seeded, rows: usize) -> Vec<u32> {
+    (0..rows * 2)
+        .map(|_| (seeded.below(EXPERTS) * seeded.below(EXPERTS) / EXPERTS) as u32)
+        .collect()
+}
+
+fn active(choices: &[u32]) -> Vec<u32> {
+    BTreeSet::from_iter(choices.iter().copied()).into_iter().collect()
+}
+
+#[test]
+fn whatever_is_asked_in_however_many_slots_the_bytes_are_the_file_s() {
+    let file = File::new(|id| if id == 4 { 5_000_000 } else { 1 + id * 10_007 });
+    for n in [1, 2, 3, 7, LAYERS * EXPERTS, 100] {
+        let slots = file.slots(n);
+        let mut seeded = Seeded::new(n as u64);
+        for step in 0..120 {
+            let layer = step % LAYERS;
+            let rows = 1 + seeded.below(5);
+            let choices = choices(&mut seeded, rows);
+            let mut active = active(&choices);
+            let expected = active.clone();
+            slots.begin(layer, &mut active, &choices, rows);
+            if layer + 1 < LAYERS {
+                let guesses: Vec<u32> = (0..4).map(|_| seeded.below(EXPERTS) as u32).collect();
+                slots.foresee(layer + 1, &guesses, 2, (layer, &active));
+            }
+            use_all(&file, &slots, layer, &active).unwrap();
+            active.sort_unstable();
+            assert_eq!(active, expected);
+        }
+        let counts = slots.counts();
+        assert_eq!(counts.slots, n.min(LAYERS * EXPERTS));
+        assert!(counts.hits + counts.misses > 120, "{counts:?}");
+        assert!(counts.read_bytes >= counts.missed_bytes && counts.reading_seconds > 0.0);
+        if n >= LAYERS * EXPERTS {
+            assert!(counts.misses <= 18, "each expert is read once: {counts:?}");
+        }
+    }
+}
+
+#[test]
+fn those_that_are_needed_most_keep_their_slots_as_in_a_plain_model() {
+    let file = File::new(|_| 5_000);
+    let n = 8;
+    let slots = file.slots(n);
+    let mut frequency = frequency::Frequency::new(LAYERS * EXPERTS);
+    let mut here = BTreeSet::new();
+    let (mut seeded, mut hits, mut misses) = (Seeded::new(3), 0, 0);
+    for step in 0..600 {
+        let layer = step % LAYERS;
+        let first = layer * EXPERTS;
+        let choices = choices(&mut seeded, 1 + step % 2);
+        let mut active = active(&choices);
+        let ids: Vec<usize> = active.iter().map(|expert| first + *expert as usize).collect();
+        slots.begin(layer, &mut active, &choices, 1 + step % 2);
+        frequency.observe(first..first + EXPERTS, &choices, 1 + step % 2);
+        for id in &ids {
+            hits += u64::from(here.contains(id));
+        }
+        for id in ids.iter().copied().filter(|id| !here.contains(id)).collect::<Vec<_>>() {
+            misses += 1;
+            if here.len() == n {
+                let others = here.iter().copied().filter(|id| !ids.contains(id));
+                let chance = |id: &usize| frequency.chance(*id);
+                let goes = others.min_by(|a, b| chance(a).total_cmp(&chance(b))).unwrap();
+                here.remove(&goes);
+            }
+            here.insert(id);
+        }
+        use_all(&file, &slots, layer, &active).unwrap();
+        let counts = slots.counts();
+        assert_eq!((counts.hits, counts.misses), (hits, misses), "step {step}");
+    }
+    assert!(hits > 2 * misses, "{hits} of {}", hits + misses);
+}
+
+#[test]
+fn guesses_are_followed_where_they_come_true_and_only_there() {
+    let file = File::new(|_| 300_000);
+    for right in [true, false] {
+        let slots = file.slots(5);
+        let mut seeded = Seeded::new(9);
+        let mut next = vec![0, 1];
+        for step in 0..400 {
+            let layer = step % LAYERS;
+            let mut active = active(&next);
+            slots.begin(layer, &mut active, &next, 1);
+            next = vec![seeded.below(3) as u32, 3 + seeded.below(3) as u32];
+            if layer + 1 < LAYERS {
+                let wrong: Vec<u32> = next.iter().map(|e| (e + 1) % 3 + e / 3 * 3).collect();
+                let guesses = if right { &next } else { &wrong };
+                slots.foresee(layer + 1, guesses, 2, (layer, &active));
+            }
+            use_all(&file, &slots, layer, &active).unwrap();
+        }
+        let counts = slots.counts();
+        match right {
+            true => {
+                assert!(counts.foreseen > 50, "{counts:?}");
+                assert!(counts.foreseen_used + 2 >= counts.foreseen, "{counts:?}");
+            }
+            false => assert_eq!((counts.foreseen, counts.foreseen_wasted), (0, 0)),
+        }
+        // Whole blocks are a little more than the experts.
+        assert!(counts.read_bytes as f64 <= 1.1 * counts.missed_bytes as f64, "{counts:?}");
+    }
+}
+
+#[test]
+fn an_expert_that_cannot_be_read_is_named_and_is_asked_for_again_later() {
+    let file = File::new(|_| 10_000);
+    let path = file.directory.path().join("experts");
+    let slots = file.slots(4);
+    let last = file.layers[2][5];
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(last.offset + 5_000).unwrap();
+    let ask = |experts: [u32; 2]| {
+        let mut active = experts.to_vec();
+        slots.begin(2, &mut active, &experts, 1);
+        use_all(&file, &slots, 2, &active)
+    };
+    for _ in 0..2 {
+        let error = ask([1, 5]).unwrap_err();
+        let text = error.to_string();
+        let place = format!("expert 5 of layer 2, 10000 bytes at {}", last.offset);
+        assert!(text.contains("experts") && text.contains(&place), "{text}");
+        let source = std::error::Error::source(&error).unwrap().to_string();
+        assert!(source.contains("expected"), "{source}");
+        ask([0, 1]).unwrap();
+    }
+    fs::write(&path, &file.bytes).unwrap();
+    ask([1, 5]).unwrap();
+}

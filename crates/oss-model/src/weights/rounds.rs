@@ -1,0 +1,196 @@
+//! The seam through which the page reaches experts, wherever they are.
+
+use super::experts::{ExpertSlots, ExpertUse, Place, Slot, slot_bytes};
+use super::storage::{self, Storage};
+use super::{ExpertWeights, FeedForwardWeights, Network, Stored, Weights};
+use crate::error::Result;
+use oss_quant::Matrix;
+use oss_weights::packed::Section;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What the weights take when experts stay in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertRoom {
+    /// Bytes of everything but experts: always in memory.
+    pub dense_bytes: usize,
+    /// Bytes of the memory of one expert.
+    pub slot_bytes: usize,
+    /// Experts of all layers.
+    pub experts: usize,
+}
+
+/// The experts of a layer in the order and the portions in which they can be computed.
+pub(crate) struct Rounds<'a> {
+    weights: &'a Weights,
+    layer: usize,
+    /// How many of the active experts were handed out.
+    done: usize,
+}
+
+/// Some active experts of a layer, all at hand and pinned while this lives.
+pub(crate) struct Round<'a> {
+    weights: &'a Weights,
+    networks: &'a [Network],
+    /// Which of the active experts.
+    pub(crate) range: Range<usize>,
+    /// Their slots; empty where all experts are in memory.
+    pinned: Vec<Arc<Slot>>,
+}
+
+/// An expert's matrices, kept where they are while this lives.
+pub(crate) struct ExpertGuard<'a> {
+    weights: &'a Weights,
+    network: &'a Network,
+    slot: Option<&'a Slot>,
+}
+
+impl Weights {
+    /// What it takes to leave experts in the file; none where the model has none, or is not mapped
+    /// from a packed file.
+    #[must_use]
+    pub fn expert_room(&self) -> Option<ExpertRoom> {
+        let Storage::Mapped { sections, .. } = &self.storage else { return None };
+        if !self.container.is_in_files() {
+            return None;
+        }
+        let layers = self.expert_places(sections);
+        let experts = layers.iter().map(Vec::len).sum();
+        let dense_bytes = sections.first()?.length as usize;
+        (experts > 0).then(|| ExpertRoom { dense_bytes, slot_bytes: slot_bytes(&layers), experts })
+    }
+
+    /// Leaves experts in the packed file, but for as many as there are slots (at least 1), and
+    /// reads everything else into memory. Results are the same, to the bit.
+    ///
+    /// # Errors
+    /// When memory or threads are refused, or the file cannot be read.
+    ///
+    /// # Panics
+    /// When [`Weights::expert_room`] has none, or `slots` is 0.
+    pub fn keep_experts_in_slots(&mut self, slots: usize) -> Result<()> {
+        let Storage::Mapped { sections, .. } = &self.storage else {
+            panic!("experts stay in packed files alone, expected `expert_room` to have some");
+        };
+        let (path, packed_bytes) = (self.container.path(), self.storage.bytes());
+        let experts = ExpertSlots::open(path, &self.expert_places(sections), slots)?;
+        let dense = storage::read(path, &sections[0])?;
+        self.storage = Storage::Slots { dense, experts, packed_bytes };
+        Ok(())
+    }
+
+    /// Bytes of memory that packed matrices take at most: all of them, or everything but experts
+    /// and the slots.
+    #[must_use]
+    pub fn resident_bytes(&self) -> usize {
+        self.storage.resident_bytes()
+    }
+
+    /// How experts were found; none where all are in memory.
+    #[must_use]
+    pub fn expert_use(&self) -> Option<ExpertUse> {
+        self.storage.slots().map(ExpertSlots::counts)
+    }
+
+    /// Whether experts are in slots, so that guesses at what is needed next are of use.
+    pub(crate) const fn has_slots(&self) -> bool {
+        self.storage.slots().is_some()
+    }
+
+    /// Sees to it that the `active` experts of a layer come into memory, and puts those that are
+    /// there first. `choices` are the experts that each of the rows was sent to (`[rows, top]`).
+    pub(crate) fn rounds(
+        &self,
+        layer: usize,
+        active: &mut [u32],
+        choices: &[u32],
+        rows: usize,
+    ) -> Rounds<'_> {
+        if let Some(slots) = self.storage.slots() {
+            slots.begin(layer, active, choices, rows);
+        }
+        Rounds { weights: self, layer, done: 0 }
+    }
+
+    /// Tells which experts a layer will probably need (`[rows, top]`), while the `active` ones of
+    /// the layer before it are computed.
+    pub(crate) fn foresee(&self, layer: usize, guesses: &[u32], top: usize, active: &[u32]) {
+        if let Some(slots) = self.storage.slots() {
+            slots.foresee(layer, guesses, top, (layer - 1, active));
+        }
+    }
+
+    /// Where the experts of each layer lie in the file.
+    fn expert_places(&self, sections: &[Section]) -> Vec<Vec<Place>> {
+        let place = |network: &Network| {
+            let (first, last) = (&network.gate_up.parts[0].1, network.down.parts.last());
+            let last = last.map_or(first, |(_, last)| last);
+            let bytes = last.start + last.packing.bytes() - first.start;
+            Place { offset: sections[first.section].offset + first.start as u64, bytes }
+        };
+        let layers = self.layers.iter().map(|layer| match &layer.feed_forward {
+            FeedForwardWeights::Experts(weights) => weights.experts.iter().map(place).collect(),
+            FeedForwardWeights::Dense(_) => Vec::new(),
+        });
+        layers.collect()
+    }
+
+    fn experts(&self, layer: usize) -> &ExpertWeights {
+        match &self.layers[layer].feed_forward {
+            FeedForwardWeights::Experts(experts) => experts,
+            FeedForwardWeights::Dense(_) => panic!("layer {layer} has no experts"),
+        }
+    }
+}
+
+impl<'a> Rounds<'a> {
+    /// The next of the `active` experts, which are those that the rounds were begun with; waits for
+    /// the first of them. None when all were handed out.
+    ///
+    /// # Errors
+    /// When the expert cannot be read.
+    pub(crate) fn next(&mut self, active: &[u32]) -> Result<Option<Round<'a>>> {
+        let (begin, weights) = (self.done, self.weights);
+        if begin == active.len() {
+            return Ok(None);
+        }
+        let pinned = match weights.storage.slots() {
+            None => Vec::new(),
+            Some(slots) => slots.round(self.layer, &active[begin..])?,
+        };
+        self.done = if weights.has_slots() { begin + pinned.len() } else { active.len() };
+        let networks = &weights.experts(self.layer).experts;
+        Ok(Some(Round { weights, networks, range: begin..self.done, pinned }))
+    }
+}
+
+impl Round<'_> {
+    /// The expert that stands at `index` among the active ones.
+    ///
+    /// # Panics
+    /// When it is not of this round.
+    pub(crate) fn expert(&self, index: usize, active: &[u32]) -> ExpertGuard<'_> {
+        let range = &self.range;
+        assert!(range.contains(&index), "expert {index}, expected one of {range:?}");
+        ExpertGuard {
+            weights: self.weights,
+            network: &self.networks[active[index] as usize],
+            slot: self.pinned.get(index - range.start).map(|slot| &**slot),
+        }
+    }
+}
+
+impl<'a> ExpertGuard<'a> {
+    /// The expert's matrices.
+    pub(crate) const fn network(&self) -> &'a Network {
+        self.network
+    }
+
+    /// The bytes of one of them.
+    pub(crate) fn matrix(&self, stored: &Stored) -> Matrix<'a> {
+        let Some(slot) = self.slot else { return self.weights.matrix(stored) };
+        let begin = stored.start - self.network.gate_up.parts[0].1.start;
+        let bytes = &slot.bytes()[begin..][..stored.packing.bytes()];
+        Matrix { packing: stored.packing, bytes }
+    }
+}
