@@ -7,7 +7,7 @@
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use oss_engine::{Completion, Event, Prompt, Request, Sampling};
+use oss_engine::{Completion, Engine, Event, Prompt, Request, Sampling};
 use oss_examples::{ModelArgs, out, outln};
 use serde_json::{Value, json};
 use std::io::Write;
@@ -117,7 +117,9 @@ fn main() -> Result<()> {
     };
     if arguments.json {
         let completion = engine.generate(request)?;
-        outln!("{}", contract(&completion));
+        let mut object = contract(&completion);
+        object["experts"] = experts(&engine);
+        outln!("{object}");
         explain();
         return Ok(());
     }
@@ -158,6 +160,25 @@ fn summary(completion: &Completion) -> Result<()> {
         completion.seed
     )?;
     Ok(())
+}
+
+/// How experts were found, where the model is larger than its memory.
+fn experts(engine: &Engine) -> Value {
+    let Some(experts) = engine.metrics().experts else { return Value::Null };
+    json!({
+        "slots": experts.slots,
+        "slot_bytes": experts.slot_bytes,
+        "experts": experts.experts,
+        "hits": experts.hits,
+        "misses": experts.misses,
+        "hit_rate": experts.hit_rate(),
+        "read_bytes": experts.read_bytes,
+        "missed_bytes": experts.missed_bytes,
+        "foreseen": experts.foreseen,
+        "foreseen_used": experts.foreseen_used,
+        "foreseen_wasted": experts.foreseen_wasted,
+        "reading_s": experts.reading_seconds,
+    })
 }
 
 /// The object of docs/json.md.

@@ -10,7 +10,7 @@ pub mod spread;
 pub mod tuning;
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, ValueEnum};
+use clap::{ArgAction, Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use oss_engine::weights::Container;
 use oss_engine::{Activation, ColdTier, Engine, EngineOptions, KvFormat, Speculation, Tune};
@@ -49,6 +49,17 @@ pub struct ModelArgs {
     /// The longest sequence in tokens; default: the model's own
     #[arg(long)]
     pub context: Option<usize>,
+    /// Memory for weights, keys and values and scratch together, such as 8GB or 500MiB; experts for
+    /// which there is no room stay in the packed file. It never changes tokens
+    #[arg(long, value_parser = bytes)]
+    pub max_memory: Option<usize>,
+    /// A directory where a model that is larger than --max-memory is packed to, unless it is packed
+    #[arg(long)]
+    pub pack_directory: Option<PathBuf>,
+    /// Whether the weights of a packed file move into huge pages where there is room; it never
+    /// changes tokens
+    #[arg(long, default_value_t = true, action = ArgAction::Set)]
+    pub huge_pages: bool,
     /// A directory where keys and values of prompts are kept for the next run (at most 4 GiB for
     /// each model and choice of numbers); it never changes tokens
     #[arg(long)]
@@ -154,6 +165,9 @@ impl ModelArgs {
             speculation: self.speculation,
             tune: self.tune.clone(),
             context_len: self.context,
+            max_memory: self.max_memory,
+            huge_pages: self.huge_pages,
+            pack_directory: self.pack_directory.clone(),
             cold: self.keep.clone().map(|directory| ColdTier { directory, bytes: KEPT_BYTES }),
             activation,
             kv_format,
@@ -176,6 +190,25 @@ fn tune(text: &str) -> Result<Tune, String> {
         "on" => Tune::AtLoad,
         directory => Tune::Stored(directory.into()),
     })
+}
+
+/// A number of bytes, with or without a unit.
+fn bytes(text: &str) -> Result<usize, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "" | "B" => 1,
+        "kB" => 1000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        other => return Err(format!("got the unit {other}, expected kB, MB, GB, KiB, MiB or GiB")),
+    };
+    let number: f64 = digits.parse().map_err(|_| format!("got {digits}, expected a number"))?;
+    let bytes = number * f64::from(unit);
+    let fits = bytes >= 0.0 && bytes < usize::MAX as f64;
+    fits.then_some(bytes as usize).ok_or_else(|| format!("got {text}, expected a number of bytes"))
 }
 
 fn speculation(text: &str) -> Result<Speculation, String> {
@@ -212,4 +245,18 @@ pub fn counter(count: usize, what: &'static str) -> ProgressBar {
     }
     bar.set_prefix(what);
     bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bytes;
+
+    #[test]
+    fn numbers_of_bytes_have_units_of_a_thousand_or_of_1024() {
+        let numbers = [("7", 7), ("8GB", 8_000_000_000), ("1.5KiB", 1536), ("2MiB", 2 << 20)];
+        assert_eq!(numbers.map(|(text, _)| bytes(text)), numbers.map(|(_, bytes)| Ok(bytes)));
+        for wrong in ["", "GB", "8 GB", "8TB", "-1", "1e300"] {
+            assert!(bytes(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod balloon;
 mod check;
 mod ci;
 mod compare;
@@ -34,6 +35,9 @@ enum Chore {
     Compare(compare::Options),
     /// Writes a synthetic checkpoint
     Synth(synth::Options),
+    /// Locks memory until its input ends, as `check larger` needs it
+    #[command(hide = true)]
+    Balloon(balloon::Options),
     /// Downloads a reference model, or a tool of CI, and prints its path
     Fetch {
         /// smollm2 or cargo-deny
@@ -47,6 +51,7 @@ fn main() -> ExitCode {
         Chore::Check(options) => check::run(&options),
         Chore::Tidy => tidy::run(),
         Chore::Compare(options) => compare::run(&options),
+        Chore::Balloon(options) => balloon::run(&options),
         Chore::Synth(options) => synth::run(&options),
         Chore::Fetch { name } => fetch::run(&name),
     };

@@ -45,7 +45,7 @@ pub(crate) enum Routing {
 /// What to write.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
-    /// gpt-oss-20b, gpt-oss-120b, tiny, tinyllama, smollm2, llama3-8b or tiny-llama
+    /// gpt-oss-20b, gpt-oss-120b, tiny, small, tinyllama, smollm2, llama3-8b or tiny-llama
     #[arg(long)]
     pub(crate) shape: String,
     #[arg(long, value_enum, default_value = "gguf")]

@@ -1,6 +1,6 @@
-//! How much memory keys and values get.
+//! How much memory keys and values get, and experts where there is not enough for all.
 
-use oss_model::{Model, State};
+use oss_model::{ExpertRoom, Model, State};
 
 use crate::error::{Error, Result};
 use crate::options::EngineOptions;
@@ -12,30 +12,73 @@ const UNASKED: usize = 2 << 30;
 /// Full contexts that are worth having room for without being asked.
 const CONTEXTS: usize = 8;
 
-/// Bytes for resident keys and values: what was asked for, within the budget.
-pub(crate) fn cache_bytes(
+/// Without being asked, keys and values get this part of what a model that is larger than memory
+/// leaves, and experts the rest.
+const PART: usize = 8;
+
+/// What the budget is divided into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shares {
+    /// Bytes for resident keys and values.
+    pub(crate) cache_bytes: usize,
+    /// Experts that are in memory, where they cannot all be.
+    pub(crate) slots: Option<usize>,
+}
+
+/// Divides the budget: keys and values get what was asked for; experts get slots where the whole
+/// model has no room beside a useful cache.
+pub(crate) fn share(
     model: &Model,
     options: &EngineOptions,
     (context_len, threads): (usize, usize),
     max_rows: usize,
-) -> Result<usize> {
+) -> Result<Shares> {
     let wanted = options.cache_bytes.unwrap_or_else(|| {
         context_bytes(model, context_len).saturating_mul(CONTEXTS).clamp(16 << 20, UNASKED)
     });
-    let Some(budget) = options.max_memory else { return Ok(wanted) };
-    let weights = model.weights.packed_bytes();
+    let Some(budget) = options.max_memory else {
+        return Ok(Shares { cache_bytes: wanted, slots: None });
+    };
     let scratch = State::new(model, max_rows, threads).bytes();
     let logits = 4 * model.config.vocabulary * max_rows.min(HEAD_ROWS);
     let kept = options.warm_bytes + options.repeat_bytes;
-    let taken = weights + scratch + logits + kept + tiers::queue_bytes(model, options);
-    match budget.checked_sub(taken).filter(|left| *left > 0) {
-        Some(left) if options.cache_bytes.is_none() => Ok(left.min(wanted.max(UNASKED))),
-        Some(left) if left >= wanted => Ok(wanted),
-        _ => {
-            let expected = taken + options.cache_bytes.unwrap_or(1);
+    let others = scratch + logits + kept + tiers::queue_bytes(model, options);
+    let asked = options.cache_bytes;
+    let room = model.weights.expert_room();
+    // A model that can do with less is not kept whole at the cost of nearly all keys and values.
+    let least = asked.unwrap_or(if room.is_some() { wanted / PART } else { 1 });
+    let whole = model.weights.packed_bytes() + others;
+    if let Some(left) = budget.checked_sub(whole).filter(|left| *left >= least.max(1)) {
+        let cache_bytes = asked.unwrap_or_else(|| left.min(wanted.max(UNASKED)));
+        return Ok(Shares { cache_bytes, slots: None });
+    }
+    match room {
+        Some(room) => share_slots(budget, others, (asked, wanted), (room, model.config.max_top())),
+        None => {
+            let expected = whole + asked.unwrap_or(1);
             Err(Error::Budget { what: "weights, scratch and caches", got: budget, expected })
         }
     }
+}
+
+/// Divides what the dense weights and `others` leave among keys and values and the slots of
+/// experts: at least as many as one token goes to in a layer.
+fn share_slots(
+    budget: usize,
+    others: usize,
+    (asked, wanted): (Option<usize>, usize),
+    (room, top): (ExpertRoom, usize),
+) -> Result<Shares> {
+    let taken = room.dense_bytes + others;
+    let left = budget.saturating_sub(taken);
+    let cache_bytes = asked.unwrap_or_else(|| wanted.min(left / PART));
+    let slots = left.saturating_sub(cache_bytes) / room.slot_bytes;
+    if slots < top {
+        let what = "weights without experts, room for those of one token, scratch and caches";
+        let expected = taken + cache_bytes + top * room.slot_bytes;
+        return Err(Error::Budget { what, got: budget, expected });
+    }
+    Ok(Shares { cache_bytes, slots: Some(slots.min(room.experts)) })
 }
 
 /// Bytes of the keys and values of one full context.
@@ -48,4 +91,37 @@ fn context_bytes(model: &Model, context_len: usize) -> usize {
         tokens.min(context_len).div_ceil(shape.page_tokens) * slot * group.layers.len()
     };
     shape.groups.iter().map(group).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOM: ExpertRoom = ExpertRoom { dense_bytes: 1000, slot_bytes: 50, experts: 20 };
+
+    fn shared(budget: usize, asked: Option<usize>) -> Result<Shares> {
+        share_slots(budget, 300, (asked, 100), (ROOM, 4))
+    }
+
+    #[test]
+    fn slots_get_what_keys_and_values_and_everything_dense_leave() {
+        let shares = |budget, asked| shared(budget, asked).map(|s| (s.cache_bytes, s.slots));
+        assert_eq!(shares(1700, None).unwrap(), (50, Some(7)));
+        assert_eq!(shares(1700, Some(80)).unwrap(), (80, Some(6)));
+        // What is wanted without being asked bounds the cache, the model its slots.
+        assert_eq!(shares(9000, None).unwrap(), (100, Some(20)));
+        assert_eq!(shares(1500, Some(0)).unwrap(), (0, Some(4)));
+    }
+
+    #[test]
+    fn fewer_slots_than_one_token_needs_are_refused_and_the_error_says_what_would_do() {
+        for (budget, asked) in [(1499, Some(0)), (1520, None), (10, Some(70)), (0, None)] {
+            let Error::Budget { got, expected, .. } = shared(budget, asked).unwrap_err() else {
+                panic!("another error");
+            };
+            assert_eq!(got, budget);
+            let shares = shared(expected, asked).or_else(|_| shared(expected + 100, asked));
+            assert!(shares.unwrap().slots >= Some(4), "{expected}");
+        }
+    }
 }

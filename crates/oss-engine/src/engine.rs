@@ -17,6 +17,7 @@ use oss_weights::Container;
 use crate::budget;
 use crate::error::{Error, Result};
 use crate::event::{Completion, Event};
+use crate::larger;
 use crate::metrics::{Metrics, Recorder};
 use crate::options::{EngineOptions, Speculation};
 use crate::prepare::{self, Prepared};
@@ -101,6 +102,7 @@ impl Engine {
     /// As [`Engine::load_with`].
     pub fn from_container(container: Arc<Container>, options: EngineOptions) -> Result<Self> {
         options.check()?;
+        let container = larger::packed_where_needed(container, &options)?;
         let text = Text::from_container(&container)?;
         let isa = match options.isa {
             Some(isa) => isa,
@@ -114,7 +116,7 @@ impl Engine {
             progress: progress.as_deref().map(|progress| progress as oss_model::Progress<'_>),
         };
         let census = Census::new(&container);
-        let model = Arc::new(Model::load(container, load)?);
+        let mut model = Model::load(container, load)?;
         let subject = Subject::new(&census, &model);
         let tuning = tuning::at_load(&subject, &options)?;
         let team = match &options.team {
@@ -124,8 +126,11 @@ impl Engine {
         let own = model.config.context_len;
         let context_len = options.context_len.map_or(own, |asked| asked.min(own));
         let (threads, max_rows) = (team.threads(), tuning.max_rows.value);
-        let cache_bytes = budget::cache_bytes(&model, &options, (context_len, threads), max_rows)?;
-        let cache_options = tiers::cache_options(&model, &options, cache_bytes)?;
+        let shares = budget::share(&model, &options, (context_len, threads), max_rows)?;
+        if let Some(slots) = shares.slots {
+            model.weights.keep_experts_in_slots(slots)?;
+        }
+        let cache_options = tiers::cache_options(&model, &options, shares.cache_bytes)?;
         let cache = KvCache::with_options(model.cache_shape(), &cache_options)?;
         let limits = Limits {
             context_len,
@@ -134,6 +139,7 @@ impl Engine {
             speculates: options.speculation != Speculation::Off,
         };
         let tuner = Tuner { subject, tuning: SharedTuning::new(tuning) };
+        let model = Arc::new(model);
         let promotion = Promotion::start(&model, &options)?;
         let setup = Setup::new(model, team, (cache, cache_options), tuner, options);
         Self::start(setup, text, limits, promotion)

@@ -118,6 +118,20 @@ pub enum Error {
         /// What is needed.
         expected: usize,
     },
+    /// The model is larger than the budget, and its experts can stay in a packed file alone.
+    #[error(
+        "{}: got a memory budget of {got} bytes, expected at least {expected}, or a packed file \
+         (`pack` writes one, or the engine itself where `pack_directory` is given)",
+        path.display()
+    )]
+    LargerThanMemory {
+        /// The model.
+        path: PathBuf,
+        /// The budget.
+        got: usize,
+        /// What the packed weights and the caches that were asked for take.
+        expected: usize,
+    },
     /// The queue is full: try again later.
     #[error("overloaded: got {got} queued requests, expected at most {expected}")]
     Overloaded {

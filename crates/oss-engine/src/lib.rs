@@ -33,6 +33,8 @@
 //! - [`Session`] keeps keys and values between the turns of a conversation.
 //! - Keys and values of earlier requests are found again: in memory, compressed
 //!   ([`EngineOptions::warm_bytes`]) or in a file that outlives the process ([`ColdTier`]).
+//! - A mixture of experts may be larger than [`EngineOptions::max_memory`]: most experts then stay
+//!   in its packed file.
 //! - [`EngineOptions`] are the choices made once; [`Tuning`] tells what was measured of the machine
 //!   for those left open, and why they are what they are; [`Metrics`] tell what happened.
 //! - [`Text`] is a model's tokenizer and chat format, without its weights.
@@ -58,6 +60,7 @@ mod engine;
 mod error;
 mod event;
 mod fault;
+mod larger;
 mod metrics;
 mod options;
 mod output;
@@ -93,6 +96,7 @@ pub use tuning::{Choice, Observed, Origin, Profile, ThreadProfile, Tuning};
 pub use oss_cache::{ColdStats, Stats as CacheStats};
 pub use oss_kernels::Activation;
 pub use oss_model as model;
+pub use oss_model::ExpertUse;
 pub use oss_quant::kv::KvFormat;
 pub use oss_sampler::{Dry, Mask, Report};
 pub use oss_simd::Isa;

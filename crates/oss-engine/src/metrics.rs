@@ -5,6 +5,8 @@ mod tiers;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use oss_model::ExpertUse;
+
 pub use tiers::TierUse;
 
 /// Buckets of a histogram.
@@ -100,7 +102,7 @@ pub struct PageUse {
 /// Bytes by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryUse {
-    /// Packed weights.
+    /// Packed weights; where experts stay in their file, the slots and everything else.
     pub weights: usize,
     /// What resident keys and values may take.
     pub cache_limit: usize,
@@ -184,6 +186,8 @@ pub struct Metrics {
     pub pages: Vec<PageUse>,
     /// What the tiers of the cache have and gave.
     pub tiers: TierUse,
+    /// How experts were found, where the model is larger than its memory.
+    pub experts: Option<ExpertUse>,
     /// Bytes by kind.
     pub memory: MemoryUse,
     /// Bytes given back because the system ran short of memory.
@@ -253,6 +257,7 @@ impl Recorder {
             step_rows: Histogram::new(1.0),
             pages: Vec::new(),
             tiers: TierUse::default(),
+            experts: None,
             memory: MemoryUse::default(),
             shed_bytes: 0,
             uptime: Duration::ZERO,

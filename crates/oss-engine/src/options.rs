@@ -86,8 +86,14 @@ pub struct EngineOptions {
     /// its own. 0: none are kept.
     pub repeat_bytes: usize,
     /// Bytes for weights, keys and values (compressed and waiting ones too), and scratch together;
-    /// `None`: no limit.
+    /// `None`: no limit. Where a mixture of experts is larger, as many experts as there is room for
+    /// are in memory and the others are read from its packed file when they are needed:
+    /// [`crate::Metrics::experts`] tell how often. Speed then depends on the disk; tokens are the
+    /// same.
     pub max_memory: Option<usize>,
+    /// Where a model that is not packed, and larger than [`EngineOptions::max_memory`], is packed
+    /// to, for this engine and later ones; `None`: such a model is refused.
+    pub pack_directory: Option<PathBuf>,
     /// The folder that holds `proc` and `sys`, in which the system says how short of memory it is:
     /// what is kept for reuse shrinks then. Other than `/` for tests.
     pub system_root: PathBuf,
@@ -131,6 +137,7 @@ impl Default for EngineOptions {
             cold: None,
             repeat_bytes: 16 << 20,
             max_memory: None,
+            pack_directory: None,
             system_root: PathBuf::from("/"),
             max_rows: None,
             prefill_chunk: None,
@@ -187,6 +194,7 @@ impl fmt::Debug for EngineOptions {
             .field("cold", &self.cold)
             .field("repeat_bytes", &self.repeat_bytes)
             .field("max_memory", &self.max_memory)
+            .field("pack_directory", &self.pack_directory)
             .field("max_rows", &self.max_rows)
             .field("prefill_chunk", &self.prefill_chunk)
             .field("max_sequences", &self.max_sequences)

@@ -316,8 +316,9 @@ impl Scheduler {
         metrics.tiers.cold_pages = self.cache.cold_pages();
         metrics.pages.clear();
         metrics.pages.extend(pages);
+        metrics.experts = self.model.weights.expert_use();
         metrics.memory = MemoryUse {
-            weights: self.model.weights.packed_bytes(),
+            weights: self.model.weights.resident_bytes(),
             cache_limit: self.cache_options.capacity_bytes,
             cache: self.cache.bytes_resident(),
             warm: self.cache.warm_bytes(),

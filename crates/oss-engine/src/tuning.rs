@@ -125,6 +125,8 @@ pub(crate) struct Subject {
     common: Option<(Dtype, Packing)>,
     /// Bytes of all matrices, of those that one token needs, and the multiplications of a byte.
     needs: choose::Needs,
+    /// Whether a part of the weights may stay in the file.
+    has_experts: bool,
 }
 
 impl Subject {
@@ -137,7 +139,9 @@ impl Subject {
             products_per_byte: census.elements as f64 / all_bytes as f64,
             phases: (layers * choose::PHASES_OF_A_LAYER) as f64,
         };
-        Self { isa: model.isa, activation: model.activation, common: census.common, needs }
+        let has_experts = weights.expert_room().is_some();
+        let (isa, activation) = (model.isa, model.activation);
+        Self { isa, activation, common: census.common, needs, has_experts }
     }
 }
 
@@ -215,6 +219,12 @@ impl<'a> Choosing<'a> {
         let open =
             self.given_threads().is_none() || prefill_chunk.is_none() || max_sequences.is_none();
         open && *tune != Tune::Off && max_memory.is_none_or(|most| most >= taken)
+    }
+
+    /// Whether some of the weights have to be read again and again.
+    fn is_larger_than_memory(&self) -> bool {
+        let all = self.subject.needs.all_bytes as usize;
+        self.subject.has_experts && self.options.max_memory.is_some_and(|most| most < all)
     }
 
     /// The numbers of threads to be measured, ascending.

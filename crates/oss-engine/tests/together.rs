@@ -1,19 +1,21 @@
 //! Everything at once: whatever happens around a request, its tokens and log-probabilities are
 //! those of a plain engine.
 //!
-//! An engine with a tight cache, all tiers and random options serves random requests: alone and
-//! among others, in sessions, cancelled at random moments, with prompts that share prefixes with
-//! earlier ones, preempted and resumed. Now and then it is closed and another one, with other
-//! options, finds what it has left in its file.
+//! An engine with a tight cache, all tiers and random options, now and then with less memory than
+//! the model has weights, serves random requests: alone and among others, in sessions, cancelled at
+//! random moments, with prompts that share prefixes with earlier ones, preempted and resumed. Now
+//! and then it is closed and another one, with other options, finds what it has left in its file.
 //!
 //! `OSS_ENGINE_TOGETHER_STEPS` sets how many operations there are.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use oss_engine::model::pack_to_file;
+use oss_engine::weights::Container;
 use oss_engine::{
-    ColdTier, Engine, EngineOptions, Event, Fault, Finish, Request, Session, Speculation, Stream,
-    Token, Tune,
+    ColdTier, Engine, EngineOptions, Error, Event, Fault, Finish, Request, Session, Speculation,
+    Stream, Token, Tune,
 };
 use oss_testing::Seeded;
 
@@ -121,6 +123,25 @@ fn random_options(seeded: &mut Seeded, directory: &Path, tight: usize) -> Engine
     }
 }
 
+/// Loads the model, or leaves most of its experts in the packed file.
+fn load(
+    model: &'static [u8],
+    packed: &Path,
+    options: EngineOptions,
+    seeded: &mut Seeded,
+) -> Engine {
+    if seeded.below(3) > 0 {
+        return Engine::from_bytes_with(model, options).unwrap();
+    }
+    let limited = |bytes| {
+        Engine::load_with(packed, EngineOptions { max_memory: Some(bytes), ..options.clone() })
+    };
+    let Error::Budget { expected, .. } = limited(1).unwrap_err() else {
+        panic!("a byte is enough")
+    };
+    limited(expected + seeded.below(expected / 8)).unwrap()
+}
+
 /// A request on its way.
 struct Open {
     kind: usize,
@@ -165,6 +186,7 @@ struct Counts {
     cold: u64,
     drafts: u64,
     restored: u64,
+    missed_experts: u64,
 }
 
 impl Run<'_> {
@@ -290,6 +312,7 @@ impl Run<'_> {
         self.counts.drafts += metrics.drafted_tokens;
         self.counts.restored += tiers.cold.restored_slots;
         self.counts.faults += self.faults as u64;
+        self.counts.missed_experts += metrics.experts.map_or(0, |experts| experts.misses);
     }
 }
 
@@ -307,12 +330,15 @@ fn run(model: &'static [u8], steps: usize, seed: u64) -> Counts {
     let context = expected.engine.context_len().min(360);
     let kinds = kinds(&mut seeded, config.vocabulary, context);
     let directory = tempfile::tempdir().unwrap();
+    let packed = directory.path().join("model.oss");
+    let container = Container::from_bytes("model", model, Vec::new()).unwrap();
+    pack_to_file(&container, &packed, None).unwrap();
     let tight = context_bytes(&expected.engine, context);
     let mut counts = Counts::default();
     let mut left = steps;
     while left > 0 {
         let options = random_options(&mut seeded, directory.path(), tight);
-        let engine = Engine::from_bytes_with(model, options).unwrap();
+        let engine = load(model, &packed, options, &mut seeded);
         let (sessions, open) = (Vec::new(), Vec::new());
         let (kinds, expected, counts) = (&kinds, &mut expected, &mut counts);
         let mut run = Run { engine, sessions, open, kinds, expected, counts, faults: 0 };
@@ -338,8 +364,9 @@ fn everything_together_gives_the_tokens_of_a_plain_engine() {
         assert!(counts.answers > 0 && counts.hot > 0, "{counts:?}");
         // Which of the others happen depends on time; in a long run all do.
         let Counts { cancelled, faults, preempted, shared, repeated, .. } = counts;
-        let Counts { warm, cold, drafts, restored, .. } = counts;
+        let Counts { warm, cold, drafts, restored, missed_experts, .. } = counts;
         let all = [cancelled, faults, preempted, shared, repeated, warm, cold, drafts, restored];
+        let all = all.into_iter().chain([missed_experts]);
         assert!(steps < 10_000 || all.into_iter().all(|count| *count > 0), "{counts:?}");
     }
 }

@@ -83,7 +83,7 @@ const TINYLLAMA: Shape = Shape {
 };
 
 /// Every shape that `--shape` knows.
-pub(crate) const SHAPES: [Shape; 7] = [
+pub(crate) const SHAPES: [Shape; 8] = [
     GPT_OSS_20B,
     Shape { name: "gpt-oss-120b", layers: 36, experts: 128, ..GPT_OSS_20B },
     Shape {
@@ -96,6 +96,17 @@ pub(crate) const SHAPES: [Shape; 7] = [
         inner: 96,
         experts: 4,
         top: 2,
+        vocabulary: 2304,
+        ..GPT_OSS_20B
+    },
+    // As many experts as gpt-oss-20b, in a file of 100 MB.
+    Shape {
+        name: "small",
+        layers: 6,
+        hidden: 512,
+        heads: 8,
+        kv_heads: 2,
+        inner: 512,
         vocabulary: 2304,
         ..GPT_OSS_20B
     },

@@ -14,6 +14,8 @@ const CHUNKS: (usize, usize) = (64, 256);
 const PAGE: usize = 16;
 /// Without measurements.
 const CHUNK: usize = 128;
+/// Where experts are read from their file: each is read once a chunk.
+const CHUNK_LARGER: usize = 512;
 const SEQUENCES: usize = 32;
 /// The limits of sequences among which is chosen.
 const LIMITS: (usize, usize) = (16, 64);
@@ -150,6 +152,10 @@ impl Choosing<'_> {
 
     /// The shortest chunk in which reading all weights adds little to multiplying with them.
     fn chunk(&self, machine: Option<&ThreadProfile>, most: usize) -> Choice {
+        if self.is_larger_than_memory() {
+            let reason = "the model is larger than its memory: each chunk reads what is missing";
+            return chosen(CHUNK_LARGER.min(most), reason.to_owned());
+        }
         let Some(machine) = machine else {
             return chosen(CHUNK.min(most), "the usual chunk: nothing was measured".to_owned());
         };
@@ -207,7 +213,8 @@ mod tests {
     fn subject() -> Subject {
         let (all_bytes, token_bytes) = (12.0 * GB, 2.0 * GB);
         let needs = Needs { all_bytes, token_bytes, products_per_byte: 2.0, phases: 264.0 };
-        Subject { isa: Isa::scalar(), activation: Activation::Int8, common: None, needs }
+        let (isa, activation) = (Isa::scalar(), Activation::Int8);
+        Subject { isa, activation, common: None, needs, has_experts: true }
     }
 
     /// What is chosen on a machine of four cores and eight hardware threads.
@@ -261,6 +268,16 @@ mod tests {
         let narrow = EngineOptions { max_rows: Some(20), ..EngineOptions::default() };
         let tuning = choose(&narrow, &[machine(4, 20.0, 1000.0)]);
         assert_eq!((tuning.prefill_chunk.value, tuning.max_rows.value), (20, 20));
+    }
+
+    #[test]
+    fn a_model_larger_than_its_memory_takes_large_chunks() {
+        let chunk = |max_memory| {
+            let options = EngineOptions { max_memory, ..EngineOptions::default() };
+            choose(&options, &[]).prefill_chunk.value
+        };
+        assert_eq!([None, Some(12_000_000_000)].map(chunk), [CHUNK; 2]);
+        assert_eq!(chunk(Some(11_999_999_999)), CHUNK_LARGER);
     }
 
     #[test]

@@ -36,7 +36,7 @@ fn all_memory_stays_within_the_budget() {
     drop(engine);
     let tiny = EngineOptions { max_memory: Some(memory.weights), ..options };
     let error = Engine::from_bytes_with(oss_demo::GGUF, tiny).unwrap_err();
-    assert!(matches!(error, Error::Budget { .. }), "{error}");
+    assert!(matches!(error, Error::LargerThanMemory { .. }), "{error}");
 }
 
 /// A system of 1,000,000 kB that has so much left.

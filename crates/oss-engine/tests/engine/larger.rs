@@ -1,0 +1,155 @@
+//! Models larger than the memory that they may take.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use oss_engine::model::{self, ExpertRoom, LoadOptions, Model};
+use oss_engine::weights::Container;
+use oss_engine::{Engine, EngineOptions, Error, Request};
+
+use crate::support::{engine, options, prompts, story};
+
+const TOP: usize = 2;
+const CACHE: usize = 4 << 20;
+
+fn demo() -> Container {
+    Container::from_bytes("demo", oss_demo::GGUF, Vec::new()).unwrap()
+}
+
+fn packed(directory: &Path) -> PathBuf {
+    let path = directory.join("demo.oss");
+    model::pack_to_file(&demo(), &path, None).unwrap();
+    path
+}
+
+/// Little besides weights.
+fn small() -> EngineOptions {
+    EngineOptions {
+        cache_bytes: Some(CACHE),
+        repeat_bytes: 0,
+        max_rows: Some(24),
+        prefill_chunk: Some(16),
+        max_sequences: Some(8),
+        ..options()
+    }
+}
+
+fn room(path: &Path) -> ExpertRoom {
+    let load = LoadOptions {
+        isa: engine().isa(),
+        activation: options().activation,
+        kv_format: options().kv_format,
+        progress: None,
+    };
+    let model = Model::load(Arc::new(Container::open(path).unwrap()), load).unwrap();
+    model.weights.expert_room().unwrap()
+}
+
+/// The least budget with which a model loads.
+fn least(path: &Path) -> usize {
+    let error = Engine::load_with(path, EngineOptions { max_memory: Some(1), ..small() });
+    match error.unwrap_err() {
+        Error::Budget { expected, .. } => expected,
+        other => panic!("{other}"),
+    }
+}
+
+fn with_budget(path: &Path, max_memory: usize) -> Engine {
+    Engine::load_with(path, EngineOptions { max_memory: Some(max_memory), ..small() }).unwrap()
+}
+
+#[test]
+fn every_budget_gives_the_same_tokens_and_is_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = packed(directory.path());
+    let (least, room) = (least(&path), room(&path));
+    let texts = prompts(12);
+    let request = |index: usize| {
+        let request = Request::text(&texts[index]).max_tokens(12).seed(index as u64);
+        Request { logprobs: Some(2), ..request }
+    };
+    let expected: Vec<_> = (0..12).map(|i| engine().generate(request(i)).unwrap().tokens).collect();
+    for more in [0, 1, room.experts / 4, room.experts / 2] {
+        let budget = least + more * room.slot_bytes;
+        let engine = with_budget(&path, budget);
+        let streams: Vec<_> = (0..12).map(|i| engine.submit(request(i)).unwrap()).collect();
+        for (stream, expected) in streams.into_iter().zip(&expected) {
+            assert_eq!(stream.collect_all().unwrap().tokens, *expected, "{more} more slots");
+            let memory = engine.metrics().memory;
+            assert!(memory.total() <= budget, "{} of {budget}: {memory:?}", memory.total());
+        }
+        let experts = engine.metrics().experts.unwrap();
+        assert_eq!((experts.slots, experts.experts), (TOP + more, room.experts));
+        assert!(experts.misses > 0 && (experts.hits > 0 || more == 0), "{experts:?}");
+        assert!(experts.foreseen_used + experts.foreseen_wasted <= experts.foreseen);
+    }
+}
+
+#[test]
+fn a_model_that_fits_has_no_slots() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = packed(directory.path());
+    let engine = with_budget(&path, 200 << 20);
+    let expected = crate::support::engine().generate(story("Once upon a time", 20)).unwrap();
+    assert_eq!(engine.generate(story("Once upon a time", 20)).unwrap().ids(), expected.ids());
+    assert_eq!(engine.metrics().experts, None);
+}
+
+#[test]
+fn a_budget_for_less_than_one_token_s_experts_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = packed(directory.path());
+    let (least, slot) = (least(&path), room(&path).slot_bytes);
+    with_budget(&path, least);
+    let options = EngineOptions { max_memory: Some(least - slot / 2), ..small() };
+    let error = Engine::load_with(&path, options).unwrap_err();
+    assert!(matches!(error, Error::Budget { expected, .. } if expected == least), "{error}");
+}
+
+#[test]
+fn a_model_that_is_not_packed_is_packed_first_where_a_folder_is_given() {
+    let directory = tempfile::tempdir().unwrap();
+    let least = least(&packed(directory.path()));
+    let cache = directory.path().join("packed");
+    let load = |pack_directory: Option<PathBuf>| {
+        let options = EngineOptions { max_memory: Some(least), pack_directory, ..small() };
+        Engine::from_container(Arc::new(demo()), options)
+    };
+    let error = load(None).unwrap_err();
+    assert!(matches!(error, Error::LargerThanMemory { got, .. } if got == least), "{error}");
+    assert!(error.to_string().contains("pack_directory"), "{error}");
+    let expected = engine().generate(story("Once upon a time", 20)).unwrap();
+    let written = || {
+        let files: Vec<_> = std::fs::read_dir(&cache).unwrap().map(|file| file.unwrap()).collect();
+        assert_eq!(files.len(), 1, "{files:?}");
+        files[0].metadata().unwrap().modified().unwrap()
+    };
+    let mut times = Vec::new();
+    for _ in 0..2 {
+        let engine = load(Some(cache.clone())).unwrap();
+        assert_eq!(engine.generate(story("Once upon a time", 20)).unwrap().ids(), expected.ids());
+        assert!(engine.metrics().experts.unwrap().misses > 0);
+        times.push(written());
+    }
+    assert_eq!(times[0], times[1], "the second engine found the first one's file");
+}
+
+#[test]
+fn an_expert_that_cannot_be_read_fails_its_requests_and_the_next_ones_are_right() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = packed(directory.path());
+    let engine = with_budget(&path, least(&path));
+    let whole = std::fs::read(&path).unwrap();
+    // The last layer's experts are the end of the file.
+    let last = room(&path).slot_bytes * 3;
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len((whole.len() - last) as u64).unwrap();
+    let error = engine.generate(story("Once upon a time, there was", 20)).unwrap_err();
+    assert!(matches!(error, Error::Model(model::Error::Expert { .. })), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("demo.oss: expert ") && text.contains(" bytes at "), "{text}");
+    std::fs::write(&path, whole).unwrap();
+    let expected = crate::support::engine().generate(story("Once upon a time", 20)).unwrap();
+    assert_eq!(engine.generate(story("Once upon a time", 20)).unwrap().ids(), expected.ids());
+    assert_eq!(engine.metrics().failed, 1);
+}

@@ -1,0 +1,135 @@
+//! `check larger`: a model that is larger than its memory, beside the same file plainly mapped.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use oss_memory::file::RandomAccess;
+use oss_memory::{Buffer, Pages};
+use oss_testing::Seeded;
+use serde_json::{Value as Json, json};
+
+use crate::balloon::{self, Balloon};
+use crate::check::{Figures, Scale};
+use crate::fetch;
+use crate::shell;
+use crate::synth::{Format, Options, Routing, write};
+
+/// Bytes of one read of the probe, and how many are in flight: as the engine reads experts.
+const READ: usize = 2 << 20;
+const READS: usize = 4;
+const PROBE: Duration = Duration::from_secs(3);
+
+/// What the machine must offer.
+pub(crate) fn missing() -> Option<String> {
+    balloon::available().is_err().then(|| "needs /proc to know how much memory is left".to_owned())
+}
+
+/// A synthetic packed file whose routers prefer some experts, written unless it is there.
+fn packed(shape: &str) -> Result<PathBuf> {
+    let cache = fetch::cache()?;
+    fs::create_dir_all(&cache)?;
+    let packed = cache.join(format!("synth-{shape}-zipf-1.oss"));
+    if !packed.exists() {
+        let source = cache.join(format!("synth-{shape}-zipf-1.gguf"));
+        let mut options = Options::new(shape, Format::Gguf, source.clone());
+        options.routing = Routing::Zipf;
+        write(&options)?;
+        let program = shell::example("pack")?;
+        let mut command = shell::command(text(&program)?, &["--model", text(&source)?]);
+        shell::run(command.args(["--output", text(&packed)?]))?;
+        fs::remove_file(source)?;
+    }
+    Ok(packed)
+}
+
+fn text(path: &Path) -> Result<&str> {
+    path.to_str().context("the cache's path is no UTF-8")
+}
+
+/// Answers with the example `generate`: tokens that do not repeat, drawn alike every time.
+fn answer(model: &Path, tokens: usize, more: &[&str]) -> Result<Json> {
+    let program = shell::example("generate")?;
+    let ids: Vec<String> = (0..64).map(|at| (at * 7919 % 2000 + 20).to_string()).collect();
+    let mut command = shell::command(text(&program)?, &["--model", text(model)?, "--json"]);
+    command.args(["--prompt-ids", &ids.join(","), "--max-tokens", &tokens.to_string()]);
+    command.args(["--temperature", "1", "--seed", "1", "--ignore-stops", "--speculation", "off"]);
+    Ok(serde_json::from_str(&shell::output(command.args(["--tune", "off"]).args(more))?)?)
+}
+
+fn tokens_per_s(answer: &Json) -> Result<f64> {
+    let ms = answer["timing"]["per_token_ms"].as_f64().context("an answer without times")?;
+    Ok(1e3 / ms)
+}
+
+/// Bytes a second that the disk gives for reads all over a file, past the system's cache.
+fn disk_rate(path: &Path) -> Result<f64> {
+    let file = RandomAccess::open_direct(path)?;
+    let places = file.len()? / READ as u64;
+    let (begin, bytes, reader) = (Instant::now(), AtomicU64::new(0), AtomicUsize::new(0));
+    let read = || -> Result<()> {
+        let mut seeded = Seeded::new(reader.fetch_add(1, Ordering::Relaxed) as u64);
+        let mut buffer = Buffer::new(READ, Pages::Default)?;
+        while begin.elapsed() < PROBE {
+            let place = seeded.below(places.max(1) as usize) as u64;
+            let got = file.read_to_end_at(&mut buffer, place * READ as u64)?;
+            bytes.fetch_add(got as u64, Ordering::Relaxed);
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..READS).map(|_| scope.spawn(read)).collect();
+        readers.into_iter().try_for_each(|reader| reader.join().expect("a reader panicked"))
+    })?;
+    Ok(bytes.into_inner() as f64 / begin.elapsed().as_secs_f64())
+}
+
+/// Compares the engine with slots, the engine over a plain map, both with little memory, and the
+/// engine with all of it.
+pub(crate) fn run(scale: Scale) -> Result<Figures> {
+    // Only the full scale is about speed: a file of CI's size is in the system's cache anyway.
+    let (shape, tokens, limit) =
+        scale.pick(("small", 24, None), ("gpt-oss-20b", 96, Some(8_000_000_000)));
+    let model = packed(shape)?;
+    // The process needs more than the engine counts: vocabulary, vectors, program.
+    let budget = limit.map_or(90_000_000, |limit: u64| limit / 10 * 9).to_string();
+    let slots = ["--max-memory", budget.as_str()];
+    let balloon = limit.map(Balloon::leave).transpose()?;
+    let before = disk_rate(&model)?;
+    let plain = answer(&model, tokens, &["--huge-pages", "false"])?;
+    let ours = answer(&model, tokens, &slots)?;
+    let disk = before.max(disk_rate(&model)?);
+    let locked = balloon.as_ref().map(|balloon| balloon.bytes);
+    drop(balloon);
+    let whole = answer(&model, tokens, &[])?;
+    for (name, answer) in [("slots", &ours), ("a plain map", &plain)] {
+        ensure!(answer["ids"] == whole["ids"], "{name} gives other tokens than all memory");
+    }
+    let experts = &ours["experts"];
+    let number = |name: &str| experts[name].as_f64().with_context(|| format!("no {name}"));
+    let (read, missed) = (number("read_bytes")?, number("missed_bytes")?);
+    ensure!(missed > 0.0, "nothing was missed: {experts}");
+    ensure!(read <= 1.1 * missed, "{read} bytes were read, {missed} were missed");
+    let rate = read / number("reading_s")?;
+    let (fast, slow) = (tokens_per_s(&ours)?, tokens_per_s(&plain)?);
+    Ok(Figures::from_iter([
+        ("memory_limit_bytes".into(), json!(limit)),
+        ("locked_bytes".into(), json!(locked)),
+        ("max_memory".into(), json!(budget)),
+        ("tokens".into(), json!(tokens)),
+        ("tokens_per_s".into(), rounded(fast)),
+        ("plain_map_tokens_per_s".into(), rounded(slow)),
+        ("times_plain_map".into(), rounded(fast / slow)),
+        ("all_in_memory_tokens_per_s".into(), rounded(tokens_per_s(&whole)?)),
+        ("read_bytes_by_missed".into(), rounded(read / missed)),
+        ("disk_gb_per_s".into(), rounded(disk / 1e9)),
+        ("share_of_disk_while_reading".into(), rounded(rate / disk)),
+        ("experts".into(), experts.clone()),
+    ]))
+}
+
+fn rounded(number: f64) -> Json {
+    json!((number * 1e3).round() / 1e3)
+}
