@@ -19,8 +19,8 @@ fn pages(format: KvFormat, dim: usize, n: usize, seeded: &mut Seeded) -> Pages {
     for position in 0..n {
         let slot = &mut slots[position / PAGE];
         let (mut key, mut value) = (seeded.normals(dim, 1.0), seeded.normals(dim, 1.0));
-        format.write_key(slot, position % PAGE, &key);
-        format.write_value(slot, position % PAGE, &value);
+        format.write_key(Isa::scalar(), slot, position % PAGE, &key);
+        format.write_value(Isa::scalar(), slot, position % PAGE, &value);
         format.read_key(slot, position % PAGE, &mut key);
         format.read_value(slot, position % PAGE, &mut value);
         keys.push(key);

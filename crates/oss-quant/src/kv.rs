@@ -10,7 +10,7 @@
 //! `lanes` is `head_dim` rounded up to the format's step. The integer formats put their scales
 //! behind each of the two tiles. A slot's bytes need no alignment.
 
-use oss_simd::Simd;
+use oss_simd::{Isa, Kernel, Simd};
 
 mod float;
 mod int4;
@@ -57,9 +57,9 @@ pub trait KvCodec: 'static {
     /// Bytes of the values of a slot.
     fn value_bytes(head_dim: usize) -> usize;
     /// Stores the key of one position; `head_dim` is its length.
-    fn write_key(slot: &mut [u8], position: usize, key: &[f32]);
+    fn write_key<S: Simd>(s: S, slot: &mut [u8], position: usize, key: &[f32]);
     /// Stores the value of one position; lanes past its end become zero.
-    fn write_value(slot: &mut [u8], position: usize, value: &[f32]);
+    fn write_value<S: Simd>(s: S, slot: &mut [u8], position: usize, value: &[f32]);
     /// Reads the key of one position back.
     fn read_key(slot: &[u8], position: usize, key: &mut [f32]);
     /// Reads the value of one position back.
@@ -130,32 +130,18 @@ impl KvFormat {
     ///
     /// # Panics
     /// When the slot has not the size for this `head_dim`, or the position is not below 16.
-    pub fn write_key(self, slot: &mut [u8], position: usize, key: &[f32]) {
-        struct Write<'a>(&'a mut [u8], usize, &'a [f32]);
-        impl KvVisitor for Write<'_> {
-            type Output = ();
-            fn visit<C: KvCodec>(self) {
-                C::write_key(self.0, self.1, self.2);
-            }
-        }
+    pub fn write_key(self, isa: Isa, slot: &mut [u8], position: usize, key: &[f32]) {
         self.check(slot.len(), position, key.len());
-        self.visit(Write(slot, position, key));
+        isa.run(Write { format: self, what: What::Key, slot, position, vector: key });
     }
 
     /// Stores the value of one position (0..16) of a slot; its length is `head_dim`.
     ///
     /// # Panics
     /// As [`KvFormat::write_key`].
-    pub fn write_value(self, slot: &mut [u8], position: usize, value: &[f32]) {
-        struct Write<'a>(&'a mut [u8], usize, &'a [f32]);
-        impl KvVisitor for Write<'_> {
-            type Output = ();
-            fn visit<C: KvCodec>(self) {
-                C::write_value(self.0, self.1, self.2);
-            }
-        }
+    pub fn write_value(self, isa: Isa, slot: &mut [u8], position: usize, value: &[f32]) {
         self.check(slot.len(), position, value.len());
-        self.visit(Write(slot, position, value));
+        isa.run(Write { format: self, what: What::Value, slot, position, vector: value });
     }
 
     /// Reads the key of one position back, as the SIMD readers would.
@@ -197,6 +183,46 @@ impl KvFormat {
     }
 }
 
+/// What one position has two of.
+#[derive(Clone, Copy)]
+enum What {
+    Key,
+    Value,
+}
+
+/// A vector to be stored in a slot.
+struct Write<'a> {
+    format: KvFormat,
+    what: What,
+    slot: &'a mut [u8],
+    position: usize,
+    vector: &'a [f32],
+}
+
+impl Kernel for Write<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        self.format.visit(WriteWith(s, self));
+    }
+}
+
+struct WriteWith<'a, S>(S, Write<'a>);
+
+impl<S: Simd> KvVisitor for WriteWith<'_, S> {
+    type Output = ();
+
+    #[inline(always)]
+    fn visit<C: KvCodec>(self) {
+        let WriteWith(s, Write { what, slot, position, vector, .. }) = self;
+        match what {
+            What::Key => C::write_key(s, slot, position, vector),
+            What::Value => C::write_value(s, slot, position, vector),
+        }
+    }
+}
+
 impl std::fmt::Display for KvFormat {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
@@ -207,6 +233,15 @@ impl std::fmt::Display for KvFormat {
 #[inline(always)]
 fn lanes(head_dim: usize) -> usize {
     head_dim.next_multiple_of(16)
+}
+
+/// Up to sixteen numbers, the rest zero.
+#[inline(always)]
+fn load<S: Simd>(s: S, chunk: &[f32]) -> S::F32 {
+    match chunk.try_into() {
+        Ok(all) => s.load(all),
+        Err(_) => s.load_partial(chunk),
+    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use oss_quant::kv::{KvFormat, PAGE_TOKENS};
 use oss_quant::{Distortion, Dtype, Error};
+use oss_simd::Isa;
 use oss_testing::{ADVERSARIAL, Seeded};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -59,8 +60,8 @@ fn keys_and_values_lose_no_more_than_the_limits() {
         let (mut keys, mut values) = (vec![0.0; row.len()], vec![0.0; row.len()]);
         for (index, vector) in row.chunks_exact(64).enumerate() {
             let at = index * 64..(index + 1) * 64;
-            format.write_key(&mut slot, index % 16, vector);
-            format.write_value(&mut slot, index % 16, vector);
+            format.write_key(Isa::scalar(), &mut slot, index % 16, vector);
+            format.write_value(Isa::scalar(), &mut slot, index % 16, vector);
             format.read_key(&slot, index % 16, &mut keys[at.clone()]);
             format.read_value(&slot, index % 16, &mut values[at]);
         }

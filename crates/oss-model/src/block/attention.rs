@@ -99,15 +99,15 @@ fn write(page: &mut Page<'_>, layer: usize) {
         writes.push(write);
     }
     let (dim, q_dim, kv_dim) = (config.head_dim, config.q_dim(), config.kv_dim());
-    let (format, row_len) = (page.model.kv_format, config.qkv_dim());
+    let (isa, format, row_len) = (page.model.isa, page.model.kv_format, config.qkv_dim());
     let spans = Spans::new(page.cache.arena_mut(layer), write_ranges);
     page.team.phase(writes.len(), spans, |unit, slot| {
         let KvWrite { rows: written, head } = &writes[unit.index];
         for row in written.clone() {
             let qkv = &qkv[row * row_len..][..row_len];
             let at = rows[row].position % PAGE;
-            format.write_key(slot, at, &qkv[q_dim + head * dim..][..dim]);
-            format.write_value(slot, at, &qkv[q_dim + kv_dim + head * dim..][..dim]);
+            format.write_key(isa, slot, at, &qkv[q_dim + head * dim..][..dim]);
+            format.write_value(isa, slot, at, &qkv[q_dim + kv_dim + head * dim..][..dim]);
         }
     });
 }

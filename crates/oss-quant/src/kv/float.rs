@@ -1,8 +1,7 @@
 //! Keys and values as floating-point numbers.
 
-use super::{KvCodec, KvFormat, PAGE_TOKENS, lanes};
+use super::{KvCodec, KvFormat, PAGE_TOKENS, lanes, load};
 use crate::bytes::array;
-use half::slice::HalfFloatSliceExt;
 use oss_simd::Simd;
 
 /// [`KvFormat::F32`].
@@ -17,7 +16,7 @@ pub enum Bf16 {}
 
 /// The width of a number and its conversions are all that differs between these formats.
 macro_rules! float_codec {
-    ($name:ident, $bits:ty, $encode:expr, $decode:expr, $load:expr) => {
+    ($name:ident, $bits:ty, $store:expr, $decode:expr, $load:expr) => {
         impl KvCodec for $name {
             const FORMAT: KvFormat = KvFormat::$name;
 
@@ -31,11 +30,12 @@ macro_rules! float_codec {
                 lanes(head_dim) * PAGE_TOKENS * size_of::<$bits>()
             }
 
-            fn write_key(slot: &mut [u8], position: usize, key: &[f32]) {
+            #[inline(always)]
+            fn write_key<S: Simd>(s: S, slot: &mut [u8], position: usize, key: &[f32]) {
                 const SIZE: usize = size_of::<$bits>();
                 let columns = slot.chunks_exact_mut(16 * PAGE_TOKENS * SIZE);
                 for (columns, chunk) in columns.zip(key.chunks(16)) {
-                    let bits: [$bits; 16] = $encode(padded(chunk));
+                    let bits: [$bits; 16] = $store(s, load(s, chunk));
                     let columns = columns.chunks_exact_mut(PAGE_TOKENS * SIZE);
                     for (column, bits) in columns.zip(&bits[..chunk.len()]) {
                         column[position * SIZE..][..SIZE].copy_from_slice(&bits.to_le_bytes());
@@ -43,13 +43,14 @@ macro_rules! float_codec {
                 }
             }
 
-            fn write_value(slot: &mut [u8], position: usize, value: &[f32]) {
+            #[inline(always)]
+            fn write_value<S: Simd>(s: S, slot: &mut [u8], position: usize, value: &[f32]) {
                 const SIZE: usize = size_of::<$bits>();
                 let row_bytes = lanes(value.len()) * SIZE;
                 let at = Self::key_bytes(value.len()) + position * row_bytes;
                 let row = slot[at..at + row_bytes].chunks_exact_mut(16 * SIZE);
                 for (out, chunk) in row.zip(value.chunks(16)) {
-                    let bits: [$bits; 16] = $encode(padded(chunk));
+                    let bits: [$bits; 16] = $store(s, load(s, chunk));
                     out.copy_from_slice(bytemuck::bytes_of(&bits));
                 }
             }
@@ -108,36 +109,35 @@ fn load_bf16<S: Simd>(s: S, from: [u16; 16]) -> S::F32 {
     s.load_bf16(&from)
 }
 
-/// Up to sixteen numbers, the rest zero.
-fn padded(chunk: &[f32]) -> [f32; 16] {
-    let mut all = [0.0; 16];
-    all[..chunk.len()].copy_from_slice(chunk);
-    all
+#[inline(always)]
+fn store_f32<S: Simd>(s: S, x: S::F32) -> [u32; 16] {
+    let mut to = [0.0; 16];
+    s.store(x, &mut to);
+    to.map(f32::to_bits)
 }
 
-fn single(numbers: [f32; 16]) -> [u32; 16] {
-    numbers.map(f32::to_bits)
+#[inline(always)]
+fn store_f16<S: Simd>(s: S, x: S::F32) -> [u16; 16] {
+    let mut to = [0; 16];
+    s.store_f16(x, &mut to);
+    to
 }
 
-fn half(numbers: [f32; 16]) -> [u16; 16] {
-    // All at once: the conversion looks for hardware support each time that it is called.
-    let mut halves = [half::f16::ZERO; 16];
-    halves.convert_from_f32_slice(&numbers);
-    halves.map(half::f16::to_bits)
+#[inline(always)]
+fn store_bf16<S: Simd>(s: S, x: S::F32) -> [u16; 16] {
+    let mut to = [0; 16];
+    s.store_bf16(x, &mut to);
+    to
 }
 
 fn unhalf(bits: u16) -> f32 {
     half::f16::from_bits(bits).to_f32()
 }
 
-fn brain(numbers: [f32; 16]) -> [u16; 16] {
-    numbers.map(|x| half::bf16::from_f32(x).to_bits())
-}
-
 fn unbrain(bits: u16) -> f32 {
     half::bf16::from_bits(bits).to_f32()
 }
 
-float_codec!(F32, u32, single, f32::from_bits, load_f32);
-float_codec!(F16, u16, half, unhalf, load_f16);
-float_codec!(Bf16, u16, brain, unbrain, load_bf16);
+float_codec!(F32, u32, store_f32, f32::from_bits, load_f32);
+float_codec!(F16, u16, store_f16, unhalf, load_f16);
+float_codec!(Bf16, u16, store_bf16, unbrain, load_bf16);

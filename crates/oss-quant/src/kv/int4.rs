@@ -9,7 +9,7 @@
 //! values  [16 positions][blocks][16 i] bytes, then [16 positions][blocks] f16
 //! ```
 
-use super::{KvCodec, KvFormat, PAGE_TOKENS};
+use super::{KvCodec, KvFormat, PAGE_TOKENS, load};
 use crate::bytes::array;
 use crate::formats::fit;
 use oss_simd::Simd;
@@ -29,22 +29,34 @@ fn blocks(head_dim: usize) -> usize {
 }
 
 /// One block's scale bits and its sixteen code bytes.
-fn encode(values: &[f32]) -> (u16, [u8; 16]) {
-    if values.iter().any(|x| !x.is_finite()) {
+#[inline(always)]
+fn encode<S: Simd>(s: S, values: &[f32]) -> (u16, [u8; 16]) {
+    let (low, high) = values.split_at(values.len().min(16));
+    let (low, high) = (load(s, low), load(s, high));
+    // Zero, or not a number where a value is not finite.
+    let check = s.add(s.sub(low, low), s.sub(high, high));
+    if s.reduce_add(check).is_nan() {
         return (half::f16::NAN.to_bits(), [0x88; 16]);
     }
-    // The value of largest magnitude becomes code 0, which stands for -8.
-    let extreme = values.iter().fold(0.0_f32, |m, &x| if x.abs() > m.abs() { x } else { m });
+    // The value of largest magnitude, the first of several, becomes code 0, which stands for -8.
+    let largest = s.reduce_max(s.max(s.abs(low), s.abs(high)));
+    let is_extreme = |x: &f32| x.abs() == largest && *x != 0.0;
+    let extreme = values.iter().copied().find(is_extreme).unwrap_or(0.0);
     let scale = half::f16::from_f32(extreme / -8.0);
-    let inverse = fit::inverse(scale.to_f32());
-    let mut codes = [0x88; 16];
-    for (d, &x) in values.iter().enumerate() {
-        let code = (fit::code(x, inverse, -8, 7) + 8) as u8;
-        let shift = 4 * (d / 16);
-        let byte = &mut codes[d % 16];
-        *byte = (*byte & !(0xf << shift)) | (code << shift);
-    }
-    (scale.to_bits(), codes)
+    let inverse = s.splat(fit::inverse(scale.to_f32()));
+    let (low, high) = (code(s, low, inverse), code(s, high, inverse));
+    let both = s.or_i32(low, s.shl_i32::<4>(high));
+    let signed = s.select_gt_i32((both, s.splat_i32(127)), s.sub_i32(both, s.splat_i32(256)), both);
+    let mut bytes = [0; 16];
+    s.store_i8(signed, &mut bytes);
+    (scale.to_bits(), bytemuck::cast(bytes))
+}
+
+/// The nearest codes, ties to even.
+#[inline(always)]
+fn code<S: Simd>(s: S, x: S::F32, inverse: S::F32) -> S::I32 {
+    let inside = s.max(s.min(s.mul(x, inverse), s.splat(7.0)), s.splat(-8.0));
+    s.add_i32(s.round_i32(inside), s.splat_i32(8))
 }
 
 fn decode(scale: u16, byte: u8, d: usize) -> f32 {
@@ -73,10 +85,11 @@ impl KvCodec for Int4 {
         blocks(head_dim) * (CODES + SCALES)
     }
 
-    fn write_key(slot: &mut [u8], position: usize, key: &[f32]) {
+    #[inline(always)]
+    fn write_key<S: Simd>(s: S, slot: &mut [u8], position: usize, key: &[f32]) {
         let (codes, rest) = slot.split_at_mut(blocks(key.len()) * CODES);
         for (block, values) in key.chunks(32).enumerate() {
-            let (scale, bytes) = encode(values);
+            let (scale, bytes) = encode(s, values);
             for (i, byte) in bytes.into_iter().enumerate() {
                 codes[block * CODES + i * PAGE_TOKENS + position] = byte;
             }
@@ -85,12 +98,13 @@ impl KvCodec for Int4 {
         }
     }
 
-    fn write_value(slot: &mut [u8], position: usize, value: &[f32]) {
+    #[inline(always)]
+    fn write_value<S: Simd>(s: S, slot: &mut [u8], position: usize, value: &[f32]) {
         let n = blocks(value.len());
         let tile = &mut slot[Self::key_bytes(value.len())..];
         let (codes, scales) = tile.split_at_mut(n * CODES);
         for (block, values) in value.chunks(32).enumerate() {
-            let (scale, bytes) = encode(values);
+            let (scale, bytes) = encode(s, values);
             let unit = position * n + block;
             codes[16 * unit..16 * unit + 16].copy_from_slice(&bytes);
             scales[2 * unit..2 * unit + 2].copy_from_slice(&scale.to_le_bytes());

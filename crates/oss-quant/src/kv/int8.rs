@@ -8,9 +8,8 @@
 //! The scale is the largest magnitude of the position's vector over 127; a vector with a value that
 //! is not finite gets the scale NaN, so that the damage shows.
 
-use super::{KvCodec, KvFormat, PAGE_TOKENS, lanes};
+use super::{KvCodec, KvFormat, PAGE_TOKENS, lanes, load};
 use crate::bytes::array;
-use crate::formats::fit;
 use oss_simd::Simd;
 
 /// [`KvFormat::Int8`].
@@ -20,17 +19,33 @@ pub enum Int8 {}
 const SCALES: usize = PAGE_TOKENS * size_of::<f32>();
 
 /// The scale of a vector, and what to multiply by to get codes.
-fn scale_of(values: &[f32]) -> (f32, f32) {
-    if values.iter().any(|x| !x.is_finite()) {
+#[inline(always)]
+fn scale_of<S: Simd>(s: S, values: &[f32]) -> (f32, f32) {
+    let (mut largest, mut check) = (s.zero(), s.zero());
+    for chunk in values.chunks(16) {
+        let x = load(s, chunk);
+        largest = s.max(s.abs(x), largest);
+        // Zero, or not a number where x is not finite.
+        check = s.add(check, s.sub(x, x));
+    }
+    if s.reduce_add(check).is_nan() {
         return (f32::NAN, 0.0);
     }
-    let scale = values.iter().fold(0.0_f32, |m, x| m.max(x.abs())) / 127.0;
+    let scale = s.reduce_max(largest) / 127.0;
     // Below this the inverse overflows; such a vector is zero for every purpose.
     if scale < f32::MIN_POSITIVE { (0.0, 0.0) } else { (scale, 1.0 / scale) }
 }
 
-fn code(x: f32, inverse: f32) -> u8 {
-    (fit::code(x, inverse, -127, 127) as i8).to_le_bytes()[0]
+/// The nearest codes of up to sixteen values, ties to even; 0 for what is not finite.
+#[inline(always)]
+fn codes<S: Simd>(s: S, values: &[f32], inverse: f32) -> [u8; 16] {
+    let x = load(s, values);
+    let scaled = s.mul(x, s.splat(inverse));
+    let scaled = s.select_lt(s.abs(x), s.splat(f32::INFINITY), scaled, s.zero());
+    let inside = s.max(s.min(scaled, s.splat(127.0)), s.splat(-127.0));
+    let mut codes = [0; 16];
+    s.store_i8(s.round_i32(inside), &mut codes);
+    bytemuck::cast(codes)
 }
 
 fn decode(code: u8, scale: f32) -> f32 {
@@ -59,22 +74,27 @@ impl KvCodec for Int8 {
         lanes(head_dim) * PAGE_TOKENS + SCALES
     }
 
-    fn write_key(slot: &mut [u8], position: usize, key: &[f32]) {
+    #[inline(always)]
+    fn write_key<S: Simd>(s: S, slot: &mut [u8], position: usize, key: &[f32]) {
         let tile = &mut slot[..Self::key_bytes(key.len())];
-        let (scale, inverse) = scale_of(key);
-        for (column, &x) in tile.chunks_exact_mut(PAGE_TOKENS).zip(key) {
-            column[position] = code(x, inverse);
+        let (scale, inverse) = scale_of(s, key);
+        for (columns, chunk) in tile.chunks_mut(16 * PAGE_TOKENS).zip(key.chunks(16)) {
+            let codes = codes(s, chunk, inverse);
+            let columns = columns.chunks_exact_mut(PAGE_TOKENS);
+            for (column, code) in columns.zip(&codes[..chunk.len()]) {
+                column[position] = *code;
+            }
         }
         put_scale(tile, position, scale);
     }
 
-    fn write_value(slot: &mut [u8], position: usize, value: &[f32]) {
+    #[inline(always)]
+    fn write_value<S: Simd>(s: S, slot: &mut [u8], position: usize, value: &[f32]) {
         let tile = &mut slot[Self::key_bytes(value.len())..];
-        let (scale, inverse) = scale_of(value);
+        let (scale, inverse) = scale_of(s, value);
         let row = &mut tile[position * lanes(value.len())..][..lanes(value.len())];
-        row[value.len()..].fill(0);
-        for (out, &x) in row.iter_mut().zip(value) {
-            *out = code(x, inverse);
+        for (out, chunk) in row.chunks_exact_mut(16).zip(value.chunks(16)) {
+            out.copy_from_slice(&codes(s, chunk, inverse));
         }
         put_scale(tile, position, scale);
     }

@@ -11,13 +11,21 @@ fn numbers(seed: u64, n: usize) -> Vec<f32> {
 }
 
 fn filled(format: KvFormat, head_dim: usize) -> (Vec<u8>, Vec<Vec<f32>>, Vec<Vec<f32>>) {
+    filled_on(Isa::scalar(), format, head_dim)
+}
+
+fn filled_on(
+    isa: Isa,
+    format: KvFormat,
+    head_dim: usize,
+) -> (Vec<u8>, Vec<Vec<f32>>, Vec<Vec<f32>>) {
     let mut slot = vec![0xaa; format.slot_bytes(PAGE_TOKENS, head_dim)];
     let keys: Vec<_> = (0..16).map(|p| numbers(p, head_dim)).collect();
     let values: Vec<_> = (0..16).map(|p| numbers(100 + p, head_dim)).collect();
     // An order that is not ascending: positions must not touch each other.
     for p in (0..16).map(|p| (p * 5 + 3) % 16) {
-        format.write_key(&mut slot, p, &keys[p]);
-        format.write_value(&mut slot, p, &values[p]);
+        format.write_key(isa, &mut slot, p, &keys[p]);
+        format.write_value(isa, &mut slot, p, &values[p]);
     }
     (slot, keys, values)
 }
@@ -112,6 +120,41 @@ fn every_instruction_set_reads_what_the_scalar_reader_reads() {
 }
 
 #[test]
+fn every_instruction_set_writes_the_same_bytes() {
+    for isa in Isa::available() {
+        for format in KvFormat::ALL {
+            for head_dim in [1, 16, 33, 64, 80] {
+                let (got, ..) = filled_on(isa, format, head_dim);
+                let (expected, ..) = filled(format, head_dim);
+                assert!(got == expected, "{isa} {format} {head_dim}");
+            }
+        }
+    }
+}
+
+#[test]
+fn codes_of_keys_are_the_nearest_with_ties_to_even() {
+    // The largest magnitude makes the steps 1 in both formats.
+    let cases: [(KvFormat, [f32; 6], [f32; 6]); 2] = [
+        (
+            KvFormat::Int8,
+            [-127.0, 0.5, 1.5, -2.5, 126.5, 3.2],
+            [-127.0, 0.0, 2.0, -2.0, 126.0, 3.0],
+        ),
+        (KvFormat::Int4, [-8.0, 0.5, 1.5, -2.5, 7.9, 3.2], [-8.0, 0.0, 2.0, -2.0, 7.0, 3.0]),
+    ];
+    for isa in Isa::available() {
+        for (format, key, expected) in cases {
+            let mut slot = vec![0; format.slot_bytes(PAGE_TOKENS, key.len())];
+            let mut back = [0.0; 6];
+            format.write_key(isa, &mut slot, 7, &key);
+            format.read_key(&slot, 7, &mut back);
+            assert_eq!(back, expected, "{isa} {format}");
+        }
+    }
+}
+
+#[test]
 fn formats_are_found_by_name() {
     for format in KvFormat::ALL {
         assert_eq!(KvFormat::from_name(format.name()), Some(format));
@@ -136,8 +179,8 @@ fn integer_formats_show_values_that_are_not_finite() {
         let mut slot = vec![0; format.slot_bytes(16, 32)];
         let mut key = vec![1.0; 32];
         key[9] = f32::INFINITY;
-        format.write_key(&mut slot, 4, &key);
-        format.write_value(&mut slot, 4, &key);
+        format.write_key(Isa::scalar(), &mut slot, 4, &key);
+        format.write_value(Isa::scalar(), &mut slot, 4, &key);
         let mut back = vec![0.0; 32];
         format.read_key(&slot, 4, &mut back);
         assert!(back.iter().all(|x| x.is_nan()), "{format}");
@@ -150,5 +193,5 @@ fn integer_formats_show_values_that_are_not_finite() {
 #[should_panic(expected = "position 16 in a page of 16")]
 fn a_position_outside_the_page_is_refused() {
     let mut slot = vec![0; KvFormat::F16.slot_bytes(16, 8)];
-    KvFormat::F16.write_key(&mut slot, 16, &[0.0; 8]);
+    KvFormat::F16.write_key(Isa::scalar(), &mut slot, 16, &[0.0; 8]);
 }

@@ -1,0 +1,227 @@
+//! How many times as fast as plain code is each operation on this machine's best instruction set?
+//!
+//! `cargo bench -p oss-kernels --bench simd` prints a table: both take turns, medians, one thread,
+//! operands in cache. Plain code is one kernel for all processors, but no straw man: the compiler
+//! vectorises what it can of it for the architecture's baseline (SSE2 on x86-64, NEON on Arm). What
+//! is promised are the ratios of the founding documents.
+
+use oss_kernels::attention::{PAGE, Query, Shape, attend};
+use oss_kernels::elementwise::{Gate, gated};
+use oss_kernels::{Activation, InputBuffer, Panel, Product, linear, prepare, softmax};
+use oss_quant::kv::KvFormat;
+use oss_quant::{CodeFormat, Dtype, FloatFormat, Matrix, Packing, Row, Visitor};
+use oss_simd::{Isa, Kernel, Simd};
+use std::hint::black_box;
+use std::time::Instant;
+
+const COLS: usize = 2880;
+const ROWS: usize = 64;
+const HEAD_DIM: usize = 64;
+const ROUNDS: usize = 15;
+/// How long a measurement should take, in seconds.
+const SAMPLE: f64 = 0.01;
+
+fn numbers(n: usize) -> Vec<f32> {
+    (0..n).map(|i| (i as f32 * 0.7).sin()).collect()
+}
+
+/// Seconds of a call, on average over as many as fill a sample.
+fn seconds(calls: usize, isa: Isa, operation: &mut dyn FnMut(Isa)) -> f64 {
+    let start = Instant::now();
+    for _ in 0..calls {
+        operation(isa);
+    }
+    start.elapsed().as_secs_f64() / calls as f64
+}
+
+fn median(mut seconds: Vec<f64>) -> f64 {
+    seconds.sort_by(f64::total_cmp);
+    seconds[seconds.len() / 2]
+}
+
+/// Times an operation on both instruction sets in turn and prints its row.
+fn row(name: &str, promised: f64, operation: &mut dyn FnMut(Isa)) {
+    let isas = [Isa::scalar(), Isa::detect().expect("OSS_ISA names one that is here")];
+    let calls = isas.map(|isa| (SAMPLE / seconds(1, isa, operation)).ceil() as usize);
+    let mut samples = [Vec::new(), Vec::new()];
+    for _ in 0..ROUNDS {
+        for ((isa, calls), samples) in isas.into_iter().zip(calls).zip(&mut samples) {
+            samples.push(seconds(calls, isa, operation));
+        }
+    }
+    let [plain, best] = samples.map(median);
+    let (plain_us, best_us, ratio) = (plain * 1e6, best * 1e6, plain / best);
+    println!("| {name} | {plain_us:.2} | {best_us:.2} | {ratio:.1} | {promised} |");
+}
+
+fn packed(dtype: Dtype, cols: usize) -> (Packing, Vec<u8>) {
+    let mut row = vec![0; dtype.row_bytes(cols).expect("whole blocks")];
+    dtype.quantise_row(&numbers(cols), &mut row).expect("finite values");
+    let packing = Packing::for_dtype(dtype, ROWS, cols).expect("whole blocks");
+    let mut bytes = vec![0; packing.bytes()];
+    for (group, out) in bytes.chunks_exact_mut(packing.group_bytes()).enumerate() {
+        packing.pack_group(group, |_| Row::Plain(&row), out).expect("rows of the right length");
+    }
+    (packing, bytes)
+}
+
+fn products() {
+    let cases = [
+        (Dtype::Mxfp4, Activation::Int8),
+        (Dtype::Q8_0, Activation::Int8),
+        (Dtype::Q6K, Activation::Int8),
+        (Dtype::Bf16, Activation::Bf16),
+    ];
+    for (dtype, activation) in cases {
+        let cols = COLS.next_multiple_of(dtype.block_len());
+        let (packing, bytes) = packed(dtype, cols);
+        let matrix = Matrix { packing, bytes: &bytes };
+        for tokens in [1, 32] {
+            let mut input = InputBuffer::new(tokens, cols, activation);
+            for row in 0..tokens {
+                prepare(Isa::scalar(), activation, &numbers(cols), input.row(row));
+            }
+            let product = Product { matrix, input: input.view(), activation };
+            let rows: Vec<u32> = (0..tokens as u32).collect();
+            let (mut panel, mut out) = (Panel::ZERO, vec![0.0; tokens * ROWS]);
+            let name = format!("matrix product, {} × {tokens} tokens", dtype.name());
+            row(&name, 8.0, &mut |isa| {
+                linear(isa, product, (&rows, 0..packing.groups()), &mut panel, &mut out);
+            });
+        }
+    }
+}
+
+fn attention() {
+    let isa = Isa::scalar();
+    for format in [KvFormat::F32, KvFormat::Bf16, KvFormat::Int8] {
+        let positions = 512;
+        let mut slots = vec![vec![0; format.slot_bytes(PAGE, HEAD_DIM)]; positions / PAGE];
+        for position in 0..positions {
+            let slot = &mut slots[position / PAGE];
+            format.write_key(isa, slot, position % PAGE, &numbers(HEAD_DIM));
+            format.write_value(isa, slot, position % PAGE, &numbers(HEAD_DIM));
+        }
+        let heads = numbers(8 * HEAD_DIM);
+        let shape = Shape { format, head_dim: HEAD_DIM, scale: 0.125 };
+        let query = Query { heads: &heads, sinks: None, start: 0, end: positions };
+        let mut scratch = vec![0.0; shape.scratch_len(8)];
+        row(&format!("attention, {format}, 8 heads, {positions} positions"), 5.0, &mut |isa| {
+            let slot = |page: usize| slots[page].as_slice();
+            attend(isa, shape, &[query], slot, &mut scratch, |_, out| _ = black_box(out));
+        });
+    }
+}
+
+fn activations() {
+    let (gate, up, mut out) = (numbers(COLS), numbers(COLS), vec![0.0; COLS]);
+    for (name, activation) in
+        [("silu", Gate::Silu), ("clamped", Gate::Clamped { alpha: 1.702, limit: 7.0 })]
+    {
+        row(&format!("activation, {name}"), 3.0, &mut |isa| {
+            gated(isa, activation, black_box(&gate), &up, &mut out);
+        });
+    }
+    row("activation, softmax", 3.0, &mut |isa| softmax(isa, &mut out));
+}
+
+fn quantise() {
+    let (x, mut input) = (numbers(COLS), InputBuffer::new(1, COLS, Activation::Int8));
+    row("quantise, activations to int8", 4.0, &mut |isa| {
+        prepare(isa, Activation::Int8, black_box(&x), input.row(0));
+    });
+    for format in KvFormat::ALL {
+        let mut slot = vec![0; format.slot_bytes(PAGE, HEAD_DIM)];
+        row(&format!("quantise, key and value to {format}"), 4.0, &mut |isa| {
+            for (position, x) in x.chunks_exact(HEAD_DIM).take(PAGE).enumerate() {
+                format.write_key(isa, &mut slot, position, black_box(x));
+                format.write_value(isa, &mut slot, position, black_box(x));
+            }
+        });
+    }
+}
+
+/// Every weight of a group as a number.
+struct Dequantise<'a> {
+    packing: Packing,
+    group: &'a [u8],
+    out: &'a mut [f32; 16],
+}
+
+struct With<'a, S>(S, Dequantise<'a>);
+
+impl Kernel for Dequantise<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        self.packing.format.visit(With(s, self));
+    }
+}
+
+/// Byte `B` of each lane, less `zero`, as numbers.
+#[inline(always)]
+fn column<S: Simd, const SHIFT: u32>(s: S, codes: S::U8, zero: i32) -> S::F32 {
+    let byte = s.and_i32(s.shr_i32::<SHIFT>(s.u8_as_i32(codes)), s.splat_i32(255));
+    s.i32_to_f32(s.sub_i32(byte, s.splat_i32(zero)))
+}
+
+impl<S: Simd> Visitor for With<'_, S> {
+    type Output = ();
+
+    #[inline(always)]
+    fn codes<F: CodeFormat>(self) {
+        let With(s, Dequantise { packing, group, out }) = self;
+        let n_blocks = packing.n_blocks();
+        for block in 0..n_blocks {
+            let (scales, mins) =
+                (F::scales(s, group, n_blocks, block), F::mins(s, group, n_blocks, block));
+            for j in 0..4 {
+                let (low, high) = F::pair(s, group, n_blocks, block, j);
+                for (codes, scale, min) in [(low, scales.0, mins.0), (high, scales.1, mins.1)] {
+                    let columns = [
+                        column::<S, 0>(s, codes, F::ZERO),
+                        column::<S, 8>(s, codes, F::ZERO),
+                        column::<S, 16>(s, codes, F::ZERO),
+                        column::<S, 24>(s, codes, F::ZERO),
+                    ];
+                    for column in columns {
+                        s.store(s.sub(s.mul(column, scale), min), black_box(&mut *out));
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn floats<F: FloatFormat>(self) {
+        let With(s, Dequantise { packing, group, out }) = self;
+        for k in (0..packing.padded_cols()).step_by(4) {
+            for column in F::columns(s, group, k) {
+                s.store(column, black_box(&mut *out));
+            }
+        }
+    }
+}
+
+fn dequantise() {
+    for dtype in [Dtype::Mxfp4, Dtype::Q8_0, Dtype::Q4_0, Dtype::Q6K, Dtype::Bf16] {
+        let (packing, bytes) = packed(dtype, COLS.next_multiple_of(dtype.block_len()));
+        let (group, mut out) = (&bytes[..packing.group_bytes()], [0.0; 16]);
+        row(&format!("dequantise, {}", dtype.name()), 4.0, &mut |isa| {
+            isa.run(Dequantise { packing, group: black_box(group), out: &mut out });
+        });
+    }
+}
+
+fn main() {
+    let isa = Isa::detect().expect("OSS_ISA names one that is here");
+    println!("| operation | scalar, µs | {isa}, µs | times as fast | promised |");
+    println!("|---|---|---|---|---|");
+    products();
+    attention();
+    activations();
+    quantise();
+    dequantise();
+    println!("\nscalar: compiled for the baseline, which the compiler vectorises for");
+}
