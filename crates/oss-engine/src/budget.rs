@@ -14,7 +14,7 @@ const CONTEXTS: usize = 8;
 
 /// Without being asked, keys and values get this part of what a model that is larger than memory
 /// leaves, and experts the rest.
-const PART: usize = 8;
+const PART: usize = 16;
 
 /// What the budget is divided into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn slots_get_what_keys_and_values_and_everything_dense_leave() {
         let shares = |budget, asked| shared(budget, asked).map(|s| (s.cache_bytes, s.slots));
-        assert_eq!(shares(1700, None).unwrap(), (50, Some(7)));
+        assert_eq!(shares(1700, None).unwrap(), (25, Some(7)));
         assert_eq!(shares(1700, Some(80)).unwrap(), (80, Some(6)));
         // What is wanted without being asked bounds the cache, the model its slots.
         assert_eq!(shares(9000, None).unwrap(), (100, Some(20)));
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn fewer_slots_than_one_token_needs_are_refused_and_the_error_says_what_would_do() {
-        for (budget, asked) in [(1499, Some(0)), (1520, None), (10, Some(70)), (0, None)] {
+        for (budget, asked) in [(1499, Some(0)), (1510, None), (10, Some(70)), (0, None)] {
             let Error::Budget { got, expected, .. } = shared(budget, asked).unwrap_err() else {
                 panic!("another error");
             };

@@ -148,6 +148,7 @@ fn an_expert_that_cannot_be_read_fails_its_requests_and_the_next_ones_are_right(
     assert!(matches!(error, Error::Model(model::Error::Expert { .. })), "{error}");
     let text = error.to_string();
     assert!(text.contains("demo.oss: expert ") && text.contains(" bytes at "), "{text}");
+    assert_eq!(engine.check_books().unwrap(), 0, "the failed request has given its pages back");
     std::fs::write(&path, whole).unwrap();
     let expected = crate::support::engine().generate(story("Once upon a time", 20)).unwrap();
     assert_eq!(engine.generate(story("Once upon a time", 20)).unwrap().ids(), expected.ids());
