@@ -109,7 +109,7 @@ impl Bench {
     /// Measures everything.
     pub(crate) fn run(mut self, arguments: &Arguments) -> Result<Found> {
         let first_token_s = self.first_token(arguments.prompt_tokens.max(1))?;
-        if !arguments.mapped {
+        if arguments.model.huge_pages {
             self.model.weights.promote(|_| true)?;
         }
         // Enough tokens that almost every expert has been touched before anything is measured.

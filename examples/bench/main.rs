@@ -41,9 +41,6 @@ struct Arguments {
     /// Seconds of idleness before each prefill and each decoding
     #[arg(long, default_value_t = 0.0)]
     pause: f64,
-    /// Leaves a packed file's weights in its own pages instead of moving them into huge ones
-    #[arg(long)]
-    mapped: bool,
     /// Prints one JSON object instead of the table
     #[arg(long)]
     json: bool,

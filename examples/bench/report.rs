@@ -51,7 +51,7 @@ pub(crate) fn json(arguments: &Arguments, found: &Found) -> Value {
             "batch": arguments.batch,
             "repeat": arguments.repeat,
             "pause_s": arguments.pause,
-            "mapped": arguments.mapped,
+            "huge_pages": arguments.model.huge_pages,
             "activations": found.activations,
             "kv": format!("{:?}", arguments.model.kv).to_lowercase(),
         },
