@@ -133,8 +133,8 @@ pub(crate) const CHECKS: [Check; 12] = [
     Check {
         name: "arm",
         what: "everything compiles for 64-bit Arm, and tests pass there under emulation",
-        small: "tests of oss-simd and oss-quant",
-        full: "also those of oss-kernels and oss-model, whose logits must be those of x86-64",
+        small: "the engine, and tests of oss-simd",
+        full: "also tests of oss-quant, oss-kernels and oss-model: logits must be x86-64's",
         missing: arm::missing,
         run: arm::run,
     },
