@@ -6,7 +6,12 @@
 //! otherwise: `OSS_BENCH_MODEL` (a model file), `OSS_BENCH_THREADS`, `OSS_BENCH_PROMPT` (tokens of
 //! the prompt, 2000), `OSS_BENCH_STREAMS` (4).
 
-use oss_engine::{Engine, EngineOptions, Event, Request, Speculation, Tune};
+#[path = "support/engine.rs"]
+mod engine;
+
+use engine::{load, number};
+use oss_engine::{Engine, Event, Request};
+use oss_testing::median;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -14,24 +19,6 @@ use std::time::{Duration, Instant};
 
 /// Tokens of each stream before the prompt arrives.
 const BEFORE: usize = 16;
-
-fn number(name: &str) -> Option<usize> {
-    std::env::var(name).ok().and_then(|text| text.parse().ok())
-}
-
-fn load() -> Engine {
-    let options = EngineOptions {
-        threads: number("OSS_BENCH_THREADS"),
-        speculation: Speculation::Off,
-        tune: Tune::Off,
-        ..EngineOptions::default()
-    };
-    match std::env::var("OSS_BENCH_MODEL") {
-        Ok(path) => Engine::load_with(path, options),
-        Err(_) => Engine::from_bytes_with(oss_demo::GGUF, options),
-    }
-    .expect("a model that loads")
-}
 
 /// A request for tokens that no other has.
 fn request(engine: &Engine, number: usize, prompt: usize, tokens: usize) -> Request {
@@ -41,13 +28,8 @@ fn request(engine: &Engine, number: usize, prompt: usize, tokens: usize) -> Requ
     Request { ignore_stops: true, ..Request::tokens(prompt).max_tokens(tokens).greedy() }
 }
 
-fn median(seconds: &mut [f64]) -> f64 {
-    seconds.sort_by(f64::total_cmp);
-    seconds.get(seconds.len() / 2).copied().unwrap_or(0.0)
-}
-
 fn main() {
-    let engine = load();
+    let engine = load(None);
     let streams = number("OSS_BENCH_STREAMS").unwrap_or(4);
     let prompt = number("OSS_BENCH_PROMPT").unwrap_or(2000).min(engine.context_len() - 32);
     let (arrived, answered) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -85,9 +67,9 @@ fn main() {
         answered.store(true, Ordering::Relaxed);
         waiting.into_iter().for_each(|stream| stream.join().expect("no panic"));
     });
-    let [mut before, mut during] = gaps.map(|gaps| gaps.into_inner().expect("no panic"));
-    let (normal, beside) = (median(&mut before), median(&mut during));
-    let worst = during.last().copied().unwrap_or(0.0);
+    let [before, during] = gaps.map(|gaps| gaps.into_inner().expect("no panic"));
+    let worst = during.iter().copied().fold(0.0, f64::max);
+    let (normal, beside) = (median(before).expect("gaps"), median(during).expect("gaps"));
     println!("{streams} streams, a prompt of {prompt} tokens");
     println!("gap between tokens, median before  {:9.1} ms", 1e3 * normal);
     println!("the same beside the prompt         {:9.1} ms", 1e3 * beside);

@@ -6,10 +6,14 @@
 //! the instruction set does with byte products whose operands never leave registers.
 #![expect(missing_docs, reason = "criterion_group makes public functions")]
 
+#[path = "support/packed.rs"]
+mod packed;
+
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use oss_kernels::{Activation, InputBuffer, Panel, Product, linear, prepare};
-use oss_quant::{Dtype, Matrix, Packing, Row};
+use oss_quant::{Dtype, Matrix};
 use oss_simd::{Isa, Kernel, Simd};
+use packed::{numbers, packed};
 use std::hint::black_box;
 use std::time::Duration;
 
@@ -56,21 +60,6 @@ impl Kernel for Peak {
     }
 }
 
-fn numbers(n: usize) -> Vec<f32> {
-    (0..n).map(|i| (i as f32 * 0.7).sin()).collect()
-}
-
-fn packed(dtype: Dtype, cols: usize) -> (Packing, Vec<u8>) {
-    let mut row = vec![0; dtype.row_bytes(cols).expect("whole blocks")];
-    dtype.quantise_row(&numbers(cols), &mut row).expect("finite values");
-    let packing = Packing::for_dtype(dtype, ROWS, cols).expect("whole blocks");
-    let mut bytes = vec![0; packing.bytes()];
-    for (group, out) in bytes.chunks_exact_mut(packing.group_bytes()).enumerate() {
-        packing.pack_group(group, |_| Row::Plain(&row), out).expect("rows of the right length");
-    }
-    (packing, bytes)
-}
-
 /// Rows of activations in all forms.
 fn inputs(isa: Isa, cols: usize) -> InputBuffer {
     let mut buffer = InputBuffer::new(MOST, cols, Activation::Int8);
@@ -93,7 +82,7 @@ fn products(c: &mut Criterion) {
         group.bench_function("peak", |b| b.iter(|| isa.run(Peak { calls: black_box(calls) })));
         for dtype in types {
             let cols = COLS.next_multiple_of(dtype.block_len());
-            let (packing, bytes) = packed(dtype, cols);
+            let (packing, bytes) = packed(dtype, ROWS, cols);
             let matrix = Matrix { packing, bytes: &bytes };
             let inputs = inputs(isa, cols);
             let mut panel = Panel::ZERO;

@@ -7,28 +7,14 @@
 //! otherwise: `OSS_BENCH_MODEL` (a model file), `OSS_BENCH_THREADS`, `OSS_BENCH_PROMPT` (tokens of
 //! the prompt, 1500), `OSS_BENCH_REPEAT` (rounds, each with another prompt).
 
-use oss_engine::{ColdTier, Engine, EngineOptions, Request, Speculation, Tune};
+#[path = "support/engine.rs"]
+mod engine;
+
+use engine::{load, number};
+use oss_engine::{ColdTier, Engine, Request};
+use oss_testing::median;
 
 const NEW_TOKENS: usize = 16;
-
-fn number(name: &str) -> Option<usize> {
-    std::env::var(name).ok().and_then(|text| text.parse().ok())
-}
-
-fn load(directory: &std::path::Path) -> Engine {
-    let options = EngineOptions {
-        threads: number("OSS_BENCH_THREADS"),
-        cold: Some(ColdTier { directory: directory.to_path_buf(), bytes: 4 << 30 }),
-        speculation: Speculation::Off,
-        tune: Tune::Off,
-        ..EngineOptions::default()
-    };
-    match std::env::var("OSS_BENCH_MODEL") {
-        Ok(path) => Engine::load_with(path, options),
-        Err(_) => Engine::from_bytes_with(oss_demo::GGUF, options),
-    }
-    .expect("a model that loads")
-}
 
 /// Seconds to the first token, tokens of the prompt that were known, seconds of a step after it.
 fn ask(engine: &Engine, prompt: &[u32]) -> (f64, usize, f64) {
@@ -52,13 +38,9 @@ fn prompt(engine: &Engine, round: usize, tokens: usize, ending: usize) -> Vec<u3
     prompt
 }
 
-fn median(mut seconds: Vec<f64>) -> f64 {
-    seconds.sort_by(f64::total_cmp);
-    seconds[seconds.len() / 2]
-}
-
 fn main() {
     let directory = tempfile::tempdir().expect("a folder");
+    let cold = ColdTier { directory: directory.path().to_path_buf(), bytes: 4 << 30 };
     let rounds = number("OSS_BENCH_REPEAT").unwrap_or(3);
     let names = ["never seen", "shared but for 16 tokens", "exact repeat"];
     let restarted = ["after a restart: shared but for 16 tokens", "after a restart: exact repeat"];
@@ -70,7 +52,7 @@ fn main() {
         Some((_, all, _)) => all.push(seconds),
         None => times.push((name, vec![seconds], known)),
     };
-    let engine = load(directory.path());
+    let engine = load(Some(cold.clone()));
     let tokens = number("OSS_BENCH_PROMPT").unwrap_or(1500).min(engine.context_len() - 32);
     ask(&engine, &prompt(&engine, 1000, 64, 0)); // everything has been touched once
     for round in 0..rounds {
@@ -81,7 +63,7 @@ fn main() {
         }
     }
     drop(engine);
-    let engine = load(directory.path());
+    let engine = load(Some(cold.clone()));
     ask(&engine, &prompt(&engine, 2000, 64, 0));
     for round in 0..rounds {
         for (name, ending) in restarted.into_iter().zip([2, 0]) {
@@ -89,11 +71,11 @@ fn main() {
             note(name, first, known);
         }
     }
-    let unseen = times.first().map_or(0.0, |(_, seconds, _)| median(seconds.clone()));
+    let unseen = median(times[0].1.iter().copied()).expect("rounds");
     println!("{} layers, prompt of {tokens} tokens, {rounds} rounds", engine.config().layers.len());
     println!("{:45} {:>12} {:>8} {:>8}", "", "median ms", "times", "known");
     for (name, seconds, known) in times {
-        let seconds = median(seconds);
+        let seconds = median(seconds).expect("rounds");
         println!("{name:45} {:12.2} {:8.1} {known:8}", 1e3 * seconds, unseen / seconds);
     }
     println!("tiers: {:?}", engine.metrics().tiers);

@@ -5,12 +5,17 @@
 //! vectorises what it can of it for the architecture's baseline (SSE2 on x86-64, NEON on Arm). What
 //! is promised are the ratios of the founding documents.
 
+#[path = "support/packed.rs"]
+mod packed;
+
 use oss_kernels::attention::{PAGE, Query, Shape, attend};
 use oss_kernels::elementwise::{Gate, gated};
 use oss_kernels::{Activation, InputBuffer, Panel, Product, linear, prepare, softmax};
 use oss_quant::kv::KvFormat;
-use oss_quant::{CodeFormat, Dtype, FloatFormat, Matrix, Packing, Row, Visitor};
+use oss_quant::{CodeFormat, Dtype, FloatFormat, Matrix, Packing, Visitor};
 use oss_simd::{Isa, Kernel, Simd};
+use oss_testing::median;
+use packed::{numbers, packed};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -21,10 +26,6 @@ const ROUNDS: usize = 15;
 /// How long a measurement should take, in seconds.
 const SAMPLE: f64 = 0.01;
 
-fn numbers(n: usize) -> Vec<f32> {
-    (0..n).map(|i| (i as f32 * 0.7).sin()).collect()
-}
-
 /// Seconds of a call, on average over as many as fill a sample.
 fn seconds(calls: usize, isa: Isa, operation: &mut dyn FnMut(Isa)) -> f64 {
     let start = Instant::now();
@@ -32,11 +33,6 @@ fn seconds(calls: usize, isa: Isa, operation: &mut dyn FnMut(Isa)) -> f64 {
         operation(isa);
     }
     start.elapsed().as_secs_f64() / calls as f64
-}
-
-fn median(mut seconds: Vec<f64>) -> f64 {
-    seconds.sort_by(f64::total_cmp);
-    seconds[seconds.len() / 2]
 }
 
 /// Times an operation on both instruction sets in turn and prints its row.
@@ -49,20 +45,9 @@ fn row(name: &str, promised: f64, operation: &mut dyn FnMut(Isa)) {
             samples.push(seconds(calls, isa, operation));
         }
     }
-    let [plain, best] = samples.map(median);
+    let [plain, best] = samples.map(|seconds| median(seconds).expect("samples"));
     let (plain_us, best_us, ratio) = (plain * 1e6, best * 1e6, plain / best);
     println!("| {name} | {plain_us:.2} | {best_us:.2} | {ratio:.1} | {promised} |");
-}
-
-fn packed(dtype: Dtype, cols: usize) -> (Packing, Vec<u8>) {
-    let mut row = vec![0; dtype.row_bytes(cols).expect("whole blocks")];
-    dtype.quantise_row(&numbers(cols), &mut row).expect("finite values");
-    let packing = Packing::for_dtype(dtype, ROWS, cols).expect("whole blocks");
-    let mut bytes = vec![0; packing.bytes()];
-    for (group, out) in bytes.chunks_exact_mut(packing.group_bytes()).enumerate() {
-        packing.pack_group(group, |_| Row::Plain(&row), out).expect("rows of the right length");
-    }
-    (packing, bytes)
 }
 
 fn products() {
@@ -74,7 +59,7 @@ fn products() {
     ];
     for (dtype, activation) in cases {
         let cols = COLS.next_multiple_of(dtype.block_len());
-        let (packing, bytes) = packed(dtype, cols);
+        let (packing, bytes) = packed(dtype, ROWS, cols);
         let matrix = Matrix { packing, bytes: &bytes };
         for tokens in [1, 32] {
             let mut input = InputBuffer::new(tokens, cols, activation);
@@ -206,7 +191,7 @@ impl<S: Simd> Visitor for With<'_, S> {
 
 fn dequantise() {
     for dtype in [Dtype::Mxfp4, Dtype::Q8_0, Dtype::Q4_0, Dtype::Q6K, Dtype::Bf16] {
-        let (packing, bytes) = packed(dtype, COLS.next_multiple_of(dtype.block_len()));
+        let (packing, bytes) = packed(dtype, ROWS, COLS.next_multiple_of(dtype.block_len()));
         let (group, mut out) = (&bytes[..packing.group_bytes()], [0.0; 16]);
         row(&format!("dequantise, {}", dtype.name()), 4.0, &mut |isa| {
             isa.run(Dequantise { packing, group: black_box(group), out: &mut out });

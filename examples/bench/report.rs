@@ -3,7 +3,8 @@
 use crate::Arguments;
 use crate::bench::{Found, Run};
 use oss_examples::chart::{Chart, Kind, Series};
-use oss_examples::spread::{median, spread};
+use oss_examples::spread::spread;
+use oss_testing::median;
 use serde_json::{Value, json};
 
 fn joules(runs: &[Run]) -> Option<f64> {

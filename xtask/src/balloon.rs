@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
+use oss_memory::pressure::Pressure;
 use oss_memory::{Buffer, Pages};
 
 /// How large a balloon is.
@@ -34,11 +35,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 /// Bytes that programs could still have.
 pub(crate) fn available() -> Result<u64> {
-    let text = fs::read_to_string("/proc/meminfo").context("/proc/meminfo")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kilobytes = line.and_then(|line| line.split_whitespace().next());
-    let kilobytes: u64 = kilobytes.context("/proc/meminfo has no MemAvailable")?.parse()?;
-    Ok(kilobytes * 1024)
+    Pressure::read()?.room.context("the system does not say how much memory is left")
 }
 
 /// A balloon in a process of its own; it goes when this is dropped.

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
+use oss_testing::median;
 use serde_json::{Value as Json, json};
 
 use crate::llama::{Llama, PACKAGE};
@@ -169,30 +170,19 @@ fn warm(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The middle of some numbers; the mean of both where there are two.
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => values[middle],
-        _ => f64::midpoint(values[middle - 1], values[middle]),
-    }
-}
-
 impl Line {
     fn ours(&self) -> f64 {
-        median(self.pairs.iter().map(|(own, _)| own.value))
+        median(self.pairs.iter().map(|(own, _)| own.value)).unwrap_or(f64::NAN)
     }
 
     fn theirs(&self) -> f64 {
-        median(self.pairs.iter().map(|(_, other)| other.value))
+        median(self.pairs.iter().map(|(_, other)| other.value)).unwrap_or(f64::NAN)
     }
 
     /// How many times better we are: the middle of the pairs.
     fn ratio(&self) -> f64 {
         median(self.pairs.iter().map(|(own, other)| self.row.ratio(own.value, other.value)))
+            .unwrap_or(f64::NAN)
     }
 
     fn json(&self) -> Json {

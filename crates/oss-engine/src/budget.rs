@@ -9,6 +9,9 @@ use crate::tiers;
 
 /// The most that is taken without being asked.
 const UNASKED: usize = 2 << 30;
+/// The least that keys and values are worth.
+pub(crate) const LEAST: usize = 16 << 20;
+
 /// Full contexts that are worth having room for without being asked.
 const CONTEXTS: usize = 8;
 
@@ -34,7 +37,7 @@ pub(crate) fn share(
     max_rows: usize,
 ) -> Result<Shares> {
     let wanted = options.cache_bytes.unwrap_or_else(|| {
-        context_bytes(model, context_len).saturating_mul(CONTEXTS).clamp(16 << 20, UNASKED)
+        context_bytes(model, context_len).saturating_mul(CONTEXTS).clamp(LEAST, UNASKED)
     });
     let Some(budget) = options.max_memory else {
         return Ok(Shares { cache_bytes: wanted, slots: None });

@@ -7,11 +7,9 @@ use oss_memory::file;
 use oss_model::{has_experts, pack_to_file, packed_bytes, packed_name};
 use oss_weights::{Container, Kind};
 
+use crate::budget;
 use crate::error::{Error, Result};
 use crate::options::EngineOptions;
-
-/// The least that keys and values are worth.
-const LEAST_CACHE: usize = 16 << 20;
 
 /// The container itself; or, where its packed weights are larger than the budget, their packed file
 /// in the folder that the options name, written unless it is there.
@@ -22,7 +20,7 @@ pub(crate) fn packed_where_needed(
     let Some(got) = options.max_memory.filter(|_| container.kind() != Kind::Packed) else {
         return Ok(container);
     };
-    let cache = options.cache_bytes.unwrap_or(LEAST_CACHE);
+    let cache = options.cache_bytes.unwrap_or(budget::LEAST);
     let others = cache + options.warm_bytes + options.repeat_bytes;
     let expected = packed_bytes(&container)? + others;
     if expected <= got || !has_experts(&container)? {

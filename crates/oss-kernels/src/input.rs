@@ -104,7 +104,7 @@ pub struct InputRow<'a> {
     pub values: &'a mut [f32],
     /// `[stride / 16]`.
     pub value_sums: &'a mut [f32],
-    /// `[planes, stride / 32]`.
+    /// `[planes, stride / 32]`, of at least as many planes as are written.
     pub codes: &'a mut [CodeBlock],
 }
 
@@ -144,7 +144,7 @@ impl Kernel for Prepare<'_> {
             row.value_sums[i] = s.reduce_add(v);
         }
         let n_blocks = row.values.len() / 32;
-        for block in 0..n_blocks {
+        for block in 0..if activation.planes() > 0 { n_blocks } else { 0 } {
             let from = &x[(32 * block).min(x.len())..(32 * block + 32).min(x.len())];
             let mut all = [0.0; 32];
             all[..from.len()].copy_from_slice(from);

@@ -76,7 +76,7 @@ pub fn forward(
         let (weights, is_last) = (&model.weights.layers[layer], layer + 1 == config.layers.len());
         page.show_residual(layer);
         page.norm(&weights.attention_norm); //                                  normed [R, hidden]
-        attention::look(&mut page, layer); //             qkv [R, qkv_dim], keys and values in pages
+        attention::qkv(&mut page, layer); //              qkv [R, qkv_dim], keys and values in pages
         if is_last {
             page.keep_wanted(); //                                                   R = wanted rows
             if wanted.is_empty() {
@@ -141,9 +141,7 @@ pub fn head<'a>(
     };
     match request {
         HeadRequest::Full => {
-            call.project(&model.weights.head, logits, scratch, |to, sums, _| {
-                to.copy_from_slice(sums);
-            });
+            call.write(&model.weights.head, None, logits, scratch);
         }
         HeadRequest::Rows(ids) => call.some_rows(&model.weights.head, ids, logits, scratch),
     }

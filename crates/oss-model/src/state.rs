@@ -1,7 +1,7 @@
 //! The scratch of the forward page, by role, allocated once.
 
 use crate::batch::Row;
-use crate::block::foresee::Foresight;
+use crate::block::foresee;
 use crate::model::Model;
 use oss_kernels::{
     Activation, CodeBlock, GROUP_ROWS, InputBuffer, InputRow, Panel, Product, attention, linear,
@@ -137,7 +137,7 @@ pub struct State {
     pub(crate) sin: Vec<f32>,
     pub(crate) routing: Routing,
     /// Guesses at the next layer's routing; made where they are of use.
-    pub(crate) foresight: Option<Box<Foresight>>,
+    pub(crate) foresee: Option<Box<foresee::Scratch>>,
     /// `[slots, inner_dim]`: between the feed-forward matrices.
     pub(crate) inner: Vec<f32>,
     pub(crate) inner_input: InputBuffer,
@@ -222,7 +222,7 @@ impl State {
                 row_of_slot: Vec::with_capacity(slots),
                 slot_of_choice: vec![0; slots],
             },
-            foresight: None,
+            foresee: None,
             inner: vec![0.0; slots * inner],
             inner_input: InputBuffer::new(slots, inner, *activation),
             outer: vec![0.0; slots * hidden],

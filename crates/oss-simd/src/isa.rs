@@ -3,6 +3,23 @@
 use crate::{Kernel, Simd};
 use std::fmt;
 
+/// Operations of [`Simd`](crate::Simd) as one expression of intrinsics each, for the files named
+/// after an instruction set.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+macro_rules! ops {
+    ($(
+        fn $name:ident $(<const $n:ident: u32>)? ($($arg:ident: $t:ty),*) $(-> $r:ty)? = $e:expr;
+    )*) => {$(
+        #[inline(always)]
+        #[allow(unused_unsafe, reason = "some of the operations are safe")]
+        fn $name $(<const $n: u32>)? (self, $($arg: $t),*) $(-> $r)? {
+            // SAFETY: the features are there, by `new`'s contract; pointers come from references
+            // to arrays of the size that the instruction touches.
+            unsafe { $e }
+        }
+    )*};
+}
+
 pub(crate) mod scalar;
 
 #[cfg(target_arch = "x86_64")]

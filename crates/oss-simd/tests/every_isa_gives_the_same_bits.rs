@@ -127,6 +127,14 @@ fn every_operation_gives_the_scalar_bits_on_every_instruction_set() {
     }
 }
 
+/// A kernel gives the same on every instruction set.
+fn assert_alike<K: Kernel<Output: PartialEq>>(kernel: impl Fn() -> K) {
+    let expected = Isa::scalar().run(kernel());
+    for isa in Isa::available() {
+        assert!(isa.run(kernel()) == expected, "{isa}");
+    }
+}
+
 /// What the trait says of NaNs, zeros and ties, as bits.
 struct Special;
 
@@ -153,10 +161,7 @@ impl Kernel for Special {
 
 #[test]
 fn numbers_that_are_none_and_zeros_are_treated_alike() {
-    let expected = Isa::scalar().run(Special);
-    for isa in Isa::available() {
-        assert_eq!(isa.run(Special), expected, "{isa}");
-    }
+    assert_alike(|| Special);
 }
 
 /// Every half-precision number, and what lies between it and the next, there and back.
@@ -187,10 +192,7 @@ impl Kernel for Halves {
 
 #[test]
 fn every_half_is_read_and_rounded_to_alike() {
-    let expected = Isa::scalar().run(Halves);
-    for isa in Isa::available() {
-        assert!(isa.run(Halves) == expected, "{isa}");
-    }
+    assert_alike(|| Halves);
 }
 
 struct Exp(f32);

@@ -3,6 +3,7 @@
 //! A test here has three parts, and this crate has one module for each: make data that is the same
 //! on every machine ([`Seeded`]), compute the answer slowly in double precision ([`twins`]), and
 //! compare, naming the first element that is wrong ([`assert_close`] and the measures beside it).
+//! What is measured several times is told by its [`median`].
 //!
 //! ```
 //! use oss_testing::{Seeded, assert_close, relative_rms, twins};
@@ -30,10 +31,12 @@
 #![forbid(unsafe_code)]
 
 mod close;
+mod middle;
 mod seeded;
 pub mod twins;
 
 pub use close::{
     Number, assert_close, cosine, kl_divergence, max_abs_error, max_relative_error, relative_rms,
 };
+pub use middle::median;
 pub use seeded::{ADVERSARIAL, Seeded};

@@ -8,7 +8,7 @@ use oss_kernels::elementwise::rotate;
 use oss_threads::{Chunks, PerWorker, Spans, Tiles};
 
 /// Queries, keys and values of all rows, turned by their positions; the latter in their pages.
-pub(crate) fn look(page: &mut Page<'_>, layer: usize) {
+pub(crate) fn qkv(page: &mut Page<'_>, layer: usize) {
     let (model, team) = (page.model, page.team);
     let weights = &model.weights.layers[layer];
     let State { normed, qkv, scratch, identity, .. } = &mut *page.state;
@@ -19,15 +19,7 @@ pub(crate) fn look(page: &mut Page<'_>, layer: usize) {
         input: normed.view(),
         rows: &identity[..page.batch.rows.len()],
     };
-    let bias = weights.qkv_bias.as_deref();
-    call.project(&weights.qkv, qkv, scratch, |to, sums, columns| match bias {
-        None => to.copy_from_slice(sums),
-        Some(bias) => {
-            for ((to, sum), bias) in to.iter_mut().zip(sums).zip(&bias[columns]) {
-                *to = sum + bias;
-            }
-        }
-    });
+    call.write(&weights.qkv, weights.qkv_bias.as_deref(), qkv, scratch);
     turn(page);
     write(page, layer);
 }
@@ -48,15 +40,7 @@ pub(crate) fn run(page: &mut Page<'_>, layer: usize) {
         input: attended_input.view(),
         rows: &identity[..n_rows],
     };
-    let bias = weights.output_bias.as_deref();
-    call.project(&weights.output, x, scratch, |to, sums, columns| match bias {
-        None => to.iter_mut().zip(sums).for_each(|(to, sum)| *to += sum),
-        Some(bias) => {
-            for ((to, sum), bias) in to.iter_mut().zip(sums).zip(&bias[columns]) {
-                *to += sum + bias;
-            }
-        }
-    });
+    call.add(&weights.output, weights.output_bias.as_deref(), x, scratch);
 }
 
 /// Turns queries and keys by their positions.

@@ -75,9 +75,7 @@ fn dense(page: &mut Page<'_>, layer: usize, network: &Network) {
     Page::prepare(model, team, (inner, inner_dim), (inner_input, 0));
     let input = inner_input.view();
     let call = Call { model, team, activation: model.activation, input, rows };
-    call.project(&network.down, x, scratch, |to, sums, _| {
-        to.iter_mut().zip(sums).for_each(|(to, sum)| *to += sum);
-    });
+    call.add(&network.down, None, x, scratch);
 }
 
 fn sizes(page: &Page<'_>, layer: usize) -> (usize, usize, usize) {
@@ -101,40 +99,34 @@ fn choose<'a>(page: &mut Page<'a>, layer: usize, weights: &ExpertWeights) -> Rou
         input: exact.view(),
         rows: &identity[..n_rows],
     };
-    router_logits(&call, weights, &mut routing.logits, scratch);
-    let chosen = routing.experts.chunks_exact_mut(top).zip(routing.shares.chunks_exact_mut(top));
-    let logits = routing.logits.chunks_exact(n_experts).take(n_rows);
-    for (logits, (experts, shares)) in logits.zip(chosen) {
-        route(model.isa, logits, experts, shares);
-    }
+    let n = n_rows * top;
+    let chosen = (&mut routing.experts[..n], &mut routing.shares[..n]);
+    ask_router(&call, weights, &mut routing.logits, chosen, scratch);
     routing.list_active(n_rows, top, n_experts);
-    let choices = &routing.experts[..n_rows * top];
-    let rounds = model.weights.rounds(layer, &mut routing.active, choices, n_rows);
+    let rounds = model.weights.rounds(layer, &mut routing.active, &routing.experts[..n], n_rows);
     routing.sort(n_rows, top);
     if let Some(probe) = probe {
-        let n = n_rows * top;
         let (experts, shares) = (&routing.experts[..n], &routing.shares[..n]);
         probe(Event::Routing { layer, experts, shares });
     }
     rounds
 }
 
-/// What the router says of each row and expert: `[rows, n_experts]`.
-pub(crate) fn router_logits(
+/// The experts that the call's rows are sent to and their shares (`[rows, top]`, the best first),
+/// by what the router says of each (`logits`, room for `[rows, n_experts]`).
+pub(crate) fn ask_router(
     call: &Call<'_>,
     weights: &ExpertWeights,
     logits: &mut [f32],
+    (experts, shares): (&mut [u32], &mut [f32]),
     scratch: &mut [WorkerScratch],
 ) {
-    let bias = weights.router_bias.as_deref();
-    call.project(&weights.router, logits, scratch, |to, sums, columns| match bias {
-        None => to.copy_from_slice(sums),
-        Some(bias) => {
-            for ((to, sum), bias) in to.iter_mut().zip(sums).zip(&bias[columns]) {
-                *to = sum + bias;
-            }
-        }
-    });
+    call.write(&weights.router, weights.router_bias.as_deref(), logits, scratch);
+    let top = experts.len() / call.rows.len();
+    let chosen = experts.chunks_exact_mut(top).zip(shares.chunks_exact_mut(top));
+    for (logits, (experts, shares)) in logits.chunks_exact(weights.router.rows).zip(chosen) {
+        route(call.model.isa, logits, experts, shares);
+    }
 }
 
 /// The first matrices of all experts of a round, one list of units over all of them.

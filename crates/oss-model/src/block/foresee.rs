@@ -4,19 +4,19 @@
 //! layer and the attention of the next have yet to change. Only what is read early depends on it,
 //! never a result.
 
-use super::feed_forward::router_logits;
+use super::feed_forward::ask_router;
 use super::project::Call;
 use crate::config::{Config, FeedForward};
 use crate::forward::Page;
 use crate::state::{State, prepare_part};
 use crate::weights::FeedForwardWeights;
-use oss_kernels::{Activation, InputBuffer, rms_norm, route};
+use oss_kernels::{Activation, InputBuffer, rms_norm};
 
 /// Rows that are looked at: those of many rows stand for the others.
 const ROWS: usize = 8;
 
 /// Scratch for the look ahead.
-pub(crate) struct Foresight {
+pub(crate) struct Scratch {
     /// `[hidden_dim]`.
     normed: Vec<f32>,
     /// `[ROWS, hidden_dim]`.
@@ -28,7 +28,7 @@ pub(crate) struct Foresight {
     shares: Vec<f32>,
 }
 
-impl Foresight {
+impl Scratch {
     fn new(config: &Config) -> Self {
         Self {
             normed: vec![0.0; config.hidden_dim],
@@ -49,14 +49,14 @@ pub(crate) fn run(page: &mut Page<'_>, layer: usize) {
     else {
         return;
     };
-    let (FeedForwardWeights::Experts(experts), FeedForward::Experts { n_experts, top, .. }) =
+    let (FeedForwardWeights::Experts(experts), FeedForward::Experts { top, .. }) =
         (&weights.feed_forward, config.layers[layer].feed_forward)
     else {
         return;
     };
-    let State { x, foresight, scratch, routing, identity, .. } = &mut *page.state;
-    let foresight = foresight.get_or_insert_with(|| Box::new(Foresight::new(config)));
-    let Foresight { normed, input, logits, experts: guesses, shares } = &mut **foresight;
+    let State { x, foresee, scratch, routing, identity, .. } = &mut *page.state;
+    let foresee = foresee.get_or_insert_with(|| Box::new(Scratch::new(config)));
+    let Scratch { normed, input, logits, experts: guesses, shares } = &mut **foresee;
     let looked_at = n_rows.min(ROWS);
     for row in 0..looked_at {
         let x = &x[(row * n_rows / looked_at) * config.hidden_dim..][..config.hidden_dim];
@@ -71,11 +71,8 @@ pub(crate) fn run(page: &mut Page<'_>, layer: usize) {
         input: input.view(),
         rows: &identity[..looked_at],
     };
-    router_logits(&call, experts, logits, scratch);
     let guesses = &mut guesses[..looked_at * top];
-    let chosen = guesses.chunks_exact_mut(top).zip(shares.chunks_exact_mut(top));
-    for (logits, (experts, shares)) in logits.chunks_exact(n_experts).zip(chosen) {
-        route(isa, logits, experts, shares);
-    }
+    let chosen = (&mut *guesses, &mut shares[..looked_at * top]);
+    ask_router(&call, experts, logits, chosen, scratch);
     model.weights.foresee(layer, guesses, top, &routing.active);
 }

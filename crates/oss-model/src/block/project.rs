@@ -18,9 +18,45 @@ pub(crate) struct Call<'a> {
 }
 
 impl Call<'_> {
+    /// `out = products + bias`, where there is a bias; `out` is `[rows, matrix rows]`.
+    pub(crate) fn write(
+        &self,
+        matrix: &Fused,
+        bias: Option<&[f32]>,
+        out: &mut [f32],
+        scratch: &mut [WorkerScratch],
+    ) {
+        self.project(matrix, out, scratch, |to, sums, columns| match bias {
+            None => to.copy_from_slice(sums),
+            Some(bias) => {
+                for ((to, sum), bias) in to.iter_mut().zip(sums).zip(&bias[columns]) {
+                    *to = sum + bias;
+                }
+            }
+        });
+    }
+
+    /// `out += products + bias`, where there is a bias; `out` is `[rows, matrix rows]`.
+    pub(crate) fn add(
+        &self,
+        matrix: &Fused,
+        bias: Option<&[f32]>,
+        out: &mut [f32],
+        scratch: &mut [WorkerScratch],
+    ) {
+        self.project(matrix, out, scratch, |to, sums, columns| match bias {
+            None => to.iter_mut().zip(sums).for_each(|(to, sum)| *to += sum),
+            Some(bias) => {
+                for ((to, sum), bias) in to.iter_mut().zip(sums).zip(&bias[columns]) {
+                    *to += sum + bias;
+                }
+            }
+        });
+    }
+
     /// Computes all columns of `out` (`[rows, matrix rows]`): `finish(to, sums, columns)` gets the
     /// products of one row and a range of columns, and the place in `out` where they belong.
-    pub(crate) fn project(
+    fn project(
         &self,
         matrix: &Fused,
         out: &mut [f32],

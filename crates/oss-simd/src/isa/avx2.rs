@@ -19,20 +19,6 @@ impl<const DOT: bool> Avx2<DOT> {
 type F = [__m256; 2];
 type I = [__m256i; 2];
 
-macro_rules! ops {
-    ($(
-        fn $name:ident $(<const $n:ident: u32>)? ($($arg:ident: $t:ty),*) $(-> $r:ty)? = $e:expr;
-    )*) => {$(
-        #[inline(always)]
-        #[allow(unused_unsafe, reason = "some of the operations are safe")]
-        fn $name $(<const $n: u32>)? (self, $($arg: $t),*) $(-> $r)? {
-            // SAFETY: the features are there, by `new`'s contract; pointers come from references
-            // to arrays of the size that the instruction touches.
-            unsafe { $e }
-        }
-    )*};
-}
-
 /// The same instruction on both halves.
 macro_rules! both {
     ($f:path, $($a:expr),*) => { [$f($($a[0]),*), $f($($a[1]),*)] };

@@ -19,20 +19,6 @@ impl<const DOT: bool> Avx512<DOT> {
 /// Magnitudes, and which bytes are negative.
 type Signed = (__m512i, __mmask64);
 
-macro_rules! ops {
-    ($(
-        fn $name:ident $(<const $n:ident: u32>)? ($($arg:ident: $t:ty),*) $(-> $r:ty)? = $e:expr;
-    )*) => {$(
-        #[inline(always)]
-        #[allow(unused_unsafe, reason = "some of the operations are safe")]
-        fn $name $(<const $n: u32>)? (self, $($arg: $t),*) $(-> $r)? {
-            // SAFETY: the features are there, by `new`'s contract; pointers come from references
-            // to arrays of the size that the instruction touches.
-            unsafe { $e }
-        }
-    )*};
-}
-
 impl<const DOT: bool> Simd for Avx512<DOT> {
     type F32 = __m512;
     type I32 = __m512i;

@@ -22,20 +22,6 @@ type I = [int32x4_t; 4];
 type U = [uint8x16_t; 4];
 type S = [int8x16_t; 4];
 
-macro_rules! ops {
-    ($(
-        fn $name:ident $(<const $n:ident: u32>)? ($($arg:ident: $t:ty),*) $(-> $r:ty)? = $e:expr;
-    )*) => {$(
-        #[inline(always)]
-        #[allow(unused_unsafe, reason = "some of the operations are safe")]
-        fn $name $(<const $n: u32>)? (self, $($arg: $t),*) $(-> $r)? {
-            // SAFETY: the features are there, by `new`'s contract; pointers come from references
-            // to arrays of the size that the instruction touches.
-            unsafe { $e }
-        }
-    )*};
-}
-
 /// The same instruction on all four registers.
 macro_rules! each {
     ($f:path, $($a:expr),*) => {

@@ -1,0 +1,25 @@
+//! The engine that the environment asks for.
+
+use oss_engine::{ColdTier, Engine, EngineOptions, Speculation, Tune};
+
+/// The number of that name in the environment.
+pub(crate) fn number(name: &str) -> Option<usize> {
+    std::env::var(name).ok().and_then(|text| text.parse().ok())
+}
+
+/// `OSS_BENCH_MODEL` (a model file; the demo model without it) on `OSS_BENCH_THREADS`, with nothing
+/// that depends on the text or on probes.
+pub(crate) fn load(cold: Option<ColdTier>) -> Engine {
+    let options = EngineOptions {
+        threads: number("OSS_BENCH_THREADS"),
+        cold,
+        speculation: Speculation::Off,
+        tune: Tune::Off,
+        ..EngineOptions::default()
+    };
+    match std::env::var("OSS_BENCH_MODEL") {
+        Ok(path) => Engine::load_with(path, options),
+        Err(_) => Engine::from_bytes_with(oss_demo::GGUF, options),
+    }
+    .expect("a model that loads")
+}
