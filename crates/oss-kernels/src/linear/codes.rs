@@ -3,7 +3,7 @@
 //! A tile is one group of 16 weight rows times T input rows. For a few input rows it reads the
 //! packed weights themselves ([`Group`]), for many a group unpacked once ([`super::panel`]).
 
-use super::{Walk, prefetch};
+use super::{AHEAD, Walk};
 use crate::input::CodeBlock;
 use oss_quant::CodeFormat;
 use oss_simd::{Kernel, Simd};
@@ -19,8 +19,8 @@ pub(super) trait Source: Copy {
     fn zero(self) -> i32;
     /// Whether a minimum is subtracted.
     fn has_min(self) -> bool;
-    /// Asks for what comes a while after a block.
-    fn prefetch<S: Simd>(self, s: S, block: usize);
+    /// Asks for what comes a while after a block, where G groups are read at the same time.
+    fn prefetch<S: Simd, const G: usize>(self, s: S, block: usize);
     /// The codes of columns `4 j..` and `16 + 4 j..` of a block, four columns a lane.
     fn pair<S: Simd>(self, s: S, block: usize, j: usize) -> (S::U8, S::U8);
     /// The scales of a block's halves.
@@ -63,8 +63,12 @@ impl<F: CodeFormat> Source for Group<'_, F> {
         F::HAS_MIN
     }
     #[inline(always)]
-    fn prefetch<S: Simd>(self, s: S, block: usize) {
-        prefetch(s, self.bytes, block, F::BLOCK_BYTES);
+    fn prefetch<S: Simd, const G: usize>(self, s: S, block: usize) {
+        let at = block * F::BLOCK_BYTES + AHEAD / G;
+        let skipped = if at < self.bytes.len() { 0 } else { (G - 1) * self.bytes.len() };
+        for line in (0..F::BLOCK_BYTES).step_by(64) {
+            s.prefetch(self.bytes, at + skipped + line);
+        }
     }
     #[inline(always)]
     fn pair<S: Simd>(self, s: S, block: usize, j: usize) -> (S::U8, S::U8) {
@@ -99,25 +103,57 @@ impl<F: CodeFormat> Kernel for Codes<'_, '_, '_, F> {
     fn run<S: Simd>(self, s: S) {
         let walk = self.walk;
         let n_blocks = walk.product.matrix.packing.n_blocks();
-        for index in walk.groups.clone() {
-            let group = Group::<F>::new(walk.group(index), n_blocks);
-            let mut first = 0;
-            while first < walk.code_rows() {
-                let n = (walk.code_rows() - first).min(S::REGISTERS.min(4));
-                let place = Place { group: index, first, n, blocks: (0, n_blocks) };
-                match n {
-                    1 => tile::<S, _, 1>(s, group, walk, place),
-                    2 => tile::<S, _, 2>(s, group, walk, place),
-                    _ => tile::<S, _, 4>(s, group, walk, place),
+        let rows = walk.code_rows();
+        let mut index = walk.groups.start;
+        while index < walk.groups.end {
+            let group = |g: usize| Group::<F>::new(walk.group(index + g), n_blocks);
+            let place = Place { group: index, first: 0, n: rows, blocks: (0, n_blocks) };
+            // Memory is read fastest as several streams: few rows leave registers for more groups.
+            let most = if S::REGISTERS >= 8 { walk.groups.end - index } else { 1 };
+            index += match (rows, most) {
+                (1, 4..) => {
+                    tile::<S, _, 4, 1>(s, [group(0), group(1), group(2), group(3)], walk, place);
+                    4
                 }
-                first += n;
-            }
+                (2, 2..) => {
+                    tile::<S, _, 2, 2>(s, [group(0), group(1)], walk, place);
+                    2
+                }
+                _ => {
+                    tiles(s, group(0), walk, place);
+                    1
+                }
+            };
         }
     }
 }
 
-/// What a tile computes: the group `group` times the `n` rows of codes from `first`, over the
-/// blocks `blocks.0..blocks.1`. What lies in `out` is the sum over the blocks before.
+/// All rows of a place times one group, in tiles of even width: thirteen rows are 7 + 6 rather than
+/// 8 + 5.
+#[inline(always)]
+pub(super) fn tiles<S: Simd, W: Source>(s: S, group: W, walk: &mut Walk<'_, '_>, all: Place) {
+    let widest = if S::REGISTERS >= 8 { 8 } else { 1 };
+    let mut first = 0;
+    while first < all.n {
+        let left = all.n - first;
+        let n = left.div_ceil(left.div_ceil(widest));
+        let place = Place { first, n, ..all };
+        // The constant keeps tiles that are too wide from even being compiled.
+        match n {
+            7.. if S::REGISTERS >= 8 => tile::<S, _, 1, 8>(s, [group], walk, place),
+            6 if S::REGISTERS >= 8 => tile::<S, _, 1, 6>(s, [group], walk, place),
+            5 if S::REGISTERS >= 8 => tile::<S, _, 1, 5>(s, [group], walk, place),
+            4 if S::REGISTERS >= 8 => tile::<S, _, 1, 4>(s, [group], walk, place),
+            3 if S::REGISTERS >= 8 => tile::<S, _, 1, 3>(s, [group], walk, place),
+            2 if S::REGISTERS >= 8 => tile::<S, _, 1, 2>(s, [group], walk, place),
+            _ => tile::<S, _, 1, 1>(s, [group], walk, place),
+        }
+        first += n;
+    }
+}
+
+/// What a tile computes: the groups from `group` on times the `n` rows of codes from `first`, over
+/// the blocks `blocks.0..blocks.1`. What lies in `out` is the sum over the blocks before.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub(super) group: usize,
@@ -126,60 +162,82 @@ pub(super) struct Place {
     pub(super) blocks: (usize, usize),
 }
 
-/// At most T rows; what of T is left over repeats the last row and is not stored.
+/// G neighbouring groups times at most T rows; what of T is left over repeats the last row and is
+/// not stored.
 #[inline(always)]
-pub(super) fn tile<S: Simd, W: Source, const T: usize>(
+pub(super) fn tile<S: Simd, W: Source, const G: usize, const T: usize>(
     s: S,
-    weights: W,
+    groups: [W; G],
     walk: &mut Walk<'_, '_>,
     place: Place,
 ) {
     let Place { first, n, blocks: (begin, end), .. } = place;
     let rows: [&[CodeBlock]; T] =
         std::array::from_fn(|t| &walk.code_row(first + t.min(n - 1))[..end]);
-    let mut acc = [s.zero(); T];
+    let mut acc = [[s.zero(); T]; G];
     if begin > 0 {
-        for (t, acc) in acc.iter_mut().enumerate().take(n) {
-            *acc = s.load(walk.out(place.group, first + t));
+        for (g, acc) in acc.iter_mut().enumerate() {
+            for (t, acc) in acc.iter_mut().enumerate().take(n) {
+                *acc = s.load(walk.out(place.group + g, first + t));
+            }
         }
     }
     for block in begin..end {
-        weights.prefetch(s, block);
         let a = rows.map(|row| &row[block]);
-        let (scale_low, scale_high) = weights.scales(s, block);
-        if W::HALVES {
-            let low = half_sums::<S, W, T>(s, weights, block, 0, a);
-            for t in 0..T {
-                let scale = s.mul(scale_low, s.splat(a[t].scale));
-                acc[t] = s.fma(s.i32_to_f32(low[t]), scale, acc[t]);
+        for g in 0..G {
+            // Once is enough.
+            if first == 0 {
+                groups[g].prefetch::<S, G>(s, block);
             }
-            let high = half_sums::<S, W, T>(s, weights, block, 1, a);
-            for t in 0..T {
-                let scale = s.mul(scale_high, s.splat(a[t].scale));
-                acc[t] = s.fma(s.i32_to_f32(high[t]), scale, acc[t]);
-            }
-        } else {
-            let sums = block_sums::<S, W, T>(s, weights, block, a);
-            for t in 0..T {
-                let scale = s.mul(scale_low, s.splat(a[t].scale));
-                acc[t] = s.fma(s.i32_to_f32(sums[t]), scale, acc[t]);
-            }
-        }
-        if weights.has_min() {
-            let (min_low, min_high) = weights.mins(s, block);
-            for t in 0..T {
-                let [low, high, both] = a[t].minus;
-                if W::HALVES {
-                    acc[t] = s.fma(min_low, s.splat(low), acc[t]);
-                    acc[t] = s.fma(min_high, s.splat(high), acc[t]);
-                } else {
-                    acc[t] = s.fma(min_low, s.splat(both), acc[t]);
-                }
-            }
+            add_block(s, groups[g], block, a, &mut acc[g]);
         }
     }
-    for (t, sum) in acc.into_iter().enumerate().take(n) {
-        s.store(sum, walk.out(place.group, first + t));
+    for (g, acc) in acc.into_iter().enumerate() {
+        for (t, sum) in acc.into_iter().enumerate().take(n) {
+            s.store(sum, walk.out(place.group + g, first + t));
+        }
+    }
+}
+
+/// Adds the products of a block.
+#[inline(always)]
+fn add_block<S: Simd, W: Source, const T: usize>(
+    s: S,
+    weights: W,
+    block: usize,
+    a: [&CodeBlock; T],
+    acc: &mut [S::F32; T],
+) {
+    let (scale_low, scale_high) = weights.scales(s, block);
+    if W::HALVES {
+        let low = half_sums::<S, W, T>(s, weights, block, 0, a);
+        for t in 0..T {
+            let scale = s.mul(scale_low, s.splat(a[t].scale));
+            acc[t] = s.fma(s.i32_to_f32(low[t]), scale, acc[t]);
+        }
+        let high = half_sums::<S, W, T>(s, weights, block, 1, a);
+        for t in 0..T {
+            let scale = s.mul(scale_high, s.splat(a[t].scale));
+            acc[t] = s.fma(s.i32_to_f32(high[t]), scale, acc[t]);
+        }
+    } else {
+        let sums = block_sums::<S, W, T>(s, weights, block, a);
+        for t in 0..T {
+            let scale = s.mul(scale_low, s.splat(a[t].scale));
+            acc[t] = s.fma(s.i32_to_f32(sums[t]), scale, acc[t]);
+        }
+    }
+    if weights.has_min() {
+        let (min_low, min_high) = weights.mins(s, block);
+        for t in 0..T {
+            let [low, high, both] = a[t].minus;
+            if W::HALVES {
+                acc[t] = s.fma(min_low, s.splat(low), acc[t]);
+                acc[t] = s.fma(min_high, s.splat(high), acc[t]);
+            } else {
+                acc[t] = s.fma(min_low, s.splat(both), acc[t]);
+            }
+        }
     }
 }
 

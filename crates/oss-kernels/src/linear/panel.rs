@@ -1,12 +1,12 @@
 //! Groups unpacked once for many input rows, in one form for all formats.
 
-use super::Walk;
-use super::codes::{Group, Place, Source, tile};
+use super::codes::{Group, Place, Source, tiles};
+use super::{AHEAD, Walk};
 use oss_quant::CodeFormat;
 use oss_simd::{Isa, Kernel, Simd};
 
 /// From how many input rows on unpacking pays.
-pub(super) const PANEL_ROWS: usize = 6;
+pub(super) const PANEL_ROWS: usize = 16;
 
 /// Blocks that are unpacked at once: they, and the blocks of eight rows of activations that they
 /// meet, stay in the first-level cache.
@@ -50,7 +50,6 @@ impl<F: CodeFormat> Kernel for Unpack<'_, '_, F> {
     fn run<S: Simd>(self, s: S) {
         let Self { group, first, panel } = self;
         for (block, out) in (first..).zip(panel) {
-            group.prefetch(s, block);
             for j in 0..4 {
                 let (bottom, top) = group.pair(s, block, j);
                 s.store_u8(bottom, &mut out.codes[j]);
@@ -79,6 +78,8 @@ struct Unpacked<'a, const MAX_CODE: i32, const HALVES: bool> {
     first: usize,
     zero: i32,
     has_min: bool,
+    /// What is asked for ahead meanwhile: the packed group, and the bytes of a block in it.
+    ahead: (&'a [u8], usize),
 }
 
 impl<const MAX_CODE: i32, const HALVES: bool> Source for Unpacked<'_, MAX_CODE, HALVES> {
@@ -94,7 +95,12 @@ impl<const MAX_CODE: i32, const HALVES: bool> Source for Unpacked<'_, MAX_CODE, 
         self.has_min
     }
     #[inline(always)]
-    fn prefetch<S: Simd>(self, _s: S, _block: usize) {}
+    fn prefetch<S: Simd, const G: usize>(self, s: S, block: usize) {
+        let (bytes, block_bytes) = self.ahead;
+        for line in (0..block_bytes).step_by(64) {
+            s.prefetch(bytes, block * block_bytes + line + AHEAD);
+        }
+    }
     #[inline(always)]
     fn pair<S: Simd>(self, s: S, block: usize, j: usize) -> (S::U8, S::U8) {
         let codes = &self.blocks[block - self.first].codes;
@@ -125,29 +131,9 @@ impl<const MAX_CODE: i32, const HALVES: bool> Kernel for Tiles<'_, '_, '_, '_, M
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Self { panel, walk, group } = self;
-        // As wide as the running sums stay in registers.
-        let widest = match S::REGISTERS {
-            32.. => 8,
-            8.. => 4,
-            _ => 1,
-        };
         let blocks = (panel.first, panel.first + panel.blocks.len());
-        let rows = walk.code_rows();
-        let mut first = 0;
-        while first < rows {
-            // Tiles of even width: thirteen rows are 7 + 6 rather than 8 + 5.
-            let n = (rows - first).div_ceil((rows - first).div_ceil(widest));
-            let place = Place { group, first, n, blocks };
-            // The constants keep tiles that are too wide from even being compiled.
-            match n {
-                7.. if S::REGISTERS >= 32 => tile::<S, _, 8>(s, panel, walk, place),
-                5.. if S::REGISTERS >= 32 => tile::<S, _, 6>(s, panel, walk, place),
-                3.. if S::REGISTERS >= 8 => tile::<S, _, 4>(s, panel, walk, place),
-                2.. if S::REGISTERS >= 8 => tile::<S, _, 2>(s, panel, walk, place),
-                _ => tile::<S, _, 1>(s, panel, walk, place),
-            }
-            first += n;
-        }
+        let place = Place { group, first: 0, n: walk.code_rows(), blocks };
+        tiles(s, panel, walk, place);
     }
 }
 
@@ -161,22 +147,23 @@ pub(super) fn multiply<F: CodeFormat>(isa: Isa, walk: &mut Walk<'_, '_>, panel: 
             isa.run(Unpack { group, first, panel });
             let place = (index, first);
             match (F::HALVES, F::MAX_CODE) {
-                (false, ..=31) => tiles::<31, false, F>(isa, panel, walk, place),
-                (false, _) => tiles::<255, false, F>(isa, panel, walk, place),
-                (true, ..=31) => tiles::<31, true, F>(isa, panel, walk, place),
-                (true, _) => tiles::<63, true, F>(isa, panel, walk, place),
+                (false, ..=31) => multiply_panel::<31, false, F>(isa, panel, walk, place),
+                (false, _) => multiply_panel::<255, false, F>(isa, panel, walk, place),
+                (true, ..=31) => multiply_panel::<31, true, F>(isa, panel, walk, place),
+                (true, _) => multiply_panel::<63, true, F>(isa, panel, walk, place),
             }
         }
     }
 }
 
-fn tiles<const MAX_CODE: i32, const HALVES: bool, F: CodeFormat>(
+fn multiply_panel<const MAX_CODE: i32, const HALVES: bool, F: CodeFormat>(
     isa: Isa,
     blocks: &[Block],
     walk: &mut Walk<'_, '_>,
     (group, first): (usize, usize),
 ) {
     let (zero, has_min) = (F::ZERO, F::HAS_MIN);
-    let panel = Unpacked::<MAX_CODE, HALVES> { blocks, first, zero, has_min };
+    let ahead = (walk.group(group), F::BLOCK_BYTES);
+    let panel = Unpacked::<MAX_CODE, HALVES> { blocks, first, zero, has_min, ahead };
     isa.run(Tiles { panel, walk, group });
 }

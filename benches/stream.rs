@@ -1,0 +1,119 @@
+//! Do matrix products keep up with memory? Products of weights that no cache holds, as decoding
+//! meets them: GB/s of weights for 1 to 16 input rows, and the share of what the same threads read
+//! when they do nothing else.
+//!
+//! `cargo bench -p oss-kernels --bench stream` prints a table; all columns take turns, medians. The
+//! environment chooses otherwise: `OSS_BENCH_THREADS` (2), `OSS_BENCH_TYPES` (`mxfp4,q8_0`).
+
+#[path = "support/packed.rs"]
+mod packed;
+
+use oss_kernels::{Activation, InputBuffer, Panel, Product, linear, out_len, prepare};
+use oss_memory::{Buffer, Pages};
+use oss_quant::{Dtype, Matrix, Packing};
+use oss_simd::{Isa, Kernel, Simd};
+use oss_testing::median;
+use oss_threads::{PerWorker, Team};
+use packed::{numbers, packed};
+use std::hint::black_box;
+use std::time::Instant;
+
+const COLS: usize = 2880;
+/// Weight rows of a unit, as the model's phases have them.
+const UNIT: usize = 64;
+const INPUT_ROWS: [usize; 9] = [1, 2, 3, 4, 6, 8, 12, 16, 64];
+const ROUNDS: usize = 9;
+/// Bytes of weights: more than caches hold.
+const WEIGHTS: usize = 512 << 20;
+
+/// Reads everything, as so many streams.
+struct Read<'a, const STREAMS: usize>(&'a [u8]);
+
+impl<const STREAMS: usize> Kernel for Read<'_, STREAMS> {
+    type Output = i32;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> i32 {
+        let len = self.0.len() / STREAMS;
+        let mut sums = [s.zero_i32(); STREAMS];
+        for at in (0..len).step_by(64) {
+            for (stream, sum) in sums.iter_mut().enumerate() {
+                let bytes = &self.0[stream * len + at..];
+                s.prefetch(bytes, 4096);
+                *sum = s.add_i32(*sum, s.u8_as_i32(s.load_u8(bytes[..64].try_into().expect("64"))));
+            }
+        }
+        s.reduce_add_i32(sums.into_iter().fold(s.zero_i32(), |a, b| s.add_i32(a, b)))
+    }
+}
+
+/// What a worker computes in.
+struct Scratch {
+    panel: Panel,
+    out: Vec<f32>,
+}
+
+fn main() {
+    let isa = Isa::detect().expect("OSS_ISA names one that is here");
+    let threads = std::env::var("OSS_BENCH_THREADS").map_or(2, |n| n.parse().expect("a number"));
+    let types = std::env::var("OSS_BENCH_TYPES").unwrap_or_else(|_| "mxfp4,q8_0".into());
+    let team = Team::new(threads).expect("threads");
+    println!("{isa}, {threads} threads, GB/s of weights (share of reading alone)\n");
+    print!("| weights | reading |");
+    INPUT_ROWS.iter().for_each(|n| print!(" {n} |"));
+    println!("\n|---|---:|{}", "---:|".repeat(INPUT_ROWS.len()));
+    for name in types.split(',') {
+        let dtype = Dtype::all().find(|dtype| dtype.name().eq_ignore_ascii_case(name));
+        table_row(&team, isa, dtype.expect("a type's name"));
+    }
+}
+
+fn table_row(team: &Team, isa: Isa, dtype: Dtype) {
+    let cols = COLS.next_multiple_of(dtype.block_len());
+    let (unit, bytes) = packed(dtype, UNIT, cols);
+    let units = WEIGHTS / bytes.len();
+    let mut weights = Buffer::new(units * bytes.len(), Pages::Huge).expect("memory");
+    weights.chunks_exact_mut(bytes.len()).for_each(|to| to.copy_from_slice(&bytes));
+    let weights = &weights[..units * bytes.len()];
+    let packing = Packing::for_dtype(dtype, units * UNIT, cols).expect("whole blocks");
+    let matrix = Matrix { packing, bytes: weights };
+    let most = INPUT_ROWS[INPUT_ROWS.len() - 1];
+    let mut input = InputBuffer::new(most, cols, Activation::Int8);
+    (0..most).for_each(|row| prepare(isa, Activation::Int8, &numbers(cols), input.row(row)));
+    let product = Product { matrix, input: input.view(), activation: Activation::Int8 };
+    let rows: Vec<u32> = (0..most as u32).collect();
+    let groups = unit.groups();
+    let len = out_len(Activation::Int8, most, groups);
+    let scratch = || Scratch { panel: Panel::ZERO, out: vec![0.0; len] };
+    let mut scratch: Vec<Scratch> = (0..team.threads()).map(|_| scratch()).collect();
+    let mut seconds = vec![Vec::new(); 1 + INPUT_ROWS.len()];
+    for _ in 0..ROUNDS {
+        let read = |streams: usize| {
+            let start = Instant::now();
+            team.phase(units, (), |unit, ()| {
+                let bytes = &weights[unit.index * bytes.len()..][..bytes.len()];
+                black_box(match streams {
+                    1 => isa.run(Read::<1>(bytes)),
+                    2 => isa.run(Read::<2>(bytes)),
+                    _ => isa.run(Read::<4>(bytes)),
+                });
+            });
+            start.elapsed().as_secs_f64()
+        };
+        seconds[0].push(read(1).min(read(2)).min(read(4)));
+        for (n, seconds) in INPUT_ROWS.into_iter().zip(&mut seconds[1..]) {
+            let start = Instant::now();
+            team.phase(units, PerWorker::new(&mut scratch), |unit, Scratch { panel, out }| {
+                let groups = unit.index * groups..(unit.index + 1) * groups;
+                let out = &mut out[..out_len(Activation::Int8, n, groups.len())];
+                linear(isa, product, (&rows[..n], groups), panel, out);
+            });
+            seconds.push(start.elapsed().as_secs_f64());
+        }
+    }
+    let rates = seconds.into_iter().map(|all| weights.len() as f64 / 1e9 / median(all).expect("s"));
+    let rates: Vec<f64> = rates.collect();
+    print!("| {} | {:.1} |", dtype.name(), rates[0]);
+    rates[1..].iter().for_each(|rate| print!(" {rate:.1} ({:.0} %) |", 100.0 * rate / rates[0]));
+    println!();
+}
