@@ -53,7 +53,8 @@ pub struct ModelArgs {
     /// which there is no room stay in the packed file. It never changes tokens
     #[arg(long, value_parser = bytes)]
     pub max_memory: Option<usize>,
-    /// A directory where a model that is larger than --max-memory is packed to, unless it is packed
+    /// A directory where a model that is not packed is packed to at its first load: later ones map
+    /// that file, in a fraction of a second
     #[arg(long)]
     pub pack_directory: Option<PathBuf>,
     /// Whether the weights of a packed file move into huge pages where there is room; it never

@@ -17,9 +17,9 @@ use oss_weights::Container;
 use crate::budget;
 use crate::error::{Error, Result};
 use crate::event::{Completion, Event};
-use crate::larger;
 use crate::metrics::{Metrics, Recorder};
 use crate::options::{EngineOptions, Speculation};
+use crate::packing;
 use crate::prepare::{self, Prepared};
 use crate::promotion::Promotion;
 use crate::request::Request;
@@ -102,7 +102,7 @@ impl Engine {
     /// As [`Engine::load_with`].
     pub fn from_container(container: Arc<Container>, options: EngineOptions) -> Result<Self> {
         options.check()?;
-        let container = larger::packed_where_needed(container, &options)?;
+        let container = packing::packed_where_wanted(container, &options)?;
         let text = Text::from_container(&container)?;
         let isa = match options.isa {
             Some(isa) => isa,

@@ -91,8 +91,9 @@ pub struct EngineOptions {
     /// [`crate::Metrics::experts`] tell how often. Speed then depends on the disk; tokens are the
     /// same.
     pub max_memory: Option<usize>,
-    /// Where a model that is not packed, and larger than [`EngineOptions::max_memory`], is packed
-    /// to, for this engine and later ones; `None`: such a model is refused.
+    /// A folder where a model that is not packed is packed to when it is loaded first: this engine
+    /// and later ones map that file. `None`: weights are packed in memory at each load, and a model
+    /// with experts that is larger than [`EngineOptions::max_memory`] is refused.
     pub pack_directory: Option<PathBuf>,
     /// The folder that holds `proc` and `sys`, in which the system says how short of memory it is:
     /// what is kept for reuse shrinks then. Other than `/` for tests.
@@ -112,7 +113,7 @@ pub struct EngineOptions {
     /// Whether several tokens of an answer may come out of one step.
     pub speculation: Speculation,
     /// How long a step may take while answers are streaming: prompts are cut into chunks that
-    /// keep to it.
+    /// keep to it. Where answers alone take half of it or longer, twice as long as they do.
     pub max_step: Duration,
     /// How many requests may wait; more are refused with [`Error::Overloaded`].
     pub queue_limit: usize,

@@ -9,12 +9,18 @@ use crate::tuning::Observed;
 const NEWEST: f64 = 0.3;
 /// Prompts go on with so many tokens a step, however slow the machine.
 const AT_LEAST: usize = 8;
+/// With so many they begin beside answers; a step tells whether the next may have more.
+const FIRST: f64 = 16.0;
+/// Beside a prompt, answers may always take so many times what they take alone.
+const SLOWER: f64 = 2.0;
 
 /// Knows how long steps took.
 pub(crate) struct Pace {
     max_step: f64,
     /// Seconds of a prompt token.
     prompt_row: Option<f64>,
+    /// Prompt tokens beside answers that keep a step to its time, by the steps so far.
+    chunk: f64,
     /// Steps without prompt tokens.
     answers: StepCost,
 }
@@ -22,7 +28,7 @@ pub(crate) struct Pace {
 impl Pace {
     pub(crate) fn new(max_step: Duration) -> Self {
         let (max_step, answers) = (max_step.as_secs_f64(), StepCost::default());
-        Self { max_step, prompt_row: None, answers }
+        Self { max_step, prompt_row: None, chunk: FIRST, answers }
     }
 
     /// What steps without prompt tokens cost.
@@ -33,9 +39,15 @@ impl Pace {
     /// Prompt tokens of the next step: at most `most`, fewer where `answers` rows of others would
     /// wait too long.
     pub(crate) fn prompt_rows(&self, answers: usize, most: usize) -> usize {
-        let Some(row) = self.prompt_row.filter(|_| answers > 0) else { return most };
-        let left = self.max_step - self.seconds(answers);
-        ((left / row.max(1e-9)) as usize).max(AT_LEAST).min(most)
+        if answers == 0 {
+            return most;
+        }
+        (self.chunk as usize).max(AT_LEAST).min(most)
+    }
+
+    /// Seconds that a step may take beside so many answers.
+    fn limit(&self, answers: usize) -> f64 {
+        self.max_step.max(SLOWER * self.seconds(answers))
     }
 
     /// Answers that keep a step to its time.
@@ -63,6 +75,16 @@ impl Pace {
             self.answers.observe(answers, seconds);
             return;
         }
+        if answers > 0 {
+            // What a step costs without prompt tokens makes this approach the limit from one side,
+            // in ever smaller steps. A short rest of a prompt says nothing of longer ones.
+            let fits =
+                prompt_rows as f64 * (self.limit(answers) / seconds.max(1e-9)).clamp(0.5, 2.0);
+            let was_whole = prompt_rows as f64 > 0.5 * self.chunk;
+            if was_whole || fits > self.chunk {
+                self.chunk = fits.max(AT_LEAST as f64);
+            }
+        }
         let others = self.seconds(answers).min(seconds);
         let seen = (seconds - others) / prompt_rows as f64;
         self.prompt_row =
@@ -80,15 +102,38 @@ impl Pace {
 mod tests {
     use super::*;
 
+    /// Steps of one answer and as many prompt tokens as the pace allows; the last one's seconds.
+    fn run(pace: &mut Pace, steps: usize, most: usize, cost: impl Fn(usize) -> f64) -> f64 {
+        let mut seconds = 0.0;
+        for _ in 0..steps {
+            let rows = pace.prompt_rows(1, most);
+            seconds = cost(rows);
+            pace.observe(seconds, 1, rows);
+        }
+        seconds
+    }
+
     #[test]
-    fn chunks_shrink_until_a_step_keeps_to_its_time() {
+    fn chunks_grow_and_shrink_until_a_step_just_keeps_to_its_time() {
         let mut pace = Pace::new(Duration::from_millis(100));
-        assert_eq!(pace.prompt_rows(1, 128), 128);
+        let cost = |rows: usize| 0.020 + 0.002 * rows as f64;
+        assert_eq!(pace.prompt_rows(0, 128), 128, "nobody waits");
+        assert_eq!(pace.prompt_rows(1, 128), 16);
         pace.observe(0.020, 1, 0);
-        pace.observe(0.020 + 128.0 * 0.002, 1, 128);
-        assert_eq!(pace.prompt_rows(1, 128), 40);
-        assert_eq!(pace.prompt_rows(0, 128), 128);
-        assert!(pace.prompt_rows(8, 128) < 40, "more answers leave less time");
+        let last = run(&mut pace, 40, 128, cost);
+        assert!((0.090..=0.101).contains(&last), "{last}");
+        let slow = run(&mut pace, 40, 128, |rows| 2.0 * cost(rows));
+        assert!((0.090..=0.105).contains(&slow), "{slow}");
+        pace.observe(0.022, 1, 1);
+        assert!(pace.prompt_rows(1, 128) > 10, "the rest of a prompt says nothing");
+    }
+
+    #[test]
+    fn slow_answers_share_their_time_with_prompts() {
+        let mut pace = Pace::new(Duration::from_millis(100));
+        (0..10).for_each(|_| pace.observe(0.300, 1, 0));
+        let last = run(&mut pace, 40, 128, |rows| 0.300 + 0.005 * rows as f64);
+        assert!((0.550..=0.610).contains(&last), "{last}");
     }
 
     #[test]
@@ -104,8 +149,7 @@ mod tests {
     #[test]
     fn prompts_always_go_on() {
         let mut pace = Pace::new(Duration::from_millis(1));
-        pace.observe(1.0, 1, 0);
-        pace.observe(9.0, 1, 4);
+        run(&mut pace, 9, 128, |_| 9.0);
         assert_eq!(pace.prompt_rows(1, 128), AT_LEAST);
         assert_eq!(pace.prompt_rows(1, 3), 3);
     }

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use oss_engine::model::{self, ExpertRoom, LoadOptions, Model};
 use oss_engine::weights::Container;
-use oss_engine::{Engine, EngineOptions, Error, Request};
+use oss_engine::{Engine, EngineOptions, Error, LoadProgress, Request};
 
 use crate::support::{engine, options, prompts, story};
 
@@ -134,6 +135,29 @@ fn a_model_that_is_not_packed_is_packed_first_where_a_folder_is_given() {
         times.push(written());
     }
     assert_eq!(times[0], times[1], "the second engine found the first one's file");
+}
+
+#[test]
+fn a_folder_makes_later_loads_map_what_the_first_one_packed() {
+    let directory = tempfile::tempdir().unwrap();
+    let load = || {
+        let pack_directory = Some(directory.path().join("packed"));
+        let packed = Arc::new(AtomicUsize::new(0));
+        let seen = Arc::clone(&packed);
+        let count = move |_, _| {
+            seen.fetch_add(1, Ordering::Relaxed);
+        };
+        let progress: Option<LoadProgress> = Some(Arc::new(count));
+        let options = EngineOptions { pack_directory, progress, ..small() };
+        let engine = Engine::from_container(Arc::new(demo()), options).unwrap();
+        let ids = engine.generate(story("Once upon a time", 20)).unwrap().ids();
+        (ids, packed.load(Ordering::Relaxed))
+    };
+    let expected = engine().generate(story("Once upon a time", 20)).unwrap().ids();
+    let (first, packed) = load();
+    assert_eq!(first, expected);
+    assert!(packed > 0, "the first load packs");
+    assert_eq!(load(), (expected, 0), "the second one maps");
 }
 
 #[test]
