@@ -8,11 +8,13 @@ pub(crate) fn number(name: &str) -> Option<usize> {
 }
 
 /// `OSS_BENCH_MODEL` (a model file; the demo model without it) on `OSS_BENCH_THREADS`, with nothing
-/// that depends on the text or on probes.
+/// that depends on the text or on probes; weights stay in the pages of their file, because moving
+/// them would slow the first seconds.
 pub(crate) fn load(cold: Option<ColdTier>) -> Engine {
     let options = EngineOptions {
         threads: number("OSS_BENCH_THREADS"),
         cold,
+        huge_pages: false,
         speculation: Speculation::Off,
         tune: Tune::Off,
         ..EngineOptions::default()

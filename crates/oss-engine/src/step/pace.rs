@@ -7,10 +7,9 @@ use crate::tuning::Observed;
 
 /// The weight of the newest observation.
 const NEWEST: f64 = 0.3;
-/// Prompts go on with so many tokens a step, however slow the machine.
+/// Prompts begin beside answers, and go on however slow the machine, with so many tokens a step; a
+/// step tells whether the next may have more.
 const AT_LEAST: usize = 8;
-/// With so many they begin beside answers; a step tells whether the next may have more.
-const FIRST: f64 = 16.0;
 /// Beside a prompt, answers may always take so many times what they take alone.
 const SLOWER: f64 = 2.0;
 
@@ -28,7 +27,7 @@ pub(crate) struct Pace {
 impl Pace {
     pub(crate) fn new(max_step: Duration) -> Self {
         let (max_step, answers) = (max_step.as_secs_f64(), StepCost::default());
-        Self { max_step, prompt_row: None, chunk: FIRST, answers }
+        Self { max_step, prompt_row: None, chunk: AT_LEAST as f64, answers }
     }
 
     /// What steps without prompt tokens cost.
@@ -118,7 +117,7 @@ mod tests {
         let mut pace = Pace::new(Duration::from_millis(100));
         let cost = |rows: usize| 0.020 + 0.002 * rows as f64;
         assert_eq!(pace.prompt_rows(0, 128), 128, "nobody waits");
-        assert_eq!(pace.prompt_rows(1, 128), 16);
+        assert_eq!(pace.prompt_rows(1, 128), AT_LEAST);
         pace.observe(0.020, 1, 0);
         let last = run(&mut pace, 40, 128, cost);
         assert!((0.090..=0.101).contains(&last), "{last}");
