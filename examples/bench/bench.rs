@@ -82,8 +82,8 @@ impl Bench {
     pub(crate) fn load(arguments: &Arguments) -> Result<Self> {
         ensure!(arguments.repeat > 0 && arguments.batch > 0, "--repeat and --batch are at least 1");
         let model = &arguments.model;
-        let larger = model.max_memory.is_some() || model.pack_directory.is_some();
-        ensure!(!larger, "bench measures models that are in memory, and takes no --max-memory");
+        ensure!(model.max_memory.is_none(), "bench measures models in memory: no --max-memory");
+        ensure!(model.pack_directory.is_none(), "bench packs to no --pack-directory: see `pack`");
         let (batch, depth) = (arguments.batch, arguments.depth);
         ensure!(batch <= MAX_ROWS, "--batch is {batch}, at most {MAX_ROWS} sequences fit a step");
         let isa = Isa::detect()?;

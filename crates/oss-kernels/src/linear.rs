@@ -147,8 +147,14 @@ const AHEAD: usize = 8192;
 
 /// Asks for the weights that come [`AHEAD`] of the step'th run of `step_bytes`, best a constant.
 #[inline(always)]
-fn prefetch<S: Simd>(s: S, group: &[u8], step: usize, step_bytes: usize) {
-    for line in (0..step_bytes).step_by(64) {
-        s.prefetch(group, step * step_bytes + line + AHEAD);
+fn prefetch<S: Simd>(s: S, weights: &[u8], step: usize, step_bytes: usize) {
+    ask(s, weights, step * step_bytes + AHEAD, step_bytes);
+}
+
+/// Asks for the lines of `len` bytes of weights from `at` on.
+#[inline(always)]
+fn ask<S: Simd>(s: S, weights: &[u8], at: usize, len: usize) {
+    for line in (0..len).step_by(64) {
+        s.prefetch(weights, at + line);
     }
 }

@@ -141,7 +141,7 @@ pub fn head<'a>(
     };
     match request {
         HeadRequest::Full => {
-            call.write(&model.weights.head, None, logits, scratch);
+            call.project(&model.weights.head, None, project::To::Write(logits), scratch);
         }
         HeadRequest::Rows(ids) => call.some_rows(&model.weights.head, ids, logits, scratch),
     }

@@ -3,7 +3,7 @@
 //! A tile is one group of 16 weight rows times T input rows. For a few input rows it reads the
 //! packed weights themselves ([`Group`]), for many a group unpacked once ([`super::panel`]).
 
-use super::{AHEAD, Walk};
+use super::{AHEAD, Walk, ask};
 use crate::input::CodeBlock;
 use oss_quant::CodeFormat;
 use oss_simd::{Kernel, Simd};
@@ -66,9 +66,7 @@ impl<F: CodeFormat> Source for Group<'_, F> {
     fn prefetch<S: Simd, const G: usize>(self, s: S, block: usize) {
         let at = block * F::BLOCK_BYTES + AHEAD / G;
         let skipped = if at < self.bytes.len() { 0 } else { (G - 1) * self.bytes.len() };
-        for line in (0..F::BLOCK_BYTES).step_by(64) {
-            s.prefetch(self.bytes, at + skipped + line);
-        }
+        ask(s, self.bytes, at + skipped, F::BLOCK_BYTES);
     }
     #[inline(always)]
     fn pair<S: Simd>(self, s: S, block: usize, j: usize) -> (S::U8, S::U8) {

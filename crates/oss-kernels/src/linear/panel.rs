@@ -1,7 +1,7 @@
 //! Groups unpacked once for many input rows, in one form for all formats.
 
 use super::codes::{Group, Place, Source, tiles};
-use super::{AHEAD, Walk};
+use super::{Walk, prefetch};
 use oss_quant::CodeFormat;
 use oss_simd::{Isa, Kernel, Simd};
 
@@ -97,9 +97,7 @@ impl<const MAX_CODE: i32, const HALVES: bool> Source for Unpacked<'_, MAX_CODE, 
     #[inline(always)]
     fn prefetch<S: Simd, const G: usize>(self, s: S, block: usize) {
         let (bytes, block_bytes) = self.ahead;
-        for line in (0..block_bytes).step_by(64) {
-            s.prefetch(bytes, block * block_bytes + line + AHEAD);
-        }
+        prefetch(s, bytes, block, block_bytes);
     }
     #[inline(always)]
     fn pair<S: Simd>(self, s: S, block: usize, j: usize) -> (S::U8, S::U8) {

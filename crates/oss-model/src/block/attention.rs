@@ -1,6 +1,6 @@
 //! The attention half of a layer.
 
-use super::project::Call;
+use super::project::{Call, To};
 use crate::forward::Page;
 use crate::state::{KvWrite, State};
 use oss_kernels::attention::{PAGE, QUERIES, Query, Shape, attend};
@@ -19,7 +19,7 @@ pub(crate) fn qkv(page: &mut Page<'_>, layer: usize) {
         input: normed.view(),
         rows: &identity[..page.batch.rows.len()],
     };
-    call.write(&weights.qkv, weights.qkv_bias.as_deref(), qkv, scratch);
+    call.project(&weights.qkv, weights.qkv_bias.as_deref(), To::Write(qkv), scratch);
     turn(page);
     write(page, layer);
 }
@@ -40,7 +40,7 @@ pub(crate) fn run(page: &mut Page<'_>, layer: usize) {
         input: attended_input.view(),
         rows: &identity[..n_rows],
     };
-    call.add(&weights.output, weights.output_bias.as_deref(), x, scratch);
+    call.project(&weights.output, weights.output_bias.as_deref(), To::Add(x), scratch);
 }
 
 /// Turns queries and keys by their positions.

@@ -1,7 +1,7 @@
 //! The feed-forward half of a layer: one network, or a router and a few of many.
 
 use super::foresee;
-use super::project::Call;
+use super::project::{Call, To};
 use crate::config::{FeedForward, LayerConfig};
 use crate::error::Result;
 use crate::forward::Page;
@@ -75,7 +75,7 @@ fn dense(page: &mut Page<'_>, layer: usize, network: &Network) {
     Page::prepare(model, team, (inner, inner_dim), (inner_input, 0));
     let input = inner_input.view();
     let call = Call { model, team, activation: model.activation, input, rows };
-    call.add(&network.down, None, x, scratch);
+    call.project(&network.down, None, To::Add(x), scratch);
 }
 
 fn sizes(page: &Page<'_>, layer: usize) -> (usize, usize, usize) {
@@ -121,7 +121,7 @@ pub(crate) fn ask_router(
     (experts, shares): (&mut [u32], &mut [f32]),
     scratch: &mut [WorkerScratch],
 ) {
-    call.write(&weights.router, weights.router_bias.as_deref(), logits, scratch);
+    call.project(&weights.router, weights.router_bias.as_deref(), To::Write(logits), scratch);
     let top = experts.len() / call.rows.len();
     let chosen = experts.chunks_exact_mut(top).zip(shares.chunks_exact_mut(top));
     for (logits, (experts, shares)) in logits.chunks_exact(weights.router.rows).zip(chosen) {

@@ -5,7 +5,6 @@ use crate::state::WorkerScratch;
 use crate::weights::Fused;
 use oss_kernels::{Activation, Input, Product};
 use oss_threads::{Chunks, Columns, PerWorker, Team};
-use std::ops::Range;
 
 /// What a product is computed with.
 pub(crate) struct Call<'a> {
@@ -17,52 +16,28 @@ pub(crate) struct Call<'a> {
     pub(crate) rows: &'a [u32],
 }
 
+/// Where products go.
+pub(crate) enum To<'a> {
+    /// They take the place of what is there.
+    Write(&'a mut [f32]),
+    /// They are added to it.
+    Add(&'a mut [f32]),
+}
+
 impl Call<'_> {
-    /// `out = products + bias`, where there is a bias; `out` is `[rows, matrix rows]`.
-    pub(crate) fn write(
+    /// Products with all rows of a matrix, plus the bias where there is one; to
+    /// `[rows, matrix rows]`.
+    pub(crate) fn project(
         &self,
         matrix: &Fused,
         bias: Option<&[f32]>,
-        out: &mut [f32],
+        to: To<'_>,
         scratch: &mut [WorkerScratch],
     ) {
-        self.project(matrix, out, scratch, |to, sums, columns| match bias {
-            None => to.copy_from_slice(sums),
-            Some(bias) => {
-                for ((to, sum), bias) in to.iter_mut().zip(sums).zip(&bias[columns]) {
-                    *to = sum + bias;
-                }
-            }
-        });
-    }
-
-    /// `out += products + bias`, where there is a bias; `out` is `[rows, matrix rows]`.
-    pub(crate) fn add(
-        &self,
-        matrix: &Fused,
-        bias: Option<&[f32]>,
-        out: &mut [f32],
-        scratch: &mut [WorkerScratch],
-    ) {
-        self.project(matrix, out, scratch, |to, sums, columns| match bias {
-            None => to.iter_mut().zip(sums).for_each(|(to, sum)| *to += sum),
-            Some(bias) => {
-                for ((to, sum), bias) in to.iter_mut().zip(sums).zip(&bias[columns]) {
-                    *to += sum + bias;
-                }
-            }
-        });
-    }
-
-    /// Computes all columns of `out` (`[rows, matrix rows]`): `finish(to, sums, columns)` gets the
-    /// products of one row and a range of columns, and the place in `out` where they belong.
-    fn project(
-        &self,
-        matrix: &Fused,
-        out: &mut [f32],
-        scratch: &mut [WorkerScratch],
-        finish: impl Fn(&mut [f32], &[f32], Range<usize>) + Sync,
-    ) {
+        let (out, adds) = match to {
+            To::Write(out) => (out, false),
+            To::Add(out) => (out, true),
+        };
         let out = &mut out[..self.rows.len() * matrix.rows];
         let out = (Columns::new(out, matrix.rows, matrix.unit_rows), PerWorker::new(scratch));
         self.team.phase(matrix.units(), out, |unit, (mut tile, scratch)| {
@@ -71,9 +46,18 @@ impl Call<'_> {
             let matrix = self.model.weights.matrix(stored);
             let product = Product { matrix, input: self.input, activation: self.activation };
             let sums = scratch.multiply(self.model.isa, product, self.rows, groups);
-            let columns = tile.columns();
-            for (row, sums) in sums.chunks_exact(width).enumerate() {
-                finish(tile.row_mut(row), &sums[..n], columns.clone());
+            let bias = bias.map(|bias| &bias[tile.columns()]);
+            for (row, sums) in sums.chunks_exact_mut(width).enumerate() {
+                let sums = &mut sums[..n];
+                if let Some(bias) = bias {
+                    sums.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += bias);
+                }
+                let to = tile.row_mut(row);
+                if adds {
+                    to.iter_mut().zip(sums).for_each(|(to, sum)| *to += *sum);
+                } else {
+                    to.copy_from_slice(sums);
+                }
             }
         });
     }
