@@ -57,8 +57,8 @@ pub struct ModelArgs {
     /// that file, in a fraction of a second
     #[arg(long)]
     pub pack_directory: Option<PathBuf>,
-    /// Whether the weights of a packed file move into huge pages where there is room; it never
-    /// changes tokens
+    /// Whether the weights of a packed file are brought onto huge pages where there is room; it
+    /// never changes tokens
     #[arg(long, default_value_t = true, action = ArgAction::Set)]
     pub huge_pages: bool,
     /// A directory where keys and values of prompts are kept for the next run (at most 4 GiB for

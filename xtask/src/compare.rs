@@ -2,14 +2,14 @@
 //!
 //! One process runs at a time. For each row llama.cpp first shows which of its settings suits it
 //! best; then the two take turns, so that a drifting machine treats both alike. What one keeps in
-//! memory may push the other's file out of it, so each one's file is read through before it runs.
+//! memory may push the other's file out of it, so each one's file is read through before it runs,
+//! into huge pages for both where the system has such for files.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
+use oss_memory::file::{Advice, Map};
 use oss_testing::median;
 use serde_json::{Value as Json, json};
 
@@ -80,6 +80,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let load = load_average();
     if load.is_some_and(|load| load > 0.5) {
         eprintln!("warning: the load is {load:?}: other programs slow both sides, unequally");
+    }
+    for path in [ours.model, theirs.model] {
+        cool(path)?;
     }
     let mut lines = Vec::new();
     let mut found = Json::Null;
@@ -156,17 +159,28 @@ fn compare(row: &'static Row, options: &Options, ours: &Ours, theirs: &Theirs) -
     Ok(Line { row, variant, tried, pairs })
 }
 
-/// Reads a file, or all files of a folder, so that they lie in memory.
+/// Reads a file, or all files of a folder, so that they lie in memory: on huge pages, where the
+/// system can keep files there.
 fn warm(path: &Path) -> Result<()> {
-    if path.is_dir() {
-        for entry in std::fs::read_dir(path)? {
-            warm(&entry?.path())?;
-        }
-        return Ok(());
+    each_file(path, &|map| {
+        let all = 0..map.bytes().len();
+        let _hint = map.advise(all.clone(), Advice::HugePage);
+        Ok(map.advise(all, Advice::PopulateRead)?)
+    })
+}
+
+/// Has the system drop what it keeps of a file, or of all files of a folder.
+fn cool(path: &Path) -> Result<()> {
+    each_file(path, &|map| Ok(map.forget(0..map.bytes().len())?))
+}
+
+fn each_file(path: &Path, act: &dyn Fn(&Map) -> Result<()>) -> Result<()> {
+    if !path.is_dir() {
+        return act(&Map::open(path)?);
     }
-    let mut file = File::open(path).with_context(|| path.display().to_string())?;
-    let mut buffer = vec![0; 1 << 20];
-    while file.read(&mut buffer)? > 0 {}
+    for entry in std::fs::read_dir(path)? {
+        each_file(&entry?.path(), act)?;
+    }
     Ok(())
 }
 

@@ -66,9 +66,10 @@ pub struct EngineOptions {
     pub activation: Option<Activation>,
     /// How keys and values are stored.
     pub kv_format: KvFormat,
-    /// Whether the weights of a packed file move into huge pages in the background, where the
-    /// system says that there is room: decoding gains some 15 %, but the memory is then this
-    /// process's own, no longer shared with others that map the file.
+    /// Whether the weights of a packed file are brought onto huge pages in the background, where
+    /// the system says that there is room: decoding gains some 15 %. Linux keeps files on huge
+    /// pages itself on some file systems; elsewhere the weights are copied, to memory that is this
+    /// process's own and not shared with others that map the file.
     pub huge_pages: bool,
     /// The longest sequence, prompt and answer together; `None`: the model's own.
     pub context_len: Option<usize>,

@@ -16,13 +16,15 @@ mod unix;
 pub use plain::page_size;
 #[cfg(not(unix))]
 pub(crate) use plain::{
-    advise, clear, lock, open_direct, place, read_at, read_some_at, sync_directory, write_at,
+    advise, clear, forget, huge_bytes, lock, open_direct, place, read_at, read_some_at,
+    sync_directory, write_at,
 };
 #[cfg(unix)]
 pub use unix::page_size;
 #[cfg(unix)]
 pub(crate) use unix::{
-    advise, clear, lock, open_direct, place, read_at, read_some_at, sync_directory, write_at,
+    advise, clear, forget, huge_bytes, lock, open_direct, place, read_at, read_some_at,
+    sync_directory, write_at,
 };
 
 /// Bytes of a huge page on the machines that have transparent ones.
@@ -40,7 +42,8 @@ pub enum Advice {
     /// It is not needed: give its memory back. Maps of files are read again when touched, private
     /// memory is zero.
     DontNeed,
-    /// Back it with huge pages where possible.
+    /// Back it with huge pages where possible. A file's pages are read into huge ones on Linux
+    /// where its file system keeps such (ext4 from 6.16 on, XFS); those in memory stay as they are.
     HugePage,
     /// Read it now; returns when it is resident (Linux 5.14).
     PopulateRead,

@@ -27,6 +27,29 @@ fn a_map_shows_the_file_and_takes_every_advice() {
 }
 
 #[test]
+fn what_is_forgotten_is_read_again_and_huge_pages_are_counted() {
+    let directory = tempfile::tempdir().expect("directory");
+    let path = directory.path().join("weights");
+    let bytes: Vec<u8> = (0..3 * HUGE_PAGE).map(|index| (index % 251) as u8).collect();
+    fs::write(&path, &bytes).expect("write");
+    fs::File::open(&path).expect("open").sync_all().expect("on disk");
+    let map = Map::open(&path).expect("map");
+    let range = 5000..2 * HUGE_PAGE + 7;
+    for _ in 0..2 {
+        assert_eq!(map.bytes(), bytes);
+        // Systems that do not say are not wrong.
+        if let Ok(huge) = map.huge_bytes(range.clone()) {
+            assert!(huge <= 3 * HUGE_PAGE && huge.is_multiple_of(oss_memory::page_size()));
+            assert_eq!(map.huge_bytes(0..0).expect("it said so before"), 0);
+        }
+        map.forget(range.clone()).expect("forget");
+        assert_eq!(map.huge_bytes(HUGE_PAGE..HUGE_PAGE + 1).unwrap_or(0), 0, "nothing is mapped");
+    }
+    map.forget(0..3 * HUGE_PAGE + 1).expect_err("past the end");
+    map.huge_bytes(0..3 * HUGE_PAGE + 1).expect_err("past the end");
+}
+
+#[test]
 fn an_empty_file_maps_to_no_bytes_and_a_directory_is_refused() {
     let directory = tempfile::tempdir().expect("directory");
     let path = directory.path().join("empty");

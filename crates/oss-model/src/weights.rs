@@ -163,9 +163,11 @@ impl Weights {
         &self.container
     }
 
-    /// Copies the matrices of a packed file into huge pages, section by section, and gives the
-    /// file's pages back: addresses are then translated sooner, at the price of memory that is
-    /// this process's own. Others may compute meanwhile. `go_on` is asked before each section,
+    /// Brings the matrices of a packed file into memory, section by section, and sees to it that
+    /// they lie on huge pages: addresses are then translated sooner. Where the system keeps the
+    /// file itself on huge pages, that is all. Other sections are copied to memory of this
+    /// process's own; what the system keeps of them is dropped if it would read them into huge
+    /// pages the next time. Others may compute meanwhile. `go_on` is asked before each section,
     /// with its bytes. Where the weights are not mapped there is nothing to do.
     ///
     /// # Errors

@@ -53,6 +53,14 @@ impl Source {
         }
     }
 
+    /// The map, where the bytes are those of a file.
+    pub(crate) fn map(&self) -> Option<&Map> {
+        match &self.bytes {
+            Bytes::Map(map) => Some(map),
+            Bytes::Memory(_) => None,
+        }
+    }
+
     /// Tells the system about the pages of `range`; nothing for bytes in memory.
     pub(crate) fn advise(&self, range: Range<usize>, advice: Advice) -> Result<()> {
         match &self.bytes {

@@ -198,6 +198,26 @@ fn sections_may_be_written_piece_by_piece_and_side_by_side() {
 }
 
 #[test]
+fn sections_are_whole_whatever_pages_they_lie_on_and_after_they_were_given_back() {
+    let (_directory, path) = scratch();
+    let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+    write_rest(&writer);
+    writer.finish().unwrap();
+    let reader = Reader::open(&path).unwrap();
+    for plan in plans() {
+        reader.want_huge_pages(&plan.name);
+        // Which pages they are is the system's affair.
+        reader.is_on_huge_pages(&plan.name);
+        assert!(reader.section(&plan.name).unwrap() == content(&plan), "{}", plan.name);
+        reader.release_copied(&plan.name);
+        assert!(reader.section(&plan.name).unwrap() == content(&plan), "{}", plan.name);
+    }
+    assert!(!reader.is_on_huge_pages("no such section"));
+    reader.release_copied("no such section");
+    check_all(&path);
+}
+
+#[test]
 fn a_writer_dropped_after_any_section_is_continued() {
     for complete in 0..=plans().len() {
         let (_directory, path) = scratch();

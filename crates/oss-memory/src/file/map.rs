@@ -65,10 +65,30 @@ impl Map {
     ///
     /// # Errors
     /// When the range passes the end of the file, or the system does not know the advice (as
-    /// `HugePage` for most file systems, and `PopulateRead` before Linux 5.14).
+    /// `PopulateRead` before Linux 5.14).
     pub fn advise(&self, range: Range<usize>, advice: Advice) -> Result<()> {
         let bytes = self.part(range)?;
         os::advise(bytes, advice).map_err(Error::file("advise about", &self.inner.path))
+    }
+
+    /// Gives back the memory of `range`: this map's, and what the system keeps of the file where no
+    /// other map uses it. It is read from the file again when it is touched.
+    ///
+    /// # Errors
+    /// When the range passes the end of the file, or the system refuses.
+    pub fn forget(&self, range: Range<usize>) -> Result<()> {
+        self.advise(range.clone(), Advice::DontNeed)?;
+        os::forget(&self.inner.file, range).map_err(Error::file("forget", &self.inner.path))
+    }
+
+    /// How many bytes of the pages of `range` lie on huge pages now.
+    ///
+    /// # Errors
+    /// When the range passes the end of the file, or the system does not say (as Linux before
+    /// 6.7).
+    pub fn huge_bytes(&self, range: Range<usize>) -> Result<usize> {
+        let bytes = self.part(range)?;
+        os::huge_bytes(bytes).map_err(Error::file("find the huge pages of", &self.inner.path))
     }
 
     /// Keeps the pages of `range` resident until [`Map::unlock`] or the end of the map.

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -18,6 +19,16 @@ pub fn page_size() -> usize {
 /// Advice is not given: pages are read when touched and stay as the system decides.
 pub(crate) fn advise(_memory: &[u8], _advice: Advice) -> io::Result<()> {
     Ok(())
+}
+
+/// The system keeps what it has read of a file.
+pub(crate) fn forget(_file: &File, _range: Range<usize>) -> io::Result<()> {
+    Ok(())
+}
+
+/// The system does not say.
+pub(crate) fn huge_bytes(_map: &[u8]) -> io::Result<usize> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// Zeroes private memory; its room is not given back.

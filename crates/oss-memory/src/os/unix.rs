@@ -2,6 +2,9 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
+#[cfg(target_os = "linux")]
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 #[cfg(target_os = "linux")]
 use std::os::unix::fs::OpenOptionsExt;
@@ -37,6 +40,91 @@ pub(crate) fn advise(map: &[u8], advice: Advice) -> io::Result<()> {
     #[expect(unsafe_code, reason = "advises the system")]
     let status = unsafe { libc::madvise(start, end - begin, advice) };
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Lets the system drop what it keeps of a file's range, but for pages that somebody maps or that
+/// are not on disk yet.
+#[cfg(target_os = "linux")]
+pub(crate) fn forget(file: &File, range: Range<usize>) -> io::Result<()> {
+    let number = |bytes| libc::off_t::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput);
+    let (start, len) = (number(range.start)?, number(range.len())?);
+    // SAFETY: the descriptor is the file's, and no byte of it changes.
+    #[expect(unsafe_code, reason = "advises the system")]
+    let status =
+        unsafe { libc::posix_fadvise(file.as_raw_fd(), start, len, libc::POSIX_FADV_DONTNEED) };
+    if status == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(status)) }
+}
+
+/// The system keeps what it has read of a file.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn forget(_file: &File, _range: Range<usize>) -> io::Result<()> {
+    Ok(())
+}
+
+/// How many bytes of a map lie on huge pages now (Linux 6.7).
+#[cfg(target_os = "linux")]
+pub(crate) fn huge_bytes(map: &[u8]) -> io::Result<usize> {
+    /// `struct page_region` of the kernel.
+    #[derive(Clone, Copy, Default)]
+    #[repr(C)]
+    struct Region {
+        start: u64,
+        end: u64,
+        categories: u64,
+    }
+    /// `struct pm_scan_arg` of the kernel.
+    #[derive(Default)]
+    #[repr(C)]
+    struct Scan {
+        size: u64,
+        flags: u64,
+        start: u64,
+        end: u64,
+        walk_end: u64,
+        regions: u64,
+        n_regions: u64,
+        max_pages: u64,
+        category_inverted: u64,
+        category_mask: u64,
+        category_anyof_mask: u64,
+        return_mask: u64,
+    }
+    /// `_IOWR('f', 16, struct pm_scan_arg)`.
+    const PAGEMAP_SCAN: u64 = 0xc060_6610;
+    const PAGE_IS_HUGE: u64 = 1 << 6;
+
+    let page = page_size();
+    let (begin, end) = (map.as_ptr().addr(), map.as_ptr().addr() + map.len());
+    let (begin, end) = ((begin - begin % page) as u64, end.next_multiple_of(page) as u64);
+    let pages = File::open("/proc/self/pagemap")?;
+    let mut regions = [Region::default(); 64];
+    let (mut at, mut bytes) = (begin, 0);
+    while at < end {
+        let mut scan = Scan {
+            size: size_of::<Scan>() as u64,
+            start: at,
+            end,
+            regions: regions.as_mut_ptr().expose_provenance() as u64,
+            n_regions: regions.len() as u64,
+            category_mask: PAGE_IS_HUGE,
+            return_mask: PAGE_IS_HUGE,
+            ..Scan::default()
+        };
+        // SAFETY: both structures are the kernel's, it writes at most `n_regions` regions and the
+        // field `walk_end`, and the call changes no page.
+        #[expect(unsafe_code, reason = "asks the system")]
+        let found = unsafe { libc::ioctl(pages.as_raw_fd(), PAGEMAP_SCAN as _, &raw mut scan) };
+        let found = usize::try_from(found).map_err(|_| io::Error::last_os_error())?;
+        bytes += regions[..found].iter().map(|region| region.end - region.start).sum::<u64>();
+        at = scan.walk_end.max(at + page as u64);
+    }
+    Ok(bytes as usize)
+}
+
+/// The system does not say.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn huge_bytes(_map: &[u8]) -> io::Result<usize> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// Zeroes private memory that is whole pages by giving it back to the system.

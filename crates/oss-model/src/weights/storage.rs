@@ -51,6 +51,7 @@ impl Storage {
             if length != expected.bytes as u64 || kind != MATRICES || format != LAYOUT {
                 return Err(wrong(format!("{length} bytes of {kind} in layout {format}")));
             }
+            reader.want_huge_pages(&section.name);
             sections.push(section.clone());
         }
         let copies = sections.iter().map(|_| OnceLock::new()).collect();
@@ -111,12 +112,16 @@ impl Storage {
             if !go_on(section.length as usize) {
                 break;
             }
-            let bytes = packed(container).bytes_of(section);
+            let file = packed(container);
+            if file.is_on_huge_pages(&section.name) {
+                continue;
+            }
+            let bytes = file.bytes_of(section);
             let mut buffer = Buffer::new(bytes.len(), Pages::Huge)?;
             buffer.copy_from_slice(bytes);
             // Whoever came first has copied the same bytes.
             let _first = copy.set(buffer);
-            packed(container).release(&section.name);
+            file.release_copied(&section.name);
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::Path;
 
 use oss_memory::file::Advice;
@@ -9,8 +10,8 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::error::{Error, Result, shown};
 use crate::fingerprint::Fingerprint;
-use crate::packed::Section;
 use crate::packed::format::{HEADER_BYTES, Header, decode_table, section_error};
+use crate::packed::{HUGE_ALIGNMENT, Section};
 use crate::source::Source;
 
 /// How many bytes are hashed between two reports of progress.
@@ -178,11 +179,46 @@ impl Reader {
         self.advise(name, Advice::WillNeed);
     }
 
+    /// Asks the system to read a section into huge pages, where it is not in memory yet.
+    pub fn want_huge_pages(&self, name: &str) {
+        self.advise(name, Advice::HugePage);
+    }
+
+    /// Brings a section into memory, and tells whether it lies there on huge pages, all but a
+    /// sixteenth; no where the system does not say.
+    pub fn is_on_huge_pages(&self, name: &str) -> bool {
+        self.range(name).is_some_and(|range| self.read_in(range))
+    }
+
+    /// Gives back the memory of a section that has been copied: this map's, and where the system
+    /// would read the section into huge pages the next time, also what it keeps of it now.
+    pub fn release_copied(&self, name: &str) {
+        self.release(name);
+        let Some((map, range)) = self.source.map().zip(self.range(name)) else { return };
+        // One huge page tells, and costs little where there are none.
+        let first = range.start..range.start + HUGE_ALIGNMENT as usize;
+        if first.end <= range.end && map.forget(first.clone()).is_ok() && self.read_in(first) {
+            let _hint = map.forget(range);
+        }
+    }
+
+    /// Brings a part of the file into memory; whether it lies there on huge pages.
+    fn read_in(&self, range: Range<usize>) -> bool {
+        let Some(map) = self.source.map() else { return false };
+        let _hint = map.advise(range.clone(), Advice::PopulateRead);
+        map.huge_bytes(range.clone()).is_ok_and(|bytes| bytes >= range.len() - range.len() / 16)
+    }
+
     /// Advice is a hint: a system that refuses it changes speed, not results.
     fn advise(&self, name: &str, advice: Advice) {
-        let Some(section) = self.find(name) else { return };
-        let range = section.offset as usize..(section.offset + section.length) as usize;
+        let Some(range) = self.range(name) else { return };
         let _hint = self.source.advise(range, advice);
+    }
+
+    /// Where a section lies in the file.
+    fn range(&self, name: &str) -> Option<Range<usize>> {
+        let section = self.find(name)?;
+        Some(section.offset as usize..(section.offset + section.length) as usize)
     }
 }
 

@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
 use crate::packed::format::{CHECKSUM_AT, HEADER_BYTES, Header, Layout, seal, section_error};
-use crate::packed::{Section, SectionPlan};
+use crate::packed::{HUGE_ALIGNMENT, Section, SectionPlan};
 
 /// How many bytes are read at once while sections of an earlier go are checked.
 const STEP: u64 = 1 << 20;
@@ -230,7 +230,7 @@ impl Writer {
         let number = self.number(name);
         let state = std::mem::replace(&mut self.states()[number].0, State::Open);
         assert_eq!(state, State::Missing, "section {name:?} cannot be begun");
-        SectionWriter { writer: self, number, written: 0, hash: Xxh3::new() }
+        SectionWriter { writer: self, number, appended: 0, pending: Vec::new(), hash: Xxh3::new() }
     }
 
     /// Makes the file durable and gives it its name.
@@ -278,10 +278,15 @@ impl Writer {
 
 /// One section that is being written. Dropped before [`SectionWriter::finish`], it counts as
 /// missing.
+///
+/// Bytes go to the file in whole pieces of [`HUGE_ALIGNMENT`]: then the system's cache can keep
+/// what was written in huge pages, and those who map the file get them.
 pub struct SectionWriter<'a> {
     writer: &'a Writer,
     number: usize,
-    written: u64,
+    appended: u64,
+    /// The last of the appended bytes, which are not in the file yet.
+    pending: Vec<u8>,
     hash: Xxh3,
 }
 
@@ -294,17 +299,39 @@ impl SectionWriter<'_> {
     ///
     /// # Errors
     /// When there are more than planned, or the system refuses.
-    pub fn append(&mut self, bytes: &[u8]) -> Result<()> {
-        let left = self.section().length - self.written;
+    pub fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
+        let left = self.section().length - self.appended;
         if bytes.len() as u64 > left {
-            let what = format!("writing after {} bytes", self.written);
+            let what = format!("writing after {} bytes", self.appended);
             let expected = format!("at most {left}");
             let file = &self.writer.goal;
             return Err(section_error(file, &self.section().name, &what, bytes.len(), expected));
         }
-        self.writer.file.write_at(bytes, self.section().offset + self.written)?;
         self.hash.update(bytes);
-        self.written += bytes.len() as u64;
+        while !bytes.is_empty() {
+            let at = self.section().offset + self.appended;
+            let to_next_piece = HUGE_ALIGNMENT - at % HUGE_ALIGNMENT;
+            let whole = bytes.len() as u64 / HUGE_ALIGNMENT * HUGE_ALIGNMENT;
+            let straight = self.pending.is_empty() && to_next_piece == HUGE_ALIGNMENT && whole > 0;
+            let step = if straight { whole } else { to_next_piece.min(bytes.len() as u64) };
+            let (now, later) = bytes.split_at(step as usize);
+            if straight {
+                self.writer.file.write_at(now, at)?;
+            } else {
+                self.pending.extend_from_slice(now);
+            }
+            (bytes, self.appended) = (later, self.appended + step);
+            if !straight && step == to_next_piece {
+                self.write_pending()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_pending(&mut self) -> Result<()> {
+        let end = self.section().offset + self.appended;
+        self.writer.file.write_at(&self.pending, end - self.pending.len() as u64)?;
+        self.pending.clear();
         Ok(())
     }
 
@@ -312,10 +339,10 @@ impl SectionWriter<'_> {
     ///
     /// # Errors
     /// When bytes are missing, or the system refuses.
-    pub fn finish(self) -> Result<()> {
+    pub fn finish(mut self) -> Result<()> {
         let section = self.section();
-        if self.written != section.length {
-            let (got, expected) = (self.written, section.length);
+        if self.appended != section.length {
+            let (got, expected) = (self.appended, section.length);
             return Err(section_error(
                 &self.writer.goal,
                 &section.name,
@@ -324,13 +351,14 @@ impl SectionWriter<'_> {
                 expected,
             ));
         }
+        self.write_pending()?;
         self.writer.complete(self.number, self.hash.digest())
     }
 }
 
 impl std::fmt::Debug for SectionWriter<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "section {} after {} bytes", self.section().name, self.written)
+        write!(f, "section {} after {} bytes", self.section().name, self.appended)
     }
 }
 
