@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use oss_memory::file::{self, RandomAccess};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
@@ -14,6 +16,9 @@ use crate::packed::{HUGE_ALIGNMENT, Section, SectionPlan};
 
 /// How many bytes are read at once while sections of an earlier go are checked.
 const STEP: u64 = 1 << 20;
+
+/// How often a file is tried that somebody has locked.
+const LOCK_TRIES: usize = 20;
 
 /// How far one section is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -374,10 +379,14 @@ impl Drop for SectionWriter<'_> {
 /// Opens a partial file and keeps other processes out of it.
 fn open_locked(path: &Path) -> Result<RandomAccess> {
     let file = RandomAccess::open(path)?;
-    match file.try_lock()? {
-        true => Ok(file),
-        false => Err(Error::Busy { file: path.to_path_buf() }),
+    // A process that another thread is just starting holds our files, and our locks, for a moment.
+    for _ in 0..LOCK_TRIES {
+        if file.try_lock()? {
+            return Ok(file);
+        }
+        thread::sleep(Duration::from_millis(5));
     }
+    Err(Error::Busy { file: path.to_path_buf() })
 }
 
 /// The header of a partial file, when it has a sound one.
