@@ -2,6 +2,24 @@
 
 use oss_simd::{Isa, Kernel, Simd, math};
 
+/// Asks for numbers that will be read a while later.
+pub fn expect_soon(isa: Isa, numbers: &[f32]) {
+    isa.run(ExpectSoon(bytemuck::cast_slice(numbers)));
+}
+
+struct ExpectSoon<'a>(&'a [u8]);
+
+impl Kernel for ExpectSoon<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for line in (0..self.0.len()).step_by(64) {
+            s.prefetch(self.0, line);
+        }
+    }
+}
+
 /// `to[i] += x[i]`.
 ///
 /// # Panics

@@ -48,6 +48,9 @@ impl Activation {
     }
 }
 
+/// The most planes of codes, see [`Activation::planes`].
+pub const MAX_PLANES: usize = 2;
+
 /// 32 columns of a row of activations as 8-bit codes: number = code × scale.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CodeBlock {
@@ -81,11 +84,8 @@ pub struct Input<'a> {
     pub values: &'a [f32],
     /// `[rows, stride / 16]`: the sums of the numbers.
     pub value_sums: &'a [f32],
-    /// `[rows, row_blocks]`, of a row `[planes, stride / 32]`: the numbers as codes, see
-    /// [`Activation::planes`].
-    pub codes: &'a [CodeBlock],
-    /// Blocks of codes of a row.
-    pub row_blocks: usize,
+    /// Of each plane `[rows, stride / 32]`: the numbers as codes, see [`Activation::planes`].
+    pub codes: [&'a [CodeBlock]; MAX_PLANES],
 }
 
 impl<'a> Input<'a> {
@@ -93,30 +93,33 @@ impl<'a> Input<'a> {
     #[inline(always)]
     pub(crate) fn plane(&self, row: usize, plane: usize) -> &'a [CodeBlock] {
         let n_blocks = self.stride / 32;
-        &self.codes[row * self.row_blocks + plane * n_blocks..][..n_blocks]
+        &self.codes[plane][row * n_blocks..][..n_blocks]
     }
 }
 
-/// One row of an [`Input`], to be written by [`prepare`]; the same lengths as there, with one row.
+/// One row of an [`Input`], or some whole blocks of 32 columns of it, to be written by [`prepare`].
 #[derive(Debug)]
 pub struct InputRow<'a> {
-    /// `[stride]`.
+    /// `[columns]`.
     pub values: &'a mut [f32],
-    /// `[stride / 16]`.
+    /// `[columns / 16]`.
     pub value_sums: &'a mut [f32],
-    /// `[planes, stride / 32]`, of at least as many planes as are written.
-    pub codes: &'a mut [CodeBlock],
+    /// Of each plane that is written `[columns / 32]`.
+    pub codes: [&'a mut [CodeBlock]; MAX_PLANES],
 }
 
-/// Writes `x` (at most `stride` numbers) into a row, in the forms that `activation` needs.
+/// Writes `x` (at most as many numbers as there are columns) into a row, in the forms that
+/// `activation` needs.
 ///
 /// Codes are `round(x · 127 / max |x|)` per block of 32, ties to even; a second plane has those of
 /// what the first leaves.
 pub fn prepare(isa: Isa, activation: Activation, x: &[f32], row: InputRow<'_>) {
-    let stride = row.values.len();
-    assert!(x.len() <= stride && stride.is_multiple_of(32), "got {} of {stride}", x.len());
-    assert_eq!(row.value_sums.len(), stride / 16, "sums of values");
-    assert!(row.codes.len() >= activation.planes() * stride / 32, "blocks of codes");
+    let cols = row.values.len();
+    assert!(x.len() <= cols && cols.is_multiple_of(32), "got {} of {cols}", x.len());
+    assert_eq!(row.value_sums.len(), cols / 16, "sums of values");
+    for plane in &row.codes[..activation.planes()] {
+        assert_eq!(plane.len(), cols / 32, "blocks of codes");
+    }
     isa.run(Prepare { activation, x, row });
 }
 
@@ -132,28 +135,31 @@ impl Kernel for Prepare<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Self { activation, x, row } = self;
-        let (values, _) = row.values.as_chunks_mut::<16>();
-        for (i, out) in values.iter_mut().enumerate() {
-            let from = &x[(16 * i).min(x.len())..(16 * i + 16).min(x.len())];
-            let v = match <&[f32; 16]>::try_from(from) {
-                Ok(all) => s.load(all),
-                Err(_) => s.load_partial(from),
-            };
-            let v = if activation == Activation::F32 { v } else { s.round_bf16(v) };
-            s.store(v, out);
-            row.value_sums[i] = s.reduce_add(v);
-        }
-        let n_blocks = row.values.len() / 32;
-        for block in 0..if activation.planes() > 0 { n_blocks } else { 0 } {
+        let InputRow { values, value_sums, mut codes } = row;
+        let (values, _) = values.as_chunks_mut::<16>();
+        for block in 0..values.len() / 2 {
             let from = &x[(32 * block).min(x.len())..(32 * block + 32).min(x.len())];
-            let mut all = [0.0; 32];
-            all[..from.len()].copy_from_slice(from);
-            let (halves, _) = all.as_chunks::<16>();
-            let mut rest = [s.load(&halves[0]), s.load(&halves[1])];
-            for plane in 0..activation.planes() {
-                rest = encode(s, rest, &mut row.codes[plane * n_blocks + block]);
+            let (low, high) = from.split_at(from.len().min(16));
+            let x = [load(s, low), load(s, high)];
+            for half in 0..2 {
+                let v = if activation == Activation::F32 { x[half] } else { s.round_bf16(x[half]) };
+                s.store(v, &mut values[2 * block + half]);
+                value_sums[2 * block + half] = s.reduce_add(v);
+            }
+            let mut rest = x;
+            for plane in &mut codes[..activation.planes()] {
+                rest = encode(s, rest, &mut plane[block]);
             }
         }
+    }
+}
+
+/// Up to 16 numbers, zeros after them.
+#[inline(always)]
+fn load<S: Simd>(s: S, from: &[f32]) -> S::F32 {
+    match from.try_into() {
+        Ok(all) => s.load(all),
+        Err(_) => s.load_partial(from),
     }
 }
 

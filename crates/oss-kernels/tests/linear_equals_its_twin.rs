@@ -1,6 +1,8 @@
 //! Matrix products of every weight type against double precision, and against themselves.
 
-use oss_kernels::{Activation, CodeBlock, InputBuffer, Panel, Product, linear, out_len, prepare};
+use oss_kernels::{
+    Activation, CodeBlock, InputBuffer, InputRow, Panel, Product, linear, out_len, prepare,
+};
 use oss_quant::{Dtype, Matrix, Packing, Row};
 use oss_simd::Isa;
 use oss_testing::{Seeded, assert_close};
@@ -20,7 +22,7 @@ fn numbers(rows: &InputBuffer, row: usize, planes: usize) -> Vec<f64> {
             return f64::from(rows.values[row * rows.stride + k]);
         }
         let code = |plane: usize| {
-            let block = &rows.codes[row * rows.row_blocks + (plane * rows.stride + k) / 32];
+            let block = &rows.codes[plane][(row * rows.stride + k) / 32];
             f64::from(block.codes[k % 32]) * f64::from(block.scale)
         };
         (0..planes).map(code).sum()
@@ -139,10 +141,35 @@ fn codes_are_the_nearest_and_zero_stays_zero() {
     x[..4].copy_from_slice(&[1.27, -1.27, 0.005, 0.016]);
     for isa in Isa::available() {
         let rows = prepared(isa, Activation::Int8, std::slice::from_ref(&x));
-        assert_eq!(rows.codes[0].codes[..4], [127, -127, 0, 2], "{isa}");
-        assert_eq!(rows.codes[0].sums, [2, 0]);
-        assert!((rows.codes[0].minus[2] + 0.02).abs() < 1e-6);
-        assert_eq!(rows.codes[1], CodeBlock::default());
+        assert_eq!(rows.codes[0][0].codes[..4], [127, -127, 0, 2], "{isa}");
+        assert_eq!(rows.codes[0][0].sums, [2, 0]);
+        assert!((rows.codes[0][0].minus[2] + 0.02).abs() < 1e-6);
+        assert_eq!(rows.codes[0][1], CodeBlock::default());
+    }
+}
+
+#[test]
+fn a_row_may_be_prepared_in_pieces() {
+    let mut seeded = Seeded::new(5);
+    let x = seeded.normals(32 * 3 + 16, 1.0);
+    for (isa, activation) in
+        Isa::available().into_iter().flat_map(|isa| Activation::ALL.map(|a| (isa, a)))
+    {
+        let whole = prepared(isa, activation, std::slice::from_ref(&x));
+        let mut pieces = InputBuffer::new(1, x.len(), activation);
+        for (block, x) in x.chunks(32).enumerate() {
+            let InputBuffer { values, value_sums, codes, .. } = &mut pieces;
+            let codes = codes.each_mut().map(|plane| match plane.is_empty() {
+                true => &mut [][..],
+                false => &mut plane[block..=block],
+            });
+            let values = &mut values[32 * block..][..32];
+            let value_sums = &mut value_sums[2 * block..][..2];
+            prepare(isa, activation, x, InputRow { values, value_sums, codes });
+        }
+        assert_eq!(pieces.values, whole.values, "{isa} {activation:?}");
+        assert_eq!(pieces.value_sums, whole.value_sums, "{isa} {activation:?}");
+        assert_eq!(pieces.codes, whole.codes, "{isa} {activation:?}");
     }
 }
 

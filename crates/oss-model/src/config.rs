@@ -148,6 +148,17 @@ impl Config {
         self.n_kv_heads * self.head_dim
     }
 
+    /// How many key/value heads a unit of attention takes: as few as fill whole blocks of 32
+    /// columns of what comes out.
+    pub(crate) const fn kv_heads_per_unit(&self) -> usize {
+        let columns = self.q_dim() / self.n_kv_heads;
+        let mut heads = 1;
+        while heads < self.n_kv_heads && !(heads * columns).is_multiple_of(32) {
+            heads += 1;
+        }
+        heads
+    }
+
     /// The widest feed-forward layer.
     #[must_use]
     pub fn max_inner_dim(&self) -> usize {

@@ -6,10 +6,11 @@
 use crate::batch::Batch;
 use crate::block::{attention, feed_forward, project};
 use crate::error::Result;
+use crate::input;
 use crate::model::Model;
-use crate::state::{Event, State, chunks, chunks_from, prepare_part};
+use crate::state::{Event, State};
 use oss_cache::KvCache;
-use oss_kernels::{Activation, InputBuffer, rms_norm};
+use oss_kernels::{Activation, prepare, rms_norm};
 use oss_threads::{PerWorker, Team};
 use std::{mem, ops::Range};
 
@@ -75,7 +76,7 @@ pub fn forward(
     for layer in layers.clone() {
         let (weights, is_last) = (&model.weights.layers[layer], layer + 1 == config.layers.len());
         page.show_residual(layer);
-        page.norm(&weights.attention_norm); //                                  normed [R, hidden]
+        page.norm(&weights.attention_norm, false); //                           normed [R, hidden]
         attention::qkv(&mut page, layer); //              qkv [R, qkv_dim], keys and values in pages
         if is_last {
             page.keep_wanted(); //                                                   R = wanted rows
@@ -84,7 +85,7 @@ pub fn forward(
             }
         }
         attention::run(&mut page, layer); //                                     x += attention(qkv)
-        page.norm(&weights.feed_forward_norm);
+        page.norm(&weights.feed_forward_norm, weights.feed_forward.has_router());
         feed_forward::run(&mut page, layer)?; //                           x += feed_forward(normed)
     }
 
@@ -117,12 +118,12 @@ pub fn head<'a>(
     let hidden = config.hidden_dim;
     let State { x, head_input, logits, scratch, identity, .. } = state;
     let x = &x[rows.start * hidden..rows.end * hidden];
-    let out = (chunks(head_input), PerWorker::new(scratch));
-    team.phase(rows.len(), out, |unit, (part, scratch)| {
+    let out = (input::rows(head_input), PerWorker::new(scratch));
+    team.phase(rows.len(), out, |unit, (row, scratch)| {
         let normed = &mut scratch.numbers[..hidden];
         let x = &x[unit.index * hidden..][..hidden];
         rms_norm(isa, x, &model.weights.norm, config.norm_epsilon, normed);
-        prepare_part(isa, model.activation, normed, part);
+        prepare(isa, model.activation, normed, input::row(row));
     });
     let width = match request {
         HeadRequest::Full => config.vocabulary,
@@ -157,44 +158,36 @@ fn reserve(cache: &mut KvCache, batch: Batch<'_>) -> Result<()> {
 }
 
 impl Page<'_> {
-    /// Normalises the residual stream into `normed`, and exactly into `exact`.
-    fn norm(&mut self, gain: &[f32]) {
+    /// Normalises the residual stream into `normed`, and into `exact` where a router reads it.
+    fn norm(&mut self, gain: &[f32], for_router: bool) {
         let (isa, config) = (self.model.isa, &self.model.config);
         let (hidden, activation) = (config.hidden_dim, self.model.activation);
         let State { x, exact, normed, scratch, .. } = &mut *self.state;
         let x = &x[..self.batch.rows.len() * hidden];
-        let out = (chunks(normed), chunks(exact), PerWorker::new(scratch));
+        let exact = for_router.then(|| input::rows(exact));
+        let out = (input::rows(normed), exact, PerWorker::new(scratch));
         self.team.phase(self.batch.rows.len(), out, |unit, (normed, exact, scratch)| {
             let numbers = &mut scratch.numbers[..hidden];
             let x = &x[unit.index * hidden..][..hidden];
             rms_norm(isa, x, gain, config.norm_epsilon, numbers);
-            prepare_part(isa, Activation::F32, numbers, exact);
-            prepare_part(isa, activation, numbers, normed);
-        });
-    }
-
-    /// Writes numbers as the input of a matrix, row by row: `from` is `[rows, dim]`, and its first
-    /// row becomes row `first` of the input.
-    pub(crate) fn prepare(
-        model: &Model,
-        team: &Team,
-        (from, dim): (&[f32], usize),
-        (to, first): (&mut InputBuffer, usize),
-    ) {
-        team.phase(from.len() / dim, chunks_from(to, first), |unit, part| {
-            let numbers = &from[unit.index * dim..][..dim];
-            prepare_part(model.isa, model.activation, numbers, part);
+            if let Some(exact) = exact {
+                prepare(isa, Activation::F32, numbers, input::row(exact));
+            }
+            prepare(isa, activation, numbers, input::row(normed));
         });
     }
 
     /// Goes on with the wanted rows alone: the others have left their keys and values.
     fn keep_wanted(&mut self) {
-        let (hidden, qkv_dim) = (self.model.config.hidden_dim, self.model.config.qkv_dim());
-        let State { x, qkv, .. } = &mut *self.state;
-        let wanted = self.batch.rows.iter().enumerate().filter(|(_, row)| row.wanted);
-        for (to, (from, _)) in wanted.enumerate() {
-            x.copy_within(from * hidden..(from + 1) * hidden, to * hidden);
-            qkv.copy_within(from * qkv_dim..(from + 1) * qkv_dim, to * qkv_dim);
+        let config = &self.model.config;
+        let State { x, qkv, cos, sin, .. } = &mut *self.state;
+        let half = config.head_dim / 2;
+        let all = [(x, config.hidden_dim), (qkv, config.qkv_dim()), (cos, half), (sin, half)];
+        for (numbers, len) in all {
+            let wanted = self.batch.rows.iter().enumerate().filter(|(_, row)| row.wanted);
+            for (to, (from, _)) in wanted.enumerate() {
+                numbers.copy_within(from * len..(from + 1) * len, to * len);
+            }
         }
         self.batch = self.wanted;
     }

@@ -48,6 +48,7 @@ mod config;
 mod content_key;
 mod error;
 mod forward;
+mod input;
 mod model;
 mod plan;
 mod rope;

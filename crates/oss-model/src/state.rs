@@ -2,41 +2,13 @@
 
 use crate::batch::Row;
 use crate::block::foresee;
+use crate::config::Config;
 use crate::model::Model;
 use oss_kernels::{
-    Activation, CodeBlock, GROUP_ROWS, InputBuffer, InputRow, Panel, Product, attention, linear,
-    out_len, prepare,
+    Activation, GROUP_ROWS, InputBuffer, Panel, Product, attention, linear, out_len,
 };
 use oss_simd::Isa;
-use oss_threads::Chunks;
 use std::ops::Range;
-
-/// An [`InputBuffer`] split by rows.
-pub(crate) type InputChunks<'a> = (Chunks<'a, f32>, Chunks<'a, f32>, Chunks<'a, CodeBlock>);
-
-/// One row of an [`InputChunks`].
-pub(crate) type InputPart<'p> = (&'p mut [f32], &'p mut [f32], &'p mut [CodeBlock]);
-
-/// Writes `x` into a row, see [`prepare`].
-pub(crate) fn prepare_part(isa: Isa, activation: Activation, x: &[f32], part: InputPart<'_>) {
-    let (values, value_sums, codes) = part;
-    prepare(isa, activation, x, InputRow { values, value_sums, codes });
-}
-
-/// Splits a buffer by rows.
-pub(crate) fn chunks(buffer: &mut InputBuffer) -> InputChunks<'_> {
-    chunks_from(buffer, 0)
-}
-
-/// Splits a buffer by rows, without the first ones.
-pub(crate) fn chunks_from(buffer: &mut InputBuffer, first: usize) -> InputChunks<'_> {
-    let InputBuffer { stride, values, value_sums, codes, row_blocks } = buffer;
-    (
-        Chunks::new(&mut values[first * *stride..], *stride),
-        Chunks::new(&mut value_sums[first * *stride / 16..], *stride / 16),
-        Chunks::new(&mut codes[first * *row_blocks..], *row_blocks),
-    )
-}
 
 /// Where the rows of a step go among the experts.
 #[derive(Default)]
@@ -93,12 +65,26 @@ pub(crate) struct KvWrite {
 /// What one worker computes in.
 pub(crate) struct WorkerScratch {
     pub(crate) numbers: Vec<f32>,
+    /// `[QUERIES, n_heads / n_kv_heads, head_dim]`: heads that are turned by their positions.
+    pub(crate) turned: Vec<f32>,
+    /// `[QUERIES, columns of a unit of attention]`: what their attention gives.
+    pub(crate) attended: Vec<f32>,
     panel: Panel,
 }
 
 impl WorkerScratch {
-    fn new(numbers: usize) -> Self {
-        Self { numbers: vec![0.0; numbers], panel: Panel::ZERO }
+    fn new(config: &Config, numbers: usize) -> Self {
+        let turned = attention::QUERIES * config.head_dim * config.n_heads / config.n_kv_heads;
+        Self {
+            numbers: vec![0.0; numbers],
+            turned: vec![0.0; turned],
+            attended: vec![0.0; turned * config.kv_heads_per_unit()],
+            panel: Panel::ZERO,
+        }
+    }
+
+    const fn bytes(&self) -> usize {
+        4 * (self.numbers.len() + self.turned.len() + self.attended.len()) + size_of::<Panel>()
     }
 
     /// Multiplies some rows with some groups, see [`linear`].
@@ -129,9 +115,7 @@ pub struct State {
     /// `[rows, qkv_dim]`.
     pub(crate) qkv: Vec<f32>,
     /// `[rows, q_dim]`: what attention gives.
-    pub(crate) attended: Vec<f32>,
-    /// The same, as input of the output matrix.
-    pub(crate) attended_input: InputBuffer,
+    pub(crate) attended: InputBuffer,
     /// `[rows, head_dim / 2]`: cosines and sines of the rows' positions.
     pub(crate) cos: Vec<f32>,
     pub(crate) sin: Vec<f32>,
@@ -139,8 +123,7 @@ pub struct State {
     /// Guesses at the next layer's routing; made where they are of use.
     pub(crate) foresee: Option<Box<foresee::Scratch>>,
     /// `[slots, inner_dim]`: between the feed-forward matrices.
-    pub(crate) inner: Vec<f32>,
-    pub(crate) inner_input: InputBuffer,
+    pub(crate) inner: InputBuffer,
     /// `[slots, hidden_dim]`: what the experts give.
     pub(crate) outer: Vec<f32>,
     /// 0, 1, 2, …
@@ -209,8 +192,7 @@ impl State {
             exact: InputBuffer::new(rows, hidden, Activation::F32),
             normed: InputBuffer::new(rows, hidden, *activation),
             qkv: vec![0.0; rows * config.qkv_dim()],
-            attended: vec![0.0; rows * config.q_dim()],
-            attended_input: InputBuffer::new(rows, config.q_dim(), *activation),
+            attended: InputBuffer::new(rows, config.q_dim(), *activation),
             cos: vec![0.0; rows * config.head_dim / 2],
             sin: vec![0.0; rows * config.head_dim / 2],
             routing: Routing {
@@ -223,15 +205,14 @@ impl State {
                 slot_of_choice: vec![0; slots],
             },
             foresee: None,
-            inner: vec![0.0; slots * inner],
-            inner_input: InputBuffer::new(slots, inner, *activation),
+            inner: InputBuffer::new(slots, inner, *activation),
             outer: vec![0.0; slots * hidden],
             identity: (0..slots as u32).collect(),
             row_splits: Vec::with_capacity(rows + 1),
             writes: Vec::new(),
             write_ranges: Vec::new(),
             write_order: Vec::new(),
-            scratch: (0..threads).map(|_| WorkerScratch::new(scratch)).collect(),
+            scratch: (0..threads).map(|_| WorkerScratch::new(config, scratch)).collect(),
             wanted_rows: Vec::with_capacity(rows),
             head_input: InputBuffer::new(rows, hidden, *activation),
             logits: Vec::new(),
@@ -259,15 +240,10 @@ impl State {
     /// Bytes of all buffers.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let inputs =
-            [&self.exact, &self.normed, &self.attended_input, &self.inner_input, &self.head_input];
-        let plain = self.x.len()
-            + self.qkv.len()
-            + self.attended.len()
-            + self.inner.len()
-            + self.outer.len()
-            + self.logits.len()
-            + self.scratch.iter().map(|s| s.numbers.len() + size_of::<Panel>() / 4).sum::<usize>();
-        4 * plain + inputs.into_iter().map(InputBuffer::bytes).sum::<usize>()
+        let inputs = [&self.exact, &self.normed, &self.attended, &self.inner, &self.head_input];
+        let plain = self.x.len() + self.qkv.len() + self.outer.len() + self.logits.len();
+        4 * plain
+            + self.scratch.iter().map(WorkerScratch::bytes).sum::<usize>()
+            + inputs.into_iter().map(InputBuffer::bytes).sum::<usize>()
     }
 }

@@ -110,6 +110,12 @@ pub(crate) enum FeedForwardWeights {
     Experts(ExpertWeights),
 }
 
+impl FeedForwardWeights {
+    pub(crate) const fn has_router(&self) -> bool {
+        matches!(self, Self::Experts(_))
+    }
+}
+
 pub(crate) struct ExpertWeights {
     pub(crate) router: Fused,
     pub(crate) router_bias: Option<Vec<f32>>,

@@ -64,6 +64,27 @@ unsafe impl Partition for () {
     unsafe fn part<'p>(&'p self, _unit: usize, _worker: usize) -> <Self as Parts<'p>>::Part {}
 }
 
+impl<'p, A: Partition> Parts<'p> for Option<A> {
+    type Part = Option<<A as Parts<'p>>::Part>;
+}
+
+// SAFETY: parts are those of the partition inside, or empty.
+#[expect(unsafe_code, reason = "implements the unsafe trait")]
+unsafe impl<A: Partition> Partition for Option<A> {
+    fn units(&self) -> usize {
+        self.as_ref().map_or(usize::MAX, Partition::units)
+    }
+
+    fn workers(&self) -> usize {
+        self.as_ref().map_or(usize::MAX, Partition::workers)
+    }
+
+    unsafe fn part<'p>(&'p self, unit: usize, worker: usize) -> <Self as Parts<'p>>::Part {
+        // SAFETY: the caller's promise holds for the partition inside, whose counts are the same.
+        self.as_ref().map(|inner| unsafe { inner.part(unit, worker) })
+    }
+}
+
 macro_rules! tuple {
     ($($name:ident . $index:tt),+) => {
         impl<'p, $($name: Partition),+> Parts<'p> for ($($name,)+) {

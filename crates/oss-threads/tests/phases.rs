@@ -47,4 +47,12 @@ fn columns_tiles_spans_and_tuples_put_each_unit_in_its_place() {
         *sum += part.len();
     });
     assert_eq!((data, scratch.iter().sum::<usize>()), ([1, 0, 3, 3, 3, 3], 5));
+
+    let (mut some, mut seen) = ([0; 3], [0; 3]);
+    let out = (Some(Each::new(&mut some)), None::<Each<'_, i32>>, Each::new(&mut seen));
+    team.phase(3, out, |_, (some, none, seen)| {
+        *some.expect("a part") = 1;
+        *seen = i32::from(none.is_none());
+    });
+    assert_eq!((some, seen), ([1; 3], [1; 3]));
 }

@@ -1,6 +1,6 @@
 //! Memory for activations: the one thing of this crate that allocates, before any kernel runs.
 
-use super::{Activation, CodeBlock, Input, InputRow};
+use super::{Activation, CodeBlock, Input, InputRow, MAX_PLANES};
 
 /// Memory for an [`Input`], made once by whoever calls the kernels.
 #[derive(Clone, Debug)]
@@ -12,9 +12,7 @@ pub struct InputBuffer {
     /// See [`Input::value_sums`].
     pub value_sums: Vec<f32>,
     /// See [`Input::codes`].
-    pub codes: Vec<CodeBlock>,
-    /// Blocks of codes of a row.
-    pub row_blocks: usize,
+    pub codes: [Vec<CodeBlock>; MAX_PLANES],
 }
 
 impl InputBuffer {
@@ -22,21 +20,30 @@ impl InputBuffer {
     #[must_use]
     pub fn new(rows: usize, cols: usize, activation: Activation) -> Self {
         let stride = cols.next_multiple_of(32);
-        let row_blocks = activation.planes().max(1) * stride / 32;
+        let blocks = |plane| if plane < activation.planes() { rows * stride / 32 } else { 0 };
         Self {
             stride,
             values: vec![0.0; rows * stride],
             value_sums: vec![0.0; rows * stride / 16],
-            codes: vec![CodeBlock::default(); rows * row_blocks],
-            row_blocks,
+            codes: std::array::from_fn(|plane| vec![CodeBlock::default(); blocks(plane)]),
         }
+    }
+
+    /// Takes the same memory for as many rows of fewer columns; what was in it has no meaning then.
+    ///
+    /// # Panics
+    /// When there are more columns than ever before.
+    pub fn set_cols(&mut self, rows: usize, cols: usize) {
+        self.stride = cols.next_multiple_of(32);
+        let (got, expected) = (rows * self.stride, self.values.len());
+        assert!(got <= expected, "{got} numbers in a buffer of {expected}");
     }
 
     /// All rows.
     #[must_use]
     pub fn view(&self) -> Input<'_> {
-        let Self { stride, values, value_sums, codes, row_blocks } = self;
-        Input { stride: *stride, values, value_sums, codes, row_blocks: *row_blocks }
+        let Self { stride, values, value_sums, codes } = self;
+        Input { stride: *stride, values, value_sums, codes: codes.each_ref().map(Vec::as_slice) }
     }
 
     /// One row, to be written.
@@ -45,7 +52,10 @@ impl InputBuffer {
         InputRow {
             values: &mut self.values[part(1)],
             value_sums: &mut self.value_sums[part(16)],
-            codes: &mut self.codes[row * self.row_blocks..][..self.row_blocks],
+            codes: self.codes.each_mut().map(|codes| match codes.is_empty() {
+                true => &mut [][..],
+                false => &mut codes[part(32)],
+            }),
         }
     }
 
@@ -54,6 +64,6 @@ impl InputBuffer {
     pub fn bytes(&self) -> usize {
         size_of_val(self.values.as_slice())
             + size_of_val(self.value_sums.as_slice())
-            + size_of_val(self.codes.as_slice())
+            + self.codes.iter().map(|codes| size_of_val(codes.as_slice())).sum::<usize>()
     }
 }

@@ -5,12 +5,14 @@ use super::project::{Call, To};
 use crate::config::{FeedForward, LayerConfig};
 use crate::error::Result;
 use crate::forward::Page;
+use crate::input::{self, InputTile};
 use crate::model::Model;
 use crate::state::{Event, State, WorkerScratch};
 use crate::weights::{ExpertWeights, FeedForwardWeights, Network, Round, Rounds};
-use oss_kernels::elementwise::{gated, scaled_add};
-use oss_kernels::{Activation, Product, route};
-use oss_threads::{Chunks, Columns, PerWorker, Tiles};
+use oss_kernels::elementwise::{expect_soon, gated, scaled_add};
+use oss_kernels::{Activation, Product, prepare, route};
+use oss_threads::{Chunks, PerWorker, Tiles};
+use std::ops::Range;
 
 /// `x += feed_forward(normed)`.
 ///
@@ -25,7 +27,7 @@ pub(crate) fn run(page: &mut Page<'_>, layer: usize) -> Result<()> {
             foresee::run(page, layer + 1);
             while let Some(round) = rounds.next(&page.state.routing.active)? {
                 gate_up(page, layer, experts, &round); //                inner [slots, inner_dim]
-                down(page, layer, experts, &round); //                   outer [slots, hidden]
+                down(page, experts, &round); //                          outer [slots, hidden]
             }
             combine(page, layer, experts); //                            x += Σ share · outer
         }
@@ -36,45 +38,60 @@ pub(crate) fn run(page: &mut Page<'_>, layer: usize) -> Result<()> {
 /// Columns of `inner` that a unit of 64 paired rows gives.
 const INNER_UNIT: usize = 32;
 
-/// Turns a unit's sums (gates and ups alternating by 16) into inner numbers.
-fn finish_pairs(
-    model: &Model,
-    layer: &LayerConfig,
-    sums: &mut [f32],
-    bias: Option<&[f32]>,
-    to: &mut [f32],
-) {
-    if let Some(bias) = bias {
-        sums.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += bias);
-    }
-    for (pair, to) in sums.chunks_exact(32).zip(to.chunks_exact_mut(16)) {
-        gated(model.isa, layer.gate, &pair[..16], &pair[16..], to);
+/// One unit of a gate and up matrix: products, gate, and `inner` ready for the second matrix.
+struct GateUp<'a> {
+    model: &'a Model,
+    config: &'a LayerConfig,
+    product: Product<'a>,
+    /// The rows of the input.
+    rows: &'a [u32],
+    groups: Range<usize>,
+    /// How many of the groups' rows there are, the others are padding.
+    n: usize,
+    bias: Option<&'a [f32]>,
+}
+
+impl GateUp<'_> {
+    fn run(self, scratch: &mut WorkerScratch, tile: &mut InputTile<'_>) {
+        let (isa, activation) = (self.model.isa, self.model.activation);
+        if let Some(bias) = self.bias {
+            expect_soon(isa, bias);
+        }
+        let width = 16 * self.groups.len();
+        let sums = scratch.multiply(isa, self.product, self.rows, self.groups);
+        for (row, sums) in sums.chunks_exact_mut(width).enumerate() {
+            let sums = &mut sums[..self.n];
+            if let Some(bias) = self.bias {
+                sums.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += bias);
+            }
+            // Gates and ups alternate by 16.
+            let mut inner = [0.0; INNER_UNIT];
+            for (pair, to) in sums.chunks_exact(32).zip(inner.chunks_exact_mut(16)) {
+                gated(isa, self.config.gate, &pair[..16], &pair[16..], to);
+            }
+            prepare(isa, activation, &inner[..self.n / 2], input::tile_row(tile, row));
+        }
     }
 }
 
 fn dense(page: &mut Page<'_>, layer: usize, network: &Network) {
     let (model, team) = (page.model, page.team);
     let config = &model.config.layers[layer];
-    let inner_dim = config.feed_forward.inner_dim();
     let n_rows = page.batch.rows.len();
-    let State { normed, inner, inner_input, x, scratch, identity, .. } = &mut *page.state;
+    let State { normed, inner, x, scratch, identity, .. } = &mut *page.state;
     let rows = &identity[..n_rows];
-    let inner = &mut inner[..n_rows * inner_dim];
-    let out = (Columns::new(inner, inner_dim, INNER_UNIT), PerWorker::new(scratch));
-    let input = normed.view();
+    inner.set_cols(n_rows, config.feed_forward.inner_dim());
+    let splits = [0, n_rows];
+    let out = (input::tiles(inner, &splits, INNER_UNIT), PerWorker::new(scratch));
+    let normed = normed.view();
     team.phase(network.gate_up.units(), out, |unit, (mut tile, scratch)| {
         let (stored, groups, n) = network.gate_up.unit(unit.index);
-        let width = 16 * groups.len();
         let matrix = model.weights.matrix(stored);
-        let product = Product { matrix, input, activation: model.activation };
-        let sums = scratch.multiply(model.isa, product, rows, groups);
-        for (row, sums) in sums.chunks_exact_mut(width).enumerate() {
-            finish_pairs(model, config, &mut sums[..n], None, tile.row_mut(row));
-        }
+        let product = Product { matrix, input: normed, activation: model.activation };
+        let unit = GateUp { model, config, product, rows, groups, n, bias: None };
+        unit.run(scratch, &mut tile);
     });
-    Page::prepare(model, team, (inner, inner_dim), (inner_input, 0));
-    let input = inner_input.view();
-    let call = Call { model, team, activation: model.activation, input, rows };
+    let call = Call { model, team, activation: model.activation, input: inner.view(), rows };
     call.project(&network.down, None, To::Add(x), scratch);
 }
 
@@ -135,10 +152,10 @@ fn gate_up(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights, round: &R
     let config = &model.config.layers[layer];
     let (inner_dim, ..) = sizes(page, layer);
     let State { normed, routing, inner, scratch, .. } = &mut *page.state;
-    let inner = &mut inner[..routing.row_of_slot.len() * inner_dim];
+    inner.set_cols(routing.row_of_slot.len(), inner_dim);
     let splits = &routing.splits[round.range.start..=round.range.end];
-    let tiles = Tiles::new(inner, inner_dim, splits, INNER_UNIT);
-    let blocks = tiles.column_blocks();
+    let tiles = input::tiles(inner, splits, INNER_UNIT);
+    let blocks = inner_dim.div_ceil(INNER_UNIT);
     let input = normed.view();
     let units = round.range.len() * blocks;
     page.team.phase(units, (tiles, PerWorker::new(scratch)), |unit, (mut tile, scratch)| {
@@ -147,33 +164,25 @@ fn gate_up(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights, round: &R
         let rows = &routing.row_of_slot[routing.splits[index]..routing.splits[index + 1]];
         let guard = round.expert(index, &routing.active);
         let (stored, groups, n) = guard.network().gate_up.unit(block);
-        let width = 16 * groups.len();
         let matrix = guard.matrix(stored);
         let product = Product { matrix, input, activation: model.activation };
-        let sums = scratch.multiply(model.isa, product, rows, groups);
         let bias = weights.gate_up_bias.as_ref();
         let bias = bias.map(|bias| &bias[(2 * expert * inner_dim) + 64 * block..][..n]);
-        for (row, sums) in sums.chunks_exact_mut(width).enumerate() {
-            finish_pairs(model, config, &mut sums[..n], bias, tile.row_mut(row));
-        }
+        GateUp { model, config, product, rows, groups, n, bias }.run(scratch, &mut tile);
     });
 }
 
 /// Their second matrices.
-fn down(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights, round: &Round<'_>) {
+fn down(page: &mut Page<'_>, weights: &ExpertWeights, round: &Round<'_>) {
     let (model, team) = (page.model, page.team);
-    let (inner_dim, ..) = sizes(page, layer);
     let hidden = model.config.hidden_dim;
-    let State { routing, inner, inner_input, outer, scratch, identity, .. } = &mut *page.state;
+    let State { routing, inner, outer, scratch, identity, .. } = &mut *page.state;
     let splits = &routing.splits[round.range.start..=round.range.end];
-    let (first, end) = (splits[0], splits[round.range.len()]);
-    let inner = &inner[first * inner_dim..end * inner_dim];
-    Page::prepare(model, team, (inner, inner_dim), (inner_input, first));
     let unit_rows = weights.experts[0].down.unit_rows;
     let outer = &mut outer[..routing.row_of_slot.len() * hidden];
     let tiles = Tiles::new(outer, hidden, splits, unit_rows);
     let blocks = tiles.column_blocks();
-    let input = inner_input.view();
+    let input = inner.view();
     let units = round.range.len() * blocks;
     team.phase(units, (tiles, PerWorker::new(scratch)), |unit, (mut tile, scratch)| {
         let (index, block) = (round.range.start + unit.index / blocks, unit.index % blocks);

@@ -8,9 +8,9 @@ use super::feed_forward::ask_router;
 use super::project::Call;
 use crate::config::{Config, FeedForward};
 use crate::forward::Page;
-use crate::state::{State, prepare_part};
+use crate::state::State;
 use crate::weights::FeedForwardWeights;
-use oss_kernels::{Activation, InputBuffer, rms_norm};
+use oss_kernels::{Activation, InputBuffer, prepare, rms_norm};
 
 /// Rows that are looked at: those of many rows stand for the others.
 const ROWS: usize = 8;
@@ -61,8 +61,7 @@ pub(crate) fn run(page: &mut Page<'_>, layer: usize) {
     for row in 0..looked_at {
         let x = &x[(row * n_rows / looked_at) * config.hidden_dim..][..config.hidden_dim];
         rms_norm(isa, x, &weights.feed_forward_norm, config.norm_epsilon, normed);
-        let row = input.row(row);
-        prepare_part(isa, Activation::F32, normed, (row.values, row.value_sums, row.codes));
+        prepare(isa, Activation::F32, normed, input.row(row));
     }
     let call = Call {
         model,
