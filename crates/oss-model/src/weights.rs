@@ -170,11 +170,11 @@ impl Weights {
     }
 
     /// Brings the matrices of a packed file into memory, section by section, and sees to it that
-    /// they lie on huge pages: addresses are then translated sooner. Where the system keeps the
-    /// file itself on huge pages, that is all. Other sections are copied to memory of this
-    /// process's own; what the system keeps of them is dropped if it would read them into huge
-    /// pages the next time. Others may compute meanwhile. `go_on` is asked before each section,
-    /// with its bytes. Where the weights are not mapped there is nothing to do.
+    /// they lie on huge pages: addresses are then translated sooner. Where the system can keep the
+    /// file itself on huge pages, what lies on small ones is read again; elsewhere sections are
+    /// copied, to memory of this process's own. Others may compute meanwhile. `go_on` is asked
+    /// before each section, with its bytes. Where the weights are not mapped there is nothing to
+    /// do.
     ///
     /// # Errors
     /// When memory is refused; what has been copied stays.

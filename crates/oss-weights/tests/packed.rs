@@ -198,7 +198,7 @@ fn sections_may_be_written_piece_by_piece_and_side_by_side() {
 }
 
 #[test]
-fn sections_are_whole_whatever_pages_they_lie_on_and_after_they_were_given_back() {
+fn sections_are_whole_whatever_pages_they_lie_on() {
     let (_directory, path) = scratch();
     let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
     write_rest(&writer);
@@ -207,13 +207,10 @@ fn sections_are_whole_whatever_pages_they_lie_on_and_after_they_were_given_back(
     for plan in plans() {
         reader.want_huge_pages(&plan.name);
         // Which pages they are is the system's affair.
-        reader.is_on_huge_pages(&plan.name);
-        assert!(reader.section(&plan.name).unwrap() == content(&plan), "{}", plan.name);
-        reader.release_copied(&plan.name);
+        reader.bring_onto_huge_pages(&plan.name);
         assert!(reader.section(&plan.name).unwrap() == content(&plan), "{}", plan.name);
     }
-    assert!(!reader.is_on_huge_pages("no such section"));
-    reader.release_copied("no such section");
+    assert!(!reader.bring_onto_huge_pages("no such section"));
     check_all(&path);
 }
 

@@ -113,7 +113,7 @@ impl Storage {
                 break;
             }
             let file = packed(container);
-            if file.is_on_huge_pages(&section.name) {
+            if file.bring_onto_huge_pages(&section.name) {
                 continue;
             }
             let bytes = file.bytes_of(section);
@@ -121,7 +121,7 @@ impl Storage {
             buffer.copy_from_slice(bytes);
             // Whoever came first has copied the same bytes.
             let _first = copy.set(buffer);
-            file.release_copied(&section.name);
+            file.release(&section.name);
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
-use oss_memory::file::Advice;
+use oss_memory::file::{Advice, Map};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::error::{Error, Result, shown};
@@ -13,6 +13,9 @@ use crate::fingerprint::Fingerprint;
 use crate::packed::format::{HEADER_BYTES, Header, decode_table, section_error};
 use crate::packed::{HUGE_ALIGNMENT, Section};
 use crate::source::Source;
+
+/// How many pieces of a section are read again in vain before it stays as it is.
+const HUGE_PAGE_TRIES: usize = 4;
 
 /// How many bytes are hashed between two reports of progress.
 const STEP: usize = 8 << 20;
@@ -184,29 +187,40 @@ impl Reader {
         self.advise(name, Advice::HugePage);
     }
 
-    /// Brings a section into memory, and tells whether it lies there on huge pages, all but a
-    /// sixteenth; no where the system does not say.
-    pub fn is_on_huge_pages(&self, name: &str) -> bool {
-        self.range(name).is_some_and(|range| self.read_in(range))
-    }
-
-    /// Gives back the memory of a section that has been copied: this map's, and where the system
-    /// would read the section into huge pages the next time, also what it keeps of it now.
-    pub fn release_copied(&self, name: &str) {
-        self.release(name);
-        let Some((map, range)) = self.source.map().zip(self.range(name)) else { return };
-        // One huge page tells, and costs little where there are none.
-        let first = range.start..range.start + HUGE_ALIGNMENT as usize;
-        if first.end <= range.end && map.forget(first.clone()).is_ok() && self.read_in(first) {
-            let _hint = map.forget(range);
+    /// Brings a section into memory, and onto huge pages where the system can keep files there:
+    /// what lies on small pages is read again, a huge page at a time. Others may read the section
+    /// meanwhile. Tells whether it lies on huge pages then, all but a sixteenth; no where the
+    /// system does not say.
+    pub fn bring_onto_huge_pages(&self, name: &str) -> bool {
+        let (Some(map), Some(section)) = (self.source.map(), self.range(name)) else {
+            return false;
+        };
+        let piece = HUGE_ALIGNMENT as usize;
+        let whole = section.start.next_multiple_of(piece)..section.end - section.end % piece;
+        let (mut small, mut failed) = (self.on_small_pages(map, section.clone()), 0);
+        for begin in whole.step_by(piece) {
+            if small < piece || failed == HUGE_PAGE_TRIES {
+                break;
+            }
+            let piece = begin..begin + piece;
+            if self.on_small_pages(map, piece.clone()) == 0 {
+                continue;
+            }
+            let _hint = map.forget(piece.clone());
+            if self.on_small_pages(map, piece.clone()) == 0 {
+                small -= piece.len();
+            } else {
+                failed += 1;
+            }
         }
+        small <= section.len() / 16
     }
 
-    /// Brings a part of the file into memory; whether it lies there on huge pages.
-    fn read_in(&self, range: Range<usize>) -> bool {
-        let Some(map) = self.source.map() else { return false };
+    /// Brings a part of the file into memory; the bytes of it that are not known to lie on huge
+    /// pages.
+    fn on_small_pages(&self, map: &Map, range: Range<usize>) -> usize {
         let _hint = map.advise(range.clone(), Advice::PopulateRead);
-        map.huge_bytes(range.clone()).is_ok_and(|bytes| bytes >= range.len() - range.len() / 16)
+        range.len().saturating_sub(map.huge_bytes(range).unwrap_or(0))
     }
 
     /// Advice is a hint: a system that refuses it changes speed, not results.
