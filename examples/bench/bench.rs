@@ -7,7 +7,8 @@ use oss_engine::model::{
     Batch, Config, Event, FeedForward, HeadRequest, LoadOptions, Model, Row, State, forward, head,
 };
 use oss_engine::{Isa, Team};
-use oss_examples::machine::{Energy, ReadProbe, Sample, int8_peak, resident_peak};
+use oss_examples::machine::{Energy, ReadProbe, ReadWay, Sample, int8_peak, resident_peak};
+use oss_testing::median;
 use oss_threads::topology::default_threads;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -35,10 +36,10 @@ pub(crate) struct Found {
     pub(crate) resident_bytes: Option<u64>,
     /// Operations per second.
     pub(crate) int8_peak: f64,
-    /// The best of all reads.
-    pub(crate) read: Sample,
-    /// The lowest of the samples, in bytes per second.
-    pub(crate) read_lowest: f64,
+    /// The way to read that was best, by its median.
+    pub(crate) read_way: ReadWay,
+    /// What it gave, in bytes per second, in order of time.
+    pub(crate) read_rates: Vec<f64>,
     /// Different experts that a step of decoding touches, the mean over layers; `None` in models
     /// without experts.
     pub(crate) distinct_experts: Option<f64>,
@@ -46,12 +47,19 @@ pub(crate) struct Found {
     pub(crate) decodes: Vec<Run>,
 }
 
+impl Found {
+    /// Bytes per second that can be read.
+    pub(crate) fn read_rate(&self) -> f64 {
+        median(self.read_rates.iter().copied()).unwrap_or(0.0)
+    }
+}
+
 /// One prefill, or one decoding.
 pub(crate) struct Run {
     pub(crate) tokens: usize,
     /// Seconds of each step.
     pub(crate) steps: Vec<f64>,
-    /// Bytes per second that were read just before or just after, whatever was more.
+    /// Bytes per second that were read just before and just after, on average, in the best way.
     pub(crate) read_rate: f64,
     pub(crate) joules: Option<f64>,
 }
@@ -134,7 +142,7 @@ impl Bench {
                 peak = peak.max(int8_peak(self.model.isa, &self.team));
             }
         }
-        let best = samples.iter().copied().max_by(|a, b| a.rate.total_cmp(&b.rate));
+        let (read_way, read_rates) = best_way(&samples).context("no way to read")?;
         let own = self.probe.bytes() as u64;
         Ok(Found {
             isa: self.model.isa,
@@ -147,20 +155,19 @@ impl Bench {
             first_token_s,
             resident_bytes: resident_peak().map(|peak| peak.saturating_sub(own)),
             int8_peak: peak,
-            read: best.context("no sample of the read bandwidth")?,
-            read_lowest: samples.iter().map(|sample| sample.rate).fold(f64::INFINITY, f64::min),
+            read_way,
+            read_rates,
             distinct_experts,
             prefills,
             decodes,
         })
     }
 
-    /// Takes a sample after a run and gives the run the better of its neighbours.
-    fn sampled(&self, mut run: Run, samples: &mut Vec<Sample>) -> Run {
-        let before = samples.last().map_or(0.0, |sample| sample.rate);
-        let after = self.probe.sample();
-        samples.push(after);
-        run.read_rate = before.max(after.rate);
+    /// Takes a sample after a run and tells the run what its neighbours gave.
+    fn sampled(&self, mut run: Run, samples: &mut Vec<Vec<Sample>>) -> Run {
+        samples.push(self.probe.sample());
+        let neighbours = &samples[samples.len() - 2..];
+        run.read_rate = best_way(neighbours).and_then(|(_, rates)| median(rates)).unwrap_or(0.0);
         run
     }
 
@@ -285,6 +292,15 @@ impl Bench {
         let counts = counts.lock().expect("no holder panics");
         Ok((!counts.is_empty()).then(|| counts.iter().sum::<usize>() as f64 / counts.len() as f64))
     }
+}
+
+/// The way to read that was best in some samples, by its median, and what it gave in each.
+fn best_way(samples: &[Vec<Sample>]) -> Option<(ReadWay, Vec<f64>)> {
+    let ways = 0..samples.first()?.len();
+    let rates = ways.map(|way| samples.iter().map(|sample| sample[way].rate).collect());
+    let ways = samples[0].iter().map(|sample| sample.way).zip(rates);
+    let typical = |rates: &Vec<f64>| median(rates.iter().copied()).unwrap_or(0.0);
+    ways.max_by(|(_, a), (_, b)| typical(a).total_cmp(&typical(b)))
 }
 
 /// Enough for so many positions in all, with a page more for each sequence and its fork.

@@ -58,14 +58,14 @@ pub(crate) fn json(arguments: &Arguments, found: &Found) -> Value {
         },
         "machine": {
             "isa": found.isa.to_string(),
-            "read_gb_per_s": { "min": found.read_lowest / 1e9, "max": found.read.rate / 1e9 },
-            "read_with": found.read.way.to_string(),
+            "read_gb_per_s": spread(found.read_rates.iter().map(|rate| rate / 1e9)),
+            "read_with": found.read_way.to_string(),
             "int8_peak_gop_per_s": found.int8_peak / 1e9,
         },
         "weights_bytes_per_token": found.bytes_per_token,
         "operations_per_prompt_token": operations,
         "bound": {
-            "decode_tokens_per_s": found.read.rate / bytes,
+            "decode_tokens_per_s": found.read_rate() / bytes,
             "prefill_tokens_per_s": found.int8_peak / operations,
         },
         "prefill": if prefills.is_empty() { Value::Null } else { prefill },
@@ -103,7 +103,7 @@ pub(crate) fn markdown(json: &Value) -> String {
             "different experts a layer and step",
             number("/decode/distinct_experts_per_layer", 1.0, 1),
         ),
-        ("read bandwidth, GB/s", number("/machine/read_gb_per_s/max", 1.0, 2)),
+        ("read bandwidth, GB/s", number("/machine/read_gb_per_s/median", 1.0, 2)),
         ("int8 peak, GOP/s", number("/machine/int8_peak_gop_per_s", 1.0, 1)),
         ("bound of prefill, tokens/s", number("/bound/prefill_tokens_per_s", 1.0, 1)),
         ("bound of decode, one sequence, tokens/s", number("/bound/decode_tokens_per_s", 1.0, 2)),
@@ -141,7 +141,7 @@ pub(crate) fn chart(found: &Found) -> Chart {
     let mut series: Vec<Series> =
         runs.map(|(n, run)| Series::new(format!("run {}", n + 1), speed(run))).collect();
     let end = found.decodes.first().map_or(1, |run| run.steps.len()) as f64;
-    let bound = found.read.rate / found.bytes_per_token as f64;
+    let bound = found.read_rate() / found.bytes_per_token as f64;
     let bound = Series::new("bound of one sequence", vec![(1.0, bound), (end, bound)]);
     series.push(Series { dashed: true, ..bound });
     Chart {
