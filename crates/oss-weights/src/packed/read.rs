@@ -1,9 +1,11 @@
 //! Reading a packed file.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 use oss_memory::file::{Advice, Map};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
@@ -14,8 +16,8 @@ use crate::packed::format::{HEADER_BYTES, Header, decode_table, section_error};
 use crate::packed::{HUGE_ALIGNMENT, Section};
 use crate::source::Source;
 
-/// How many pieces of a section are read again in vain before it stays as it is.
-const HUGE_PAGE_TRIES: usize = 4;
+/// How long the system has to put free memory together after it had no huge page.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// How many bytes are hashed between two reports of progress.
 const STEP: usize = 8 << 20;
@@ -197,20 +199,25 @@ impl Reader {
         };
         let piece = HUGE_ALIGNMENT as usize;
         let whole = section.start.next_multiple_of(piece)..section.end - section.end % piece;
-        let (mut small, mut failed) = (self.on_small_pages(map, section.clone()), 0);
-        for begin in whole.step_by(piece) {
-            if small < piece || failed == HUGE_PAGE_TRIES {
+        let mut small = self.on_small_pages(map, section.clone());
+        let pieces = whole.step_by(piece).map(|begin| begin..begin + piece);
+        let mut left: VecDeque<_> = pieces
+            .filter(|piece| small > 0 && self.on_small_pages(map, piece.clone()) > 0)
+            .collect();
+        let mut failed = 0;
+        while let Some(piece) = left.pop_front() {
+            // Where some lies on huge pages, others fail for want of free ones just then.
+            let tries = if small < section.len() { 64 } else { 4 };
+            if failed == tries {
                 break;
-            }
-            let piece = begin..begin + piece;
-            if self.on_small_pages(map, piece.clone()) == 0 {
-                continue;
             }
             let _hint = map.forget(piece.clone());
             if self.on_small_pages(map, piece.clone()) == 0 {
-                small -= piece.len();
+                small = small.saturating_sub(piece.len());
             } else {
                 failed += 1;
+                left.push_back(piece);
+                thread::sleep(PAUSE);
             }
         }
         small <= section.len() / 16
