@@ -40,6 +40,8 @@ pub(crate) struct Found {
     pub(crate) read_way: ReadWay,
     /// What it gave, in bytes per second, in order of time.
     pub(crate) read_rates: Vec<f64>,
+    /// Bytes per second of the weights of a token, read where they lie and not used.
+    pub(crate) weights_read_rates: Vec<f64>,
     /// Different experts that a step of decoding touches, the mean over layers; `None` in models
     /// without experts.
     pub(crate) distinct_experts: Option<f64>,
@@ -61,6 +63,8 @@ pub(crate) struct Run {
     pub(crate) steps: Vec<f64>,
     /// Bytes per second that were read just before and just after, on average, in the best way.
     pub(crate) read_rate: f64,
+    /// Bytes per second of the weights of a token, read just after.
+    pub(crate) weights_read_rate: f64,
     pub(crate) joules: Option<f64>,
 }
 
@@ -157,6 +161,7 @@ impl Bench {
             int8_peak: peak,
             read_way,
             read_rates,
+            weights_read_rates: decodes.iter().map(|run| run.weights_read_rate).collect(),
             distinct_experts,
             prefills,
             decodes,
@@ -166,9 +171,24 @@ impl Bench {
     /// Takes a sample after a run and tells the run what its neighbours gave.
     fn sampled(&self, mut run: Run, samples: &mut Vec<Vec<Sample>>) -> Run {
         samples.push(self.probe.sample());
+        run.weights_read_rate = self.weights_read_rate();
         let neighbours = &samples[samples.len() - 2..];
         run.read_rate = best_way(neighbours).and_then(|(_, rates)| median(rates)).unwrap_or(0.0);
         run
+    }
+
+    /// Bytes per second of the weights of one token, read where they lie: memory need not be
+    /// equally fast everywhere, least of all that of a virtual machine.
+    fn weights_read_rate(&self) -> f64 {
+        let Model { weights, config, .. } = &self.model;
+        let (bytes, sections) = (weights.bytes_per_token(config), weights.sections());
+        let (dense, experts) = sections.split_at(1.min(sections.len()));
+        let dense_bytes = bytes.min(dense.iter().map(|section| section.len()).sum());
+        let mut seconds = dense_bytes as f64 / self.probe.rate_of(dense);
+        if bytes > dense_bytes {
+            seconds += (bytes - dense_bytes) as f64 / self.probe.rate_of(experts);
+        }
+        bytes as f64 / seconds
     }
 
     /// Seconds from the loaded model to the logits of a first prompt.
@@ -243,7 +263,7 @@ impl Bench {
         let steps = work(self)?;
         let energy = self.energy.as_ref().zip(before);
         let joules = energy.and_then(|(energy, before)| energy.joules_since(&before));
-        Ok(Run { tokens, steps, read_rate: 0.0, joules })
+        Ok(Run { tokens, steps, read_rate: 0.0, weights_read_rate: 0.0, joules })
     }
 
     /// The next token of each sequence.

@@ -24,6 +24,8 @@ pub(crate) fn json(arguments: &Arguments, found: &Found) -> Value {
     let read = |run: &Run| alone.map(|bytes| steps(run) * bytes);
     let gigabytes = median(decodes.iter().filter_map(read)).map(|rate| rate / 1e9);
     let share = decodes.iter().filter_map(|run| read(run).map(|rate| rate / run.read_rate));
+    let of_reading =
+        decodes.iter().filter_map(|run| read(run).map(|rate| rate / run.weights_read_rate));
     let computed = |run: &Run| run.tokens_per_s() * operations;
     let rate = |runs: &[Run]| spread(runs.iter().map(Run::tokens_per_s));
     let prefill = json!({
@@ -38,6 +40,7 @@ pub(crate) fn json(arguments: &Arguments, found: &Found) -> Value {
         "step_ms": spread(decodes.iter().flat_map(|run| &run.steps).map(|step| step * 1e3)),
         "weights_gb_per_s": gigabytes,
         "share_of_read_bandwidth": median(share),
+        "share_of_reading_the_weights": median(of_reading),
         "distinct_experts_per_layer": found.distinct_experts,
         "joules_per_token": joules(decodes),
     });
@@ -60,6 +63,8 @@ pub(crate) fn json(arguments: &Arguments, found: &Found) -> Value {
             "isa": found.isa.to_string(),
             "read_gb_per_s": spread(found.read_rates.iter().map(|rate| rate / 1e9)),
             "read_with": found.read_way.to_string(),
+            "weights_read_gb_per_s":
+                spread(found.weights_read_rates.iter().map(|rate| rate / 1e9)),
             "int8_peak_gop_per_s": found.int8_peak / 1e9,
         },
         "weights_bytes_per_token": found.bytes_per_token,
@@ -90,7 +95,7 @@ pub(crate) fn markdown(json: &Value) -> String {
     let count = |name: &str| options[name].to_string();
     let prefill = format!("prefill of {}, tokens/s", count("prompt_tokens"));
     let decode = format!("decode of {}, tokens/s", count("gen_tokens"));
-    let rows: [(&str, Option<String>); 16] = [
+    let rows: [(&str, Option<String>); 18] = [
         (&prefill, speed("prefill")),
         ("prefill, GOP/s", number("/prefill/gop_per_s", 1.0, 1)),
         ("prefill, % of the int8 peak", number("/prefill/share_of_int8_peak", 100.0, 1)),
@@ -98,12 +103,20 @@ pub(crate) fn markdown(json: &Value) -> String {
         (&decode, speed("decode")),
         ("decode, GB/s of weights", number("/decode/weights_gb_per_s", 1.0, 2)),
         ("decode, % of the read bandwidth", number("/decode/share_of_read_bandwidth", 100.0, 1)),
+        (
+            "decode, % of reading the same weights",
+            number("/decode/share_of_reading_the_weights", 100.0, 1),
+        ),
         ("decode, J/token", number("/decode/joules_per_token", 1.0, 3)),
         (
             "different experts a layer and step",
             number("/decode/distinct_experts_per_layer", 1.0, 1),
         ),
         ("read bandwidth, GB/s", number("/machine/read_gb_per_s/median", 1.0, 2)),
+        (
+            "the same where the weights lie, GB/s",
+            number("/machine/weights_read_gb_per_s/median", 1.0, 2),
+        ),
         ("int8 peak, GOP/s", number("/machine/int8_peak_gop_per_s", 1.0, 1)),
         ("bound of prefill, tokens/s", number("/bound/prefill_tokens_per_s", 1.0, 1)),
         ("bound of decode, one sequence, tokens/s", number("/bound/decode_tokens_per_s", 1.0, 2)),

@@ -188,6 +188,13 @@ impl Weights {
         matches!(self.storage, Storage::Mapped { .. })
     }
 
+    /// The packed matrices as they lie in memory, to measure it: those that every token needs, then
+    /// each layer's experts, unless these are in slots.
+    #[must_use]
+    pub fn sections(&self) -> Vec<&[u8]> {
+        self.storage.sections(&self.container)
+    }
+
     /// Bytes of all packed matrices, wherever they are.
     #[must_use]
     pub fn packed_bytes(&self) -> usize {

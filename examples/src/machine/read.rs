@@ -106,14 +106,25 @@ impl ReadProbe {
         self.ways.iter().map(|way| self.measure(*way)).collect()
     }
 
+    /// Bytes per second of other memory, read in the best way.
+    #[must_use]
+    pub fn rate_of(&self, memory: &[&[u8]]) -> f64 {
+        self.rate(self.ways[0], memory)
+    }
+
     fn measure(&self, way: ReadWay) -> Sample {
+        let buffer = &self.buffers[usize::from(way.huge_pages)];
+        Sample { rate: self.rate(way, &[buffer]), way }
+    }
+
+    fn rate(&self, way: ReadWay, memory: &[&[u8]]) -> f64 {
         let team = self.teams.iter().find(|team| team.threads() == way.threads);
         let team = team.expect("every way has its team");
-        let buffer = &self.buffers[usize::from(way.huge_pages)];
+        let units: Vec<&[u8]> = memory.iter().flat_map(|bytes| bytes.chunks(UNIT)).collect();
         let sink = AtomicI32::new(0);
         let start = Instant::now();
-        team.phase(buffer.len() / UNIT, (), |unit, ()| {
-            let bytes = &buffer[unit.index * UNIT..][..UNIT];
+        team.phase(units.len(), (), |unit, ()| {
+            let bytes = units[unit.index];
             let read = match way.streams {
                 1 => self.isa.run(Read::<1>::new(bytes, way.prefetch)),
                 2 => self.isa.run(Read::<2>::new(bytes, way.prefetch)),
@@ -121,9 +132,9 @@ impl ReadProbe {
             };
             sink.fetch_or(read, Ordering::Relaxed);
         });
-        let rate = buffer.len() as f64 / start.elapsed().as_secs_f64();
+        let seconds = start.elapsed().as_secs_f64();
         std::hint::black_box(sink);
-        Sample { rate, way }
+        units.iter().map(|bytes| bytes.len()).sum::<usize>() as f64 / seconds
     }
 }
 

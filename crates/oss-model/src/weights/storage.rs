@@ -73,6 +73,20 @@ impl Storage {
         }
     }
 
+    /// The sections that lie in memory as a whole, in order.
+    pub(super) fn sections<'a>(&'a self, container: &'a Container) -> Vec<&'a [u8]> {
+        match self {
+            Self::Memory { buffer, starts } => {
+                let ends = starts.iter().skip(1).copied().chain([buffer.len()]);
+                starts.iter().zip(ends).map(|(start, end)| &buffer[*start..end]).collect()
+            }
+            Self::Mapped { sections, .. } => {
+                (0..sections.len()).map(|number| self.section(container, number)).collect()
+            }
+            Self::Slots { dense, .. } => vec![dense],
+        }
+    }
+
     /// Bytes of all sections.
     pub(super) fn bytes(&self) -> usize {
         match self {
