@@ -9,7 +9,8 @@ use oss_kernels::elementwise::rotate;
 use oss_kernels::prepare;
 use oss_threads::{PerWorker, Spans};
 
-/// Queries, keys and values of all rows; keys, turned by their positions, and values in their pages.
+/// Queries, keys and values of all rows; the keys, turned by their positions, and the values go to
+/// their pages.
 pub(crate) fn qkv(page: &mut Page<'_>, layer: usize) {
     let (model, team) = (page.model, page.team);
     let weights = &model.weights.layers[layer];
