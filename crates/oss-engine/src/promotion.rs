@@ -1,4 +1,4 @@
-//! A packed file's weights move into huge pages while the engine works, where there is room.
+//! A packed file's weights are brought onto huge pages while the engine works, where there is room.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use oss_model::Model;
 use crate::error::{Error, Result};
 use crate::options::EngineOptions;
 
-/// The thread that copies; it ends with this, after the section that it is at.
+/// The thread that does so; it ends with this, after the section that it is at.
 pub(crate) struct Promotion {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Promotion {
-    /// Starts copying, where that is asked for and there are mapped weights.
+    /// Starts it, where that is asked for and there are mapped weights.
     pub(crate) fn start(model: &Arc<Model>, options: &EngineOptions) -> Result<Option<Self>> {
         if !options.huge_pages || !model.weights.are_mapped() {
             return Ok(None);

@@ -37,7 +37,7 @@ impl Source {
 
     /// Whether it is a file, and not bytes in memory.
     pub(crate) fn is_file(&self) -> bool {
-        matches!(self.bytes, Bytes::Map(_))
+        self.map().is_some()
     }
 
     /// The path that errors name.
@@ -63,10 +63,7 @@ impl Source {
 
     /// Tells the system about the pages of `range`; nothing for bytes in memory.
     pub(crate) fn advise(&self, range: Range<usize>, advice: Advice) -> Result<()> {
-        match &self.bytes {
-            Bytes::Map(map) => Ok(map.advise(range, advice)?),
-            Bytes::Memory(_) => Ok(()),
-        }
+        self.map().map_or(Ok(()), |map| Ok(map.advise(range, advice)?))
     }
 }
 

@@ -45,6 +45,15 @@ fn write_rest(writer: &Writer) {
     }
 }
 
+/// A finished file with all sections.
+fn written() -> (tempfile::TempDir, PathBuf) {
+    let (directory, path) = scratch();
+    let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+    write_rest(&writer);
+    writer.finish().unwrap();
+    (directory, path)
+}
+
 fn check_all(path: &Path) {
     let reader = Reader::open(path).unwrap();
     assert_eq!(reader.source(), SOURCE);
@@ -89,10 +98,7 @@ fn reseal(bytes: &mut [u8]) {
 
 #[test]
 fn what_is_written_is_read_back_and_aligned() {
-    let (_directory, path) = scratch();
-    let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
-    write_rest(&writer);
-    writer.finish().unwrap();
+    let (_directory, path) = written();
     check_all(&path);
     assert!(!path.with_extension("oss.partial").exists());
 
@@ -112,10 +118,7 @@ fn what_is_written_is_read_back_and_aligned() {
 
 #[test]
 fn a_container_tells_the_packed_file_and_serves_its_blobs() {
-    let (_directory, path) = scratch();
-    let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
-    write_rest(&writer);
-    writer.finish().unwrap();
+    let (_directory, path) = written();
     let container = Container::open(&path).unwrap();
     assert_eq!(container.kind(), Kind::Packed);
     assert_eq!(container.tensors().count(), 0);
@@ -199,10 +202,7 @@ fn sections_may_be_written_piece_by_piece_and_side_by_side() {
 
 #[test]
 fn sections_are_whole_whatever_pages_they_lie_on() {
-    let (_directory, path) = scratch();
-    let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
-    write_rest(&writer);
-    writer.finish().unwrap();
+    let (_directory, path) = written();
     let reader = Reader::open(&path).unwrap();
     for plan in plans() {
         reader.want_huge_pages(&plan.name);

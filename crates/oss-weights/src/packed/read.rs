@@ -197,6 +197,9 @@ impl Reader {
         let (Some(map), Some(section)) = (self.source.map(), self.range(name)) else {
             return false;
         };
+        if map.huge_bytes(section.clone()).is_err() {
+            return false;
+        }
         let piece = HUGE_ALIGNMENT as usize;
         let whole = section.start.next_multiple_of(piece)..section.end - section.end % piece;
         let mut small = self.on_small_pages(map, section.clone());
