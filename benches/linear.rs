@@ -36,7 +36,7 @@ impl Peak {
         let mut total = s.zero_i32();
         let mut quad = black_box(0);
         for _ in 0..self.calls / (4 * N) {
-            let mut sums = [s.dot_zero(); N];
+            let mut sums = [s.dot_start(0, 0); N];
             for _ in 0..4 {
                 quad += 1;
                 for (sum, codes) in sums.iter_mut().zip(codes) {

@@ -1,5 +1,6 @@
 //! One number at a time: sums, activations, rotation.
 
+use crate::linear::ask;
 use oss_simd::{Isa, Kernel, Simd, math};
 
 /// Asks for numbers that will be read a while later.
@@ -14,9 +15,7 @@ impl Kernel for ExpectSoon<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        for line in (0..self.0.len()).step_by(64) {
-            s.prefetch(self.0, line);
-        }
+        ask(s, self.0, 0, self.0.len());
     }
 }
 

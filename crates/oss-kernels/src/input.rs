@@ -58,8 +58,9 @@ pub struct CodeBlock {
     pub codes: [i8; 32],
     /// The scale.
     pub scale: f32,
-    /// The sums of codes 0..16 and 16..32.
-    pub sums: [i32; 2],
+    /// The sums of codes 0..16, of codes 16..32 and of all: in each half of a sum's bits that of
+    /// two out of four neighbours, as [`Simd::dot_start`] takes them.
+    pub sums: [i32; 3],
     /// What minima of weights are multiplied with: minus the sums of the numbers 0..16, 16..32,
     /// and of all.
     pub minus: [f32; 3],
@@ -163,6 +164,17 @@ fn load<S: Simd>(s: S, from: &[f32]) -> S::F32 {
     }
 }
 
+/// Adds up two sums at once: of columns 0 and 1 of each four in bits 0..16, of 2 and 3 above.
+const PLACES: [i32; 16] = {
+    let mut places = [0; 16];
+    let mut column = 0;
+    while column < 16 {
+        places[column] = if column % 4 < 2 { 1 } else { 1 << 16 };
+        column += 1;
+    }
+    places
+};
+
 /// Writes 32 numbers as codes; returns what the codes leave of them.
 #[inline(always)]
 fn encode<S: Simd>(s: S, x: [S::F32; 2], out: &mut CodeBlock) -> [S::F32; 2] {
@@ -172,13 +184,18 @@ fn encode<S: Simd>(s: S, x: [S::F32; 2], out: &mut CodeBlock) -> [S::F32; 2] {
     let back = s.splat(-out.scale);
     let (codes, _) = out.codes.as_chunks_mut::<16>();
     let mut rest = x;
+    let mut sums = [[0; 2]; 2];
     for half in 0..2 {
         let code = s.round_i32(s.mul(x[half], inverse));
         s.store_i8(code, &mut codes[half]);
-        out.sums[half] = s.reduce_add_i32(code);
+        let both = s.reduce_add_i32(s.mul_i32(code, s.load_i32(&PLACES)));
+        let first = i32::from(both as i16);
+        sums[half] = [first, (both - first) >> 16];
         rest[half] = s.fma(s.i32_to_f32(code), back, x[half]);
     }
-    let [low, high] = out.sums;
-    out.minus = [low, high, low + high].map(|sum| -out.scale * sum as f32);
+    let [low, high] = sums;
+    let sums = [low, high, [low[0] + high[0], low[1] + high[1]]];
+    out.sums = sums.map(|[first, second]| second << 16 | first & 0xffff);
+    out.minus = sums.map(|[first, second]| -out.scale * (first + second) as f32);
     rest
 }

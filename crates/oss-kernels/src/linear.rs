@@ -151,10 +151,10 @@ fn prefetch<S: Simd>(s: S, weights: &[u8], step: usize, step_bytes: usize) {
     ask(s, weights, step * step_bytes + AHEAD, step_bytes);
 }
 
-/// Asks for the lines of `len` bytes of weights from `at` on.
+/// Asks for the lines of `len` bytes from `at` on.
 #[inline(always)]
-fn ask<S: Simd>(s: S, weights: &[u8], at: usize, len: usize) {
+pub(crate) fn ask<S: Simd>(s: S, bytes: &[u8], at: usize, len: usize) {
     for line in (0..len).step_by(64) {
-        s.prefetch(weights, at + line);
+        s.prefetch(bytes, at + line);
     }
 }

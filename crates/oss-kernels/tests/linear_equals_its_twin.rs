@@ -139,11 +139,13 @@ fn the_bits_depend_on_neither_company_nor_instruction_set() {
 fn codes_are_the_nearest_and_zero_stays_zero() {
     let mut x = vec![0.0; 64];
     x[..4].copy_from_slice(&[1.27, -1.27, 0.005, 0.016]);
+    x[20] = -0.07;
     for isa in Isa::available() {
         let rows = prepared(isa, Activation::Int8, std::slice::from_ref(&x));
         assert_eq!(rows.codes[0][0].codes[..4], [127, -127, 0, 2], "{isa}");
-        assert_eq!(rows.codes[0][0].sums, [2, 0]);
-        assert!((rows.codes[0][0].minus[2] + 0.02).abs() < 1e-6);
+        let [low, high, all] = rows.codes[0][0].sums;
+        assert_eq!([low, high, all], [2 << 16, 0xfff9, 2 << 16 | 0xfff9], "{isa}");
+        assert!((rows.codes[0][0].minus[2] - 0.05).abs() < 1e-6, "{isa}");
         assert_eq!(rows.codes[0][1], CodeBlock::default());
     }
 }

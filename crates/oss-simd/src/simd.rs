@@ -124,14 +124,15 @@ pub trait Simd: Copy + Send + Sync + 'static {
 
     // ---- dot products of bytes --------------------------------------------------------------
 
-    /// An empty [`Simd::dot`].
-    fn dot_zero(self) -> Self::Dot;
-    /// Adds `codes[4 r + b] * quad[b]` over `b` to lane `r`; `quad` is four signed bytes in memory
-    /// order, the codes are unsigned.
+    /// An empty [`Simd::dot`] for codes that count from `zero`: starts at `-zero` times the two
+    /// 16-bit halves of `sums`, which are the sums over the quads to come of their bytes 0 and 1,
+    /// and 2 and 3. So the finished sum is that of `(code - zero) * byte`.
+    fn dot_start(self, zero: u8, sums: i32) -> Self::Dot;
+    /// Adds `codes[4 r + b] * quad[b]` over `b` to lane `r`; `quad` is four bytes in -127..=127 in
+    /// memory order, the codes are unsigned.
     ///
-    /// Exact while the sum of `255 / 2 * max code` over the calls stays below 32,768 in each pair:
-    /// with codes up to `m`, at most `32,767 / (254 m)` calls before [`Simd::dot_sum`] (8 for 4-bit
-    /// codes, 5 for codes up to 24, 4 up to 31, 2 up to 63, 1 up to 127).
+    /// Exact where codes are at most 127 and no `code - zero` is beyond `32,767 / (254 calls)`
+    /// (16 for 8 calls, 32 for 4): then 16 bits hold the sum of each half of a quad.
     fn dot(self, sum: Self::Dot, codes: Self::U8, quad: i32) -> Self::Dot;
     /// The finished sum.
     fn dot_sum(self, sum: Self::Dot) -> Self::I32;

@@ -28,6 +28,8 @@ fn bytes(seed: u32) -> [u8; 64] {
 struct Everything {
     seed: u32,
     max_code: u8,
+    /// What codes count from.
+    zero: u8,
 }
 
 impl Kernel for Everything {
@@ -90,16 +92,25 @@ impl Kernel for Everything {
         let (low, high) = s.nibble_lut(s.table(&table), s.load_u8(&bytes(self.seed + 3)));
         push(s.u8_as_i32(low));
         push(s.u8_as_i32(high));
-        let mut sum = s.dot_zero();
         let mut wide = s.splat_i32(7);
-        let zero = if self.max_code < 128 { 12 } else { 128 };
-        let calls = (32_767 / (254 * u32::from(self.max_code))).max(1);
-        for n in 0..calls {
-            let quad = i32::from_le_bytes([127, 128, (self.seed + n) as u8, 129]);
+        let zero = if self.max_code < 128 { self.zero } else { 128 };
+        let reach = zero.max(self.max_code - zero);
+        let calls = (32_767 / (254 * u32::from(reach))).clamp(1, 8);
+        let quads = (0..calls).map(|n| match (self.seed + n) % 3 {
+            0 => [127_i8, 127, -127, -127],
+            1 => [-127, -127, 127, 127],
+            _ => [127, -127, ((self.seed + 37 * n) as u8 as i8).max(-127), 1],
+        });
+        let pairs = quads
+            .clone()
+            .map(|q| q.map(i32::from))
+            .fold([0; 2], |[low, high], q| [low + q[0] + q[1], high + q[2] + q[3]]);
+        let mut sum = s.dot_start(zero, pairs[1] << 16 | pairs[0] & 0xffff);
+        for quad in quads {
+            let quad = i32::from_le_bytes(quad.map(|byte| byte as u8));
             if self.max_code < 128 {
                 sum = s.dot(sum, u, quad);
             }
-            let quad = i32::from_le_bytes([127, 129, ((self.seed + n) as u8).max(129), 1]);
             wide = s.dot_signed(wide, s.signed(u, zero), quad);
         }
         push(s.dot_sum(sum));
@@ -118,10 +129,15 @@ impl Kernel for Everything {
 fn every_operation_gives_the_scalar_bits_on_every_instruction_set() {
     for isa in Isa::available() {
         for max_code in [1, 15, 24, 31, 63, 127, 255] {
-            for seed in 0..200 {
-                let got = isa.run(Everything { seed, max_code });
-                let expected = Isa::scalar().run(Everything { seed, max_code });
-                assert_eq!(got, expected, "{isa}, max code {max_code}, seed {seed}");
+            for zero in [0, max_code / 2 + 1] {
+                for seed in 0..200 {
+                    let got = isa.run(Everything { seed, max_code, zero });
+                    let expected = Isa::scalar().run(Everything { seed, max_code, zero });
+                    assert_eq!(
+                        got, expected,
+                        "{isa}, codes to {max_code} from {zero}, seed {seed}"
+                    );
+                }
             }
         }
     }

@@ -31,7 +31,7 @@ impl Kernel for Products<'_> {
         for _ in 0..PASSES {
             // Eight calls are what sums of 4-bit codes allow.
             for eight in self.quads.as_chunks::<8>().0 {
-                let mut dots = [s.dot_zero(); CHAINS];
+                let mut dots = [s.dot_start(0, 0); CHAINS];
                 for quad in eight {
                     for (dot, codes) in dots.iter_mut().zip(codes) {
                         *dot = s.dot(*dot, codes, *quad);

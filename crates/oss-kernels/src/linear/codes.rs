@@ -7,19 +7,22 @@ use super::{AHEAD, Walk, ask};
 use crate::input::CodeBlock;
 use oss_quant::CodeFormat;
 use oss_simd::{Kernel, Simd};
+use std::array;
 use std::marker::PhantomData;
 
 /// One group of 16 weight rows, as a tile reads it: `weight = scale · (code - zero) - min`.
 pub(super) trait Source: Copy {
-    /// The largest code.
-    const MAX_CODE: i32;
+    /// How many calls of [`Simd::dot`] add up exactly: all 8 of a block, the 4 of half its vectors,
+    /// or 0 where it takes [`Simd::dot_signed`].
+    const CALLS: usize;
     /// Whether columns 0..16 and 16..32 of a block have scales and minima of their own.
     const HALVES: bool;
     /// The code of zero.
-    fn zero(self) -> i32;
+    fn zero(self) -> u8;
     /// Whether a minimum is subtracted.
     fn has_min(self) -> bool;
-    /// Asks for what comes a while after a block, where G groups are read at the same time.
+    /// Asks for what comes a while after a block of the group, where G groups are read at the same
+    /// time.
     fn prefetch<S: Simd, const G: usize>(self, s: S, block: usize);
     /// The codes of columns `4 j..` and `16 + 4 j..` of a block, four columns a lane.
     fn pair<S: Simd>(self, s: S, block: usize, j: usize) -> (S::U8, S::U8);
@@ -51,12 +54,12 @@ impl<F> Clone for Group<'_, F> {
 impl<F> Copy for Group<'_, F> {}
 
 impl<F: CodeFormat> Source for Group<'_, F> {
-    const MAX_CODE: i32 = F::MAX_CODE;
+    const CALLS: usize = calls::<F>();
     const HALVES: bool = F::HALVES;
 
     #[inline(always)]
-    fn zero(self) -> i32 {
-        F::ZERO
+    fn zero(self) -> u8 {
+        F::ZERO as u8
     }
     #[inline(always)]
     fn has_min(self) -> bool {
@@ -118,7 +121,7 @@ impl<F: CodeFormat> Kernel for Codes<'_, '_, '_, F> {
                     2
                 }
                 _ => {
-                    tiles(s, group(0), walk, place);
+                    tiles(s, [group(0)], walk, place);
                     1
                 }
             };
@@ -126,25 +129,40 @@ impl<F: CodeFormat> Kernel for Codes<'_, '_, '_, F> {
     }
 }
 
-/// All rows of a place times one group, in tiles of even width: thirteen rows are 7 + 6 rather than
+/// The most rows of a tile of so many groups: registers hold a sum and a running dot product for
+/// each row and group.
+const fn widest<S: Simd>(groups: usize) -> usize {
+    match (S::REGISTERS, groups) {
+        (32.., 1) => 8,
+        (32.., _) => 4,
+        (8.., 1) => 4,
+        _ => 1,
+    }
+}
+
+/// All rows of a place times G groups, in tiles of even width: thirteen rows are 7 + 6 rather than
 /// 8 + 5.
 #[inline(always)]
-pub(super) fn tiles<S: Simd, W: Source>(s: S, group: W, walk: &mut Walk<'_, '_>, all: Place) {
-    let widest = if S::REGISTERS >= 8 { 8 } else { 1 };
+pub(super) fn tiles<S: Simd, W: Source, const G: usize>(
+    s: S,
+    groups: [W; G],
+    walk: &mut Walk<'_, '_>,
+    all: Place,
+) {
     let mut first = 0;
     while first < all.n {
         let left = all.n - first;
-        let n = left.div_ceil(left.div_ceil(widest));
+        let n = left.div_ceil(left.div_ceil(widest::<S>(G)));
         let place = Place { first, n, ..all };
-        // The constant keeps tiles that are too wide from even being compiled.
+        // The constants keep tiles that are too wide from even being compiled.
         match n {
-            7.. if S::REGISTERS >= 8 => tile::<S, _, 1, 8>(s, [group], walk, place),
-            6 if S::REGISTERS >= 8 => tile::<S, _, 1, 6>(s, [group], walk, place),
-            5 if S::REGISTERS >= 8 => tile::<S, _, 1, 5>(s, [group], walk, place),
-            4 if S::REGISTERS >= 8 => tile::<S, _, 1, 4>(s, [group], walk, place),
-            3 if S::REGISTERS >= 8 => tile::<S, _, 1, 3>(s, [group], walk, place),
-            2 if S::REGISTERS >= 8 => tile::<S, _, 1, 2>(s, [group], walk, place),
-            _ => tile::<S, _, 1, 1>(s, [group], walk, place),
+            7.. if const { widest::<S>(G) >= 8 } => tile::<S, _, G, 8>(s, groups, walk, place),
+            6 if const { widest::<S>(G) >= 6 } => tile::<S, _, G, 6>(s, groups, walk, place),
+            5 if const { widest::<S>(G) >= 5 } => tile::<S, _, G, 5>(s, groups, walk, place),
+            4 if const { widest::<S>(G) >= 4 } => tile::<S, _, G, 4>(s, groups, walk, place),
+            3 if const { widest::<S>(G) >= 3 } => tile::<S, _, G, 3>(s, groups, walk, place),
+            2 if const { widest::<S>(G) >= 2 } => tile::<S, _, G, 2>(s, groups, walk, place),
+            _ => tile::<S, _, G, 1>(s, groups, walk, place),
         }
         first += n;
     }
@@ -171,7 +189,7 @@ pub(super) fn tile<S: Simd, W: Source, const G: usize, const T: usize>(
 ) {
     let Place { first, n, blocks: (begin, end), .. } = place;
     let rows: [&[CodeBlock]; T] =
-        std::array::from_fn(|t| &walk.code_row(first + t.min(n - 1))[..end]);
+        array::from_fn(|t| &walk.code_row(first + t.min(n - 1))[begin..end]);
     let mut acc = [[s.zero(); T]; G];
     if begin > 0 {
         for (g, acc) in acc.iter_mut().enumerate() {
@@ -180,14 +198,19 @@ pub(super) fn tile<S: Simd, W: Source, const G: usize, const T: usize>(
             }
         }
     }
-    for block in begin..end {
+    for block in 0..end - begin {
         let a = rows.map(|row| &row[block]);
-        for g in 0..G {
-            // Once is enough.
-            if first == 0 {
-                groups[g].prefetch::<S, G>(s, block);
+        // Once is enough.
+        for group in groups.iter().take(if first == 0 { G } else { 0 }) {
+            group.prefetch::<S, G>(s, begin + block);
+        }
+        if T > 1 {
+            add_block(s, groups, block, a, &mut acc);
+        } else {
+            // One row: groups have nothing to share.
+            for g in 0..G {
+                add_block(s, [groups[g]], block, a, array::from_mut(&mut acc[g]));
             }
-            add_block(s, groups[g], block, a, &mut acc[g]);
         }
     }
     for (g, acc) in acc.into_iter().enumerate() {
@@ -199,127 +222,164 @@ pub(super) fn tile<S: Simd, W: Source, const G: usize, const T: usize>(
 
 /// Adds the products of a block.
 #[inline(always)]
-fn add_block<S: Simd, W: Source, const T: usize>(
+fn add_block<S: Simd, W: Source, const G: usize, const T: usize>(
     s: S,
-    weights: W,
+    groups: [W; G],
     block: usize,
     a: [&CodeBlock; T],
-    acc: &mut [S::F32; T],
+    acc: &mut [[S::F32; T]; G],
 ) {
-    let (scale_low, scale_high) = weights.scales(s, block);
-    if W::HALVES {
-        let low = half_sums::<S, W, T>(s, weights, block, 0, a);
-        for t in 0..T {
-            let scale = s.mul(scale_low, s.splat(a[t].scale));
-            acc[t] = s.fma(s.i32_to_f32(low[t]), scale, acc[t]);
-        }
-        let high = half_sums::<S, W, T>(s, weights, block, 1, a);
-        for t in 0..T {
-            let scale = s.mul(scale_high, s.splat(a[t].scale));
-            acc[t] = s.fma(s.i32_to_f32(high[t]), scale, acc[t]);
-        }
-    } else {
-        let sums = block_sums::<S, W, T>(s, weights, block, a);
-        for t in 0..T {
-            let scale = s.mul(scale_low, s.splat(a[t].scale));
-            acc[t] = s.fma(s.i32_to_f32(sums[t]), scale, acc[t]);
+    for half in 0..if W::HALVES { 2 } else { 1 } {
+        let sums = match (W::HALVES, half) {
+            (false, _) => block_sums::<S, W, G, T>(s, groups, block, a),
+            (true, half) => half_sums::<S, W, G, T>(s, groups, block, half, a),
+        };
+        for g in 0..G {
+            let (low, high) = groups[g].scales(s, block);
+            let scale = if half == 0 { low } else { high };
+            for t in 0..T {
+                let scale = s.mul(scale, s.splat(a[t].scale));
+                acc[g][t] = s.fma(s.i32_to_f32(sums[g][t]), scale, acc[g][t]);
+            }
         }
     }
-    if weights.has_min() {
-        let (min_low, min_high) = weights.mins(s, block);
+    for g in 0..if groups[0].has_min() { G } else { 0 } {
+        let (min_low, min_high) = groups[g].mins(s, block);
         for t in 0..T {
             let [low, high, both] = a[t].minus;
             if W::HALVES {
-                acc[t] = s.fma(min_low, s.splat(low), acc[t]);
-                acc[t] = s.fma(min_high, s.splat(high), acc[t]);
+                acc[g][t] = s.fma(min_low, s.splat(low), acc[g][t]);
+                acc[g][t] = s.fma(min_high, s.splat(high), acc[g][t]);
             } else {
-                acc[t] = s.fma(min_low, s.splat(both), acc[t]);
+                acc[g][t] = s.fma(min_low, s.splat(both), acc[g][t]);
             }
         }
     }
 }
 
-/// How many calls of [`Simd::dot`] may share one running sum: 0, 2, 4 or 8.
-#[inline(always)]
-const fn calls_per_sum<S: Simd, W: Source>() -> usize {
-    let limit = if S::DOT_IS_EXACT { 8 } else { 32_767 / (254 * W::MAX_CODE) };
-    match limit {
-        8.. => 8,
-        4.. => 4,
-        2.. => 2,
-        _ => 0,
-    }
+/// [`Source::CALLS`] of a format.
+pub(super) const fn calls<F: CodeFormat>() -> usize {
+    let above = F::MAX_CODE - F::ZERO;
+    let reach = if above > F::ZERO { above } else { F::ZERO };
+    let calls = match (F::MAX_CODE, 32_767 / (254 * reach)) {
+        (128.., _) => 0,
+        (_, 8..) if !F::HALVES => 8,
+        (_, 4..) => 4,
+        _ => panic!("a format of codes between 7 and 8 bits"),
+    };
+    // A sum's start stands for all its calls, so all have to be in it.
+    assert!(calls == 8 || F::HALVES || F::ZERO == 0 || calls == 0, "a start for half a block");
+    assert!(calls > 0 || !F::HALVES, "halves of wide codes");
+    calls
 }
 
 /// `Σ (code - zero) · a` over the columns of a block, exactly.
 #[inline(always)]
-fn block_sums<S: Simd, W: Source, const T: usize>(
+fn block_sums<S: Simd, W: Source, const G: usize, const T: usize>(
     s: S,
-    weights: W,
+    groups: [W; G],
     block: usize,
     a: [&CodeBlock; T],
-) -> [S::I32; T] {
-    let mut sums = [s.zero_i32(); T];
-    let calls = calls_per_sum::<S, W>();
-    if calls == 0 {
+) -> [[S::I32; T]; G] {
+    let mut sums = [[s.zero_i32(); T]; G];
+    if W::CALLS == 0 && !S::DOT_IS_EXACT {
         for j in 0..4 {
-            let (bottom, top) = weights.pair(s, block, j);
-            let bottom = s.signed(bottom, weights.zero() as u8);
-            for t in 0..T {
-                sums[t] = s.dot_signed(sums[t], bottom, a[t].quad(j));
-            }
-            let top = s.signed(top, weights.zero() as u8);
-            for t in 0..T {
-                sums[t] = s.dot_signed(sums[t], top, a[t].quad(4 + j));
+            for g in 0..G {
+                let (bottom, top) = groups[g].pair(s, block, j);
+                let bottom = s.signed(bottom, groups[g].zero());
+                for t in 0..T {
+                    sums[g][t] = s.dot_signed(sums[g][t], bottom, a[t].quad(j));
+                }
+                let top = s.signed(top, groups[g].zero());
+                for t in 0..T {
+                    sums[g][t] = s.dot_signed(sums[g][t], top, a[t].quad(4 + j));
+                }
             }
         }
         return sums;
     }
-    for t in 0..T {
-        sums[t] = s.splat_i32(-weights.zero() * (a[t].sums[0] + a[t].sums[1]));
-    }
-    for first in (0..4).step_by(calls / 2) {
-        let mut dots = [s.dot_zero(); T];
-        for j in first..first + calls / 2 {
-            let (bottom, top) = weights.pair(s, block, j);
-            for t in 0..T {
-                dots[t] = s.dot(dots[t], bottom, a[t].quad(j));
-                dots[t] = s.dot(dots[t], top, a[t].quad(4 + j));
+    let mut dots = [[s.dot_start(0, 0); T]; G];
+    if S::DOT_IS_EXACT || W::CALLS == 8 {
+        for t in 0..T {
+            let start = s.dot_start(groups[0].zero(), a[t].sums[2]);
+            for dots in &mut dots {
+                dots[t] = start;
             }
         }
+    }
+    // One after the other: the compiler does not unroll as much as this.
+    add_columns(s, groups, (block, 0), a, &mut dots);
+    add_columns(s, groups, (block, 1), a, &mut dots);
+    if !S::DOT_IS_EXACT && W::CALLS == 4 {
+        for g in 0..G {
+            for t in 0..T {
+                sums[g][t] = s.dot_sum(dots[g][t]);
+                dots[g][t] = s.dot_start(0, 0);
+            }
+        }
+    }
+    add_columns(s, groups, (block, 2), a, &mut dots);
+    add_columns(s, groups, (block, 3), a, &mut dots);
+    for g in 0..G {
         for t in 0..T {
-            sums[t] = s.add_i32(sums[t], s.dot_sum(dots[t]));
+            sums[g][t] = s.add_i32(sums[g][t], s.dot_sum(dots[g][t]));
         }
     }
     sums
 }
 
+/// Adds the products of columns `4 j..` and `16 + 4 j..` of a block.
+#[inline(always)]
+fn add_columns<S: Simd, W: Source, const G: usize, const T: usize>(
+    s: S,
+    groups: [W; G],
+    (block, j): (usize, usize),
+    a: [&CodeBlock; T],
+    dots: &mut [[S::Dot; T]; G],
+) {
+    let mut codes = [[s.i32_as_u8(s.zero_i32()); 2]; G];
+    for g in 0..G {
+        codes[g] = groups[g].pair(s, block, j).into();
+    }
+    for t in 0..T {
+        for g in 0..G {
+            dots[g][t] = s.dot(dots[g][t], codes[g][0], a[t].quad(j));
+        }
+        for g in 0..G {
+            dots[g][t] = s.dot(dots[g][t], codes[g][1], a[t].quad(4 + j));
+        }
+    }
+}
+
 /// The same over one half of a block's columns.
 #[inline(always)]
-fn half_sums<S: Simd, W: Source, const T: usize>(
+fn half_sums<S: Simd, W: Source, const G: usize, const T: usize>(
     s: S,
-    weights: W,
+    groups: [W; G],
     block: usize,
     half: usize,
     a: [&CodeBlock; T],
-) -> [S::I32; T] {
-    let mut sums = [s.zero_i32(); T];
+) -> [[S::I32; T]; G] {
+    let mut dots = [[s.dot_start(0, 0); T]; G];
     for t in 0..T {
-        sums[t] = s.splat_i32(-weights.zero() * a[t].sums[half]);
+        let start = s.dot_start(groups[0].zero(), a[t].sums[half]);
+        for dots in &mut dots {
+            dots[t] = start;
+        }
     }
-    const { assert!(!W::HALVES || W::MAX_CODE <= 63, "halves of wide codes") };
-    let calls = if calls_per_sum::<S, W>() == 2 { 2 } else { 4 };
-    for first in (0..4).step_by(calls) {
-        let mut dots = [s.dot_zero(); T];
-        for j in first..first + calls {
-            let (bottom, top) = weights.pair(s, block, j);
+    for j in 0..4 {
+        for g in 0..G {
+            let (bottom, top) = groups[g].pair(s, block, j);
             let codes = if half == 0 { bottom } else { top };
             for t in 0..T {
-                dots[t] = s.dot(dots[t], codes, a[t].quad(4 * half + j));
+                dots[g][t] = s.dot(dots[g][t], codes, a[t].quad(4 * half + j));
             }
         }
+    }
+    let mut sums = [[s.zero_i32(); T]; G];
+    for g in 0..G {
         for t in 0..T {
-            sums[t] = s.add_i32(sums[t], s.dot_sum(dots[t]));
+            sums[g][t] = s.dot_sum(dots[g][t]);
         }
     }
     sums

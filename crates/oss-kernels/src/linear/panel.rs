@@ -1,6 +1,6 @@
 //! Groups unpacked once for many input rows, in one form for all formats.
 
-use super::codes::{Group, Place, Source, tiles};
+use super::codes::{Group, Place, Source, calls, tiles};
 use super::{Walk, prefetch};
 use oss_quant::CodeFormat;
 use oss_simd::{Isa, Kernel, Simd};
@@ -8,17 +8,21 @@ use oss_simd::{Isa, Kernel, Simd};
 /// From how many input rows on unpacking pays.
 pub(super) const PANEL_ROWS: usize = 16;
 
-/// Blocks that are unpacked at once: they, and the blocks of eight rows of activations that they
-/// meet, stay in the first-level cache.
-const CHUNK: usize = 24;
+/// Groups that are multiplied together, where registers allow: each number of the activations is
+/// loaded once for both.
+const GROUPS: usize = 2;
 
-/// Scratch of [`linear`](super::linear): some columns of a group, unpacked.
+/// Blocks of each that are unpacked at once: they, and the blocks of a tile's rows of activations
+/// that they meet, stay in the first-level cache.
+const CHUNK: usize = 12;
+
+/// Scratch of [`linear`](super::linear): some columns of some groups, unpacked.
 #[derive(Clone, Debug)]
-pub struct Panel([Block; CHUNK]);
+pub struct Panel([[Block; CHUNK]; GROUPS]);
 
 impl Panel {
     /// All zero.
-    pub const ZERO: Self = Self([Block::ZERO; CHUNK]);
+    pub const ZERO: Self = Self([[Block::ZERO; CHUNK]; GROUPS]);
 }
 
 /// 32 columns of a group of 16 weight rows.
@@ -71,23 +75,22 @@ impl<F: CodeFormat> Kernel for Unpack<'_, '_, F> {
     }
 }
 
-/// Unpacked blocks, from `first` on; what of a format decides about the arithmetic is in the type.
+/// Unpacked blocks; what of a format decides about the arithmetic is in the type.
 #[derive(Clone, Copy)]
-struct Unpacked<'a, const MAX_CODE: i32, const HALVES: bool> {
+struct Unpacked<'a, const CALLS: usize, const HALVES: bool> {
     blocks: &'a [Block],
-    first: usize,
-    zero: i32,
+    zero: u8,
     has_min: bool,
     /// What is asked for ahead meanwhile: the packed group, and the bytes of a block in it.
     ahead: (&'a [u8], usize),
 }
 
-impl<const MAX_CODE: i32, const HALVES: bool> Source for Unpacked<'_, MAX_CODE, HALVES> {
-    const MAX_CODE: i32 = MAX_CODE;
+impl<const CALLS: usize, const HALVES: bool> Source for Unpacked<'_, CALLS, HALVES> {
+    const CALLS: usize = CALLS;
     const HALVES: bool = HALVES;
 
     #[inline(always)]
-    fn zero(self) -> i32 {
+    fn zero(self) -> u8 {
         self.zero
     }
     #[inline(always)]
@@ -101,67 +104,80 @@ impl<const MAX_CODE: i32, const HALVES: bool> Source for Unpacked<'_, MAX_CODE, 
     }
     #[inline(always)]
     fn pair<S: Simd>(self, s: S, block: usize, j: usize) -> (S::U8, S::U8) {
-        let codes = &self.blocks[block - self.first].codes;
+        let codes = &self.blocks[block].codes;
         (s.load_u8(&codes[j]), s.load_u8(&codes[4 + j]))
     }
     #[inline(always)]
     fn scales<S: Simd>(self, s: S, block: usize) -> (S::F32, S::F32) {
-        let [low, high] = &self.blocks[block - self.first].scales;
+        let [low, high] = &self.blocks[block].scales;
         (s.load(low), s.load(high))
     }
     #[inline(always)]
     fn mins<S: Simd>(self, s: S, block: usize) -> (S::F32, S::F32) {
-        let [low, high] = &self.blocks[block - self.first].mins;
+        let [low, high] = &self.blocks[block].mins;
         (s.load(low), s.load(high))
     }
 }
 
-/// All rows of a call times the unpacked blocks of one group.
-struct Tiles<'p, 'w, 'a, 'b, const MAX_CODE: i32, const HALVES: bool> {
-    panel: Unpacked<'p, MAX_CODE, HALVES>,
+/// All rows of a call times the unpacked blocks of some groups.
+struct Tiles<'p, 'w, 'a, 'b, const CALLS: usize, const HALVES: bool> {
+    groups: [Unpacked<'p, CALLS, HALVES>; GROUPS],
     walk: &'w mut Walk<'a, 'b>,
-    group: usize,
+    place: Place,
 }
 
-impl<const MAX_CODE: i32, const HALVES: bool> Kernel for Tiles<'_, '_, '_, '_, MAX_CODE, HALVES> {
+impl<const CALLS: usize, const HALVES: bool> Kernel for Tiles<'_, '_, '_, '_, CALLS, HALVES> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Self { panel, walk, group } = self;
-        let blocks = (panel.first, panel.first + panel.blocks.len());
-        let place = Place { group, first: 0, n: walk.code_rows(), blocks };
-        tiles(s, panel, walk, place);
+        let Self { groups, walk, place } = self;
+        // The same length in another guise: one that the compiler knows to be that of the rows.
+        let blocks = place.blocks.1 - place.blocks.0;
+        let groups = groups.map(|group| Unpacked { blocks: &group.blocks[..blocks], ..group });
+        let single = place.group + 1 == walk.groups.end;
+        // Signed bytes are made for each tile: wider ones of one group are better.
+        if !single && const { S::REGISTERS >= 32 && CALLS > 0 } {
+            return tiles(s, groups, walk, place);
+        }
+        for (g, group) in groups.into_iter().enumerate().take(if single { 1 } else { GROUPS }) {
+            tiles(s, [group], walk, Place { group: place.group + g, ..place });
+        }
     }
 }
 
 /// Multiplies all rows with all groups, unpacking each group once.
 pub(super) fn multiply<F: CodeFormat>(isa: Isa, walk: &mut Walk<'_, '_>, panel: &mut Panel) {
     let n_blocks = walk.product.matrix.packing.n_blocks();
-    for index in walk.groups.clone() {
-        let group = Group::<F>::new(walk.group(index), n_blocks);
+    for group in walk.groups.clone().step_by(GROUPS) {
         for first in (0..n_blocks).step_by(CHUNK) {
-            let panel = &mut panel.0[..CHUNK.min(n_blocks - first)];
-            isa.run(Unpack { group, first, panel });
-            let place = (index, first);
-            match (F::HALVES, F::MAX_CODE) {
-                (false, ..=31) => multiply_panel::<31, false, F>(isa, panel, walk, place),
-                (false, _) => multiply_panel::<255, false, F>(isa, panel, walk, place),
-                (true, ..=31) => multiply_panel::<31, true, F>(isa, panel, walk, place),
-                (true, _) => multiply_panel::<63, true, F>(isa, panel, walk, place),
+            let blocks = (first, n_blocks.min(first + CHUNK));
+            for (index, panel) in (group..walk.groups.end).zip(&mut panel.0) {
+                let group = Group::<F>::new(walk.group(index), n_blocks);
+                isa.run(Unpack { group, first, panel: &mut panel[..blocks.1 - first] });
+            }
+            let place = Place { group, first: 0, n: walk.code_rows(), blocks };
+            match (F::HALVES, calls::<F>()) {
+                (false, 8) => multiply_panel::<8, false, F>(isa, panel, walk, place),
+                (false, 4) => multiply_panel::<4, false, F>(isa, panel, walk, place),
+                (false, _) => multiply_panel::<0, false, F>(isa, panel, walk, place),
+                (true, _) => multiply_panel::<4, true, F>(isa, panel, walk, place),
             }
         }
     }
 }
 
-fn multiply_panel<const MAX_CODE: i32, const HALVES: bool, F: CodeFormat>(
+fn multiply_panel<const CALLS: usize, const HALVES: bool, F: CodeFormat>(
     isa: Isa,
-    blocks: &[Block],
+    panel: &Panel,
     walk: &mut Walk<'_, '_>,
-    (group, first): (usize, usize),
+    place: Place,
 ) {
-    let (zero, has_min) = (F::ZERO, F::HAS_MIN);
-    let ahead = (walk.group(group), F::BLOCK_BYTES);
-    let panel = Unpacked::<MAX_CODE, HALVES> { blocks, first, zero, has_min, ahead };
-    isa.run(Tiles { panel, walk, group });
+    let groups = std::array::from_fn(|g| Unpacked::<CALLS, HALVES> {
+        blocks: &panel.0[g],
+        zero: F::ZERO as u8,
+        has_min: F::HAS_MIN,
+        ahead: (walk.group((place.group + g).min(walk.groups.end - 1)), F::BLOCK_BYTES),
+    });
+    isa.run(Tiles { groups, walk, place });
 }

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "intrinsics, and loads through array references")]
 
 use crate::Simd;
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 /// Two 256-bit registers per vector, lanes 0..8 and 8..16; `DOT` when there is `vpdpbusd`.
@@ -22,6 +23,30 @@ type I = [__m256i; 2];
 /// The same instruction on both halves.
 macro_rules! both {
     ($f:path, $($a:expr),*) => { [$f($($a[0]),*), $f($($a[1]),*)] };
+}
+
+/// Adds the products of unsigned and signed bytes to pairs of 16-bit sums. As one piece: from
+/// intrinsics, the compiler would reorder a tile's sums and lay half of them on the stack.
+///
+/// # Safety
+/// The processor must have AVX2.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn add_products(mut sum: __m256i, codes: __m256i, quads: __m256i) -> __m256i {
+    let _products: __m256i;
+    // SAFETY: it does what it says, to these registers only.
+    unsafe {
+        asm!(
+            "vpmaddubsw {products}, {codes}, {quads}",
+            "vpaddw {sum}, {sum}, {products}",
+            sum = inout(ymm_reg) sum,
+            codes = in(ymm_reg) codes,
+            quads = in(ymm_reg) quads,
+            products = out(ymm_reg) _products,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    sum
 }
 
 impl<const DOT: bool> Simd for Avx2<DOT> {
@@ -167,14 +192,18 @@ impl<const DOT: bool> Simd for Avx2<DOT> {
             (both!(_mm256_shuffle_epi8, table, bottom), both!(_mm256_shuffle_epi8, table, top))
         };
 
-        fn dot_zero() -> I = [_mm256_setzero_si256(); 2];
+        fn dot_start(zero: u8, sums: i32) -> I = {
+            let minus = _mm256_set1_epi16(-i16::from(zero));
+            let sums = _mm256_set1_epi32(sums);
+            // What 16 bits cannot hold here comes back with the products: the sum fits.
+            [if DOT { _mm256_madd_epi16(sums, minus) } else { _mm256_mullo_epi16(sums, minus) }; 2]
+        };
         fn dot(sum: I, codes: I, quad: i32) -> I = {
             let quad = [_mm256_set1_epi32(quad); 2];
             if DOT {
                 both!(_mm256_dpbusd_avx_epi32, sum, codes, quad)
             } else {
-                let products = both!(_mm256_maddubs_epi16, codes, quad);
-                both!(_mm256_add_epi16, sum, products)
+                both!(add_products, sum, codes, quad)
             }
         };
         fn dot_sum(sum: I) -> I = if DOT {

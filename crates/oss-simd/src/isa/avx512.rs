@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "intrinsics, and loads through array references")]
 
 use crate::Simd;
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 /// One 512-bit register per vector; `DOT` when the processor has `vpdpbusd` and `vpermb`.
@@ -14,6 +15,55 @@ impl<const DOT: bool> Avx512<DOT> {
     pub(crate) const unsafe fn new() -> Self {
         Self(())
     }
+}
+
+/// Adds the products of unsigned and signed bytes to pairs of 16-bit sums. As one piece: from
+/// intrinsics, the compiler would reorder a tile's sums and lay half of them on the stack.
+///
+/// # Safety
+/// The processor must have AVX-512BW.
+#[inline]
+#[target_feature(enable = "avx512bw")]
+unsafe fn add_products(mut sum: __m512i, codes: __m512i, quads: __m512i) -> __m512i {
+    let _products: __m512i;
+    // SAFETY: it does what it says, to these registers only.
+    unsafe {
+        asm!(
+            "vpmaddubsw {products:z}, {codes:z}, {quads:z}",
+            "vpaddw {sum:z}, {sum:z}, {products:z}",
+            sum = inout(zmm_reg) sum,
+            codes = in(zmm_reg) codes,
+            quads = in(zmm_reg) quads,
+            products = out(zmm_reg) _products,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    sum
+}
+
+/// The same to 32-bit sums of four.
+///
+/// # Safety
+/// The processor must have AVX-512BW.
+#[inline]
+#[target_feature(enable = "avx512bw")]
+unsafe fn add_wide_products(mut sum: __m512i, codes: __m512i, quads: __m512i) -> __m512i {
+    let _products: __m512i;
+    // SAFETY: it does what it says, to these registers only.
+    unsafe {
+        asm!(
+            "vpmaddubsw {products:z}, {codes:z}, {quads:z}",
+            "vpmaddwd {products:z}, {products:z}, {one:z}",
+            "vpaddd {sum:z}, {sum:z}, {products:z}",
+            sum = inout(zmm_reg) sum,
+            codes = in(zmm_reg) codes,
+            quads = in(zmm_reg) quads,
+            one = in(zmm_reg) _mm512_set1_epi16(1),
+            products = out(zmm_reg) _products,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    sum
 }
 
 /// Magnitudes, and which bytes are negative.
@@ -107,11 +157,16 @@ impl<const DOT: bool> Simd for Avx512<DOT> {
             )
         };
 
-        fn dot_zero() -> __m512i = _mm512_setzero_si512();
+        fn dot_start(zero: u8, sums: i32) -> __m512i = {
+            let minus = _mm512_set1_epi16(-i16::from(zero));
+            let sums = _mm512_set1_epi32(sums);
+            // What 16 bits cannot hold here comes back with the products: the sum fits.
+            if DOT { _mm512_madd_epi16(sums, minus) } else { _mm512_mullo_epi16(sums, minus) }
+        };
         fn dot(sum: __m512i, codes: __m512i, quad: i32) -> __m512i = if DOT {
             _mm512_dpbusd_epi32(sum, codes, _mm512_set1_epi32(quad))
         } else {
-            _mm512_add_epi16(sum, _mm512_maddubs_epi16(codes, _mm512_set1_epi32(quad)))
+            add_products(sum, codes, _mm512_set1_epi32(quad))
         };
         fn dot_sum(sum: __m512i) -> __m512i = if DOT {
             sum
@@ -126,8 +181,7 @@ impl<const DOT: bool> Simd for Avx512<DOT> {
             // |w| · (a with w's sign): sums of two are at most 2 · 128 · 127, within 16 bits.
             let quad = _mm512_set1_epi32(quad);
             let quad = _mm512_mask_sub_epi8(quad, bytes.1, _mm512_setzero_si512(), quad);
-            let pairs = _mm512_maddubs_epi16(bytes.0, quad);
-            _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))
+            add_wide_products(sum, bytes.0, quad)
         };
 
         fn prefetch(base: &[u8], offset: usize) =

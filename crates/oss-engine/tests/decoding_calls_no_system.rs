@@ -1,0 +1,47 @@
+//! The steady state of decoding, where the system kills a process that calls it.
+#![cfg(target_os = "linux")]
+
+#[path = "steady/decoder.rs"]
+mod decoder;
+
+use decoder::Decoder;
+use oss_kernels::attention::PAGE;
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
+use std::process::{Command, Output};
+
+const CHILD: &str = "OSS_TEST_WITHOUT_SYSTEM_CALLS";
+const DONE: &str = "still alive";
+
+/// Decodes most of a page with a single system call allowed: the one to say so.
+fn child(calls: bool) {
+    let mut decoder = Decoder::new(1);
+    (0..=PAGE).for_each(|_| decoder.step());
+    let allowed = [(libc::SYS_write, Vec::new())].into();
+    let (others, listed) = (SeccompAction::KillProcess, SeccompAction::Allow);
+    let architecture = std::env::consts::ARCH.try_into().unwrap();
+    let filter = SeccompFilter::new(allowed, others, listed, architecture).unwrap();
+    let filter: BpfProgram = filter.try_into().unwrap();
+    apply_filter(&filter).unwrap();
+    (2..PAGE).for_each(|_| decoder.step());
+    if calls {
+        std::thread::yield_now();
+    }
+    println!("{DONE}");
+}
+
+/// With one thread: several wait for each other, and sleep where something else runs meanwhile.
+#[test]
+fn a_token_makes_no_system_call() {
+    if let Ok(calls) = std::env::var(CHILD) {
+        return child(calls == "yes");
+    }
+    // Nothing undoes the filter, so it is set in processes of their own; they die with their end.
+    let [quiet, calling] = ["no", "yes"].map(|calls| {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "a_token_makes_no_system_call", "--nocapture"]).env(CHILD, calls);
+        child.output().unwrap()
+    });
+    let said = |output: &Output| String::from_utf8_lossy(&output.stdout).contains(DONE);
+    assert!(said(&quiet), "a system call: {quiet:?}");
+    assert!(!said(&calling), "the filter let a call pass: {calling:?}");
+}
