@@ -41,31 +41,6 @@ unsafe fn add_products(mut sum: __m512i, codes: __m512i, quads: __m512i) -> __m5
     sum
 }
 
-/// The same to 32-bit sums of four.
-///
-/// # Safety
-/// The processor must have AVX-512BW.
-#[inline]
-#[target_feature(enable = "avx512bw")]
-unsafe fn add_wide_products(mut sum: __m512i, codes: __m512i, quads: __m512i) -> __m512i {
-    let _products: __m512i;
-    // SAFETY: it does what it says, to these registers only.
-    unsafe {
-        asm!(
-            "vpmaddubsw {products:z}, {codes:z}, {quads:z}",
-            "vpmaddwd {products:z}, {products:z}, {one:z}",
-            "vpaddd {sum:z}, {sum:z}, {products:z}",
-            sum = inout(zmm_reg) sum,
-            codes = in(zmm_reg) codes,
-            quads = in(zmm_reg) quads,
-            one = in(zmm_reg) _mm512_set1_epi16(1),
-            products = out(zmm_reg) _products,
-            options(pure, nomem, nostack, preserves_flags),
-        );
-    }
-    sum
-}
-
 /// Magnitudes, and which bytes are negative.
 type Signed = (__m512i, __mmask64);
 
@@ -181,7 +156,8 @@ impl<const DOT: bool> Simd for Avx512<DOT> {
             // |w| · (a with w's sign): sums of two are at most 2 · 128 · 127, within 16 bits.
             let quad = _mm512_set1_epi32(quad);
             let quad = _mm512_mask_sub_epi8(quad, bytes.1, _mm512_setzero_si512(), quad);
-            add_wide_products(sum, bytes.0, quad)
+            let pairs = _mm512_maddubs_epi16(bytes.0, quad);
+            _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))
         };
 
         fn prefetch(base: &[u8], offset: usize) =
