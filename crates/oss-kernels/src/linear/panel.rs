@@ -12,17 +12,17 @@ pub(super) const PANEL_ROWS: usize = 16;
 /// loaded once for both.
 const GROUPS: usize = 2;
 
-/// Blocks of each that are unpacked at once: they, and the blocks of a tile's rows of activations
-/// that they meet, stay in the first-level cache.
-const CHUNK: usize = 12;
+/// Blocks that are unpacked at once: they, and the blocks of a tile's rows of activations that they
+/// meet, stay in the first-level cache.
+const BLOCKS: usize = 24;
 
-/// Scratch of [`linear`](super::linear): some columns of some groups, unpacked.
+/// Scratch of [`linear`](super::linear): some columns of one group or two, unpacked.
 #[derive(Clone, Debug)]
-pub struct Panel([[Block; CHUNK]; GROUPS]);
+pub struct Panel([Block; BLOCKS]);
 
 impl Panel {
     /// All zero.
-    pub const ZERO: Self = Self([[Block::ZERO; CHUNK]; GROUPS]);
+    pub const ZERO: Self = Self([Block::ZERO; BLOCKS]);
 }
 
 /// 32 columns of a group of 16 weight rows.
@@ -119,11 +119,12 @@ impl<const CALLS: usize, const HALVES: bool> Source for Unpacked<'_, CALLS, HALV
     }
 }
 
-/// All rows of a call times the unpacked blocks of some groups.
+/// All rows of a call times the unpacked blocks of one group or two.
 struct Tiles<'p, 'w, 'a, 'b, const CALLS: usize, const HALVES: bool> {
     groups: [Unpacked<'p, CALLS, HALVES>; GROUPS],
     walk: &'w mut Walk<'a, 'b>,
     place: Place,
+    n_groups: usize,
 }
 
 impl<const CALLS: usize, const HALVES: bool> Kernel for Tiles<'_, '_, '_, '_, CALLS, HALVES> {
@@ -131,16 +132,14 @@ impl<const CALLS: usize, const HALVES: bool> Kernel for Tiles<'_, '_, '_, '_, CA
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Self { groups, walk, place } = self;
+        let Self { groups, walk, place, n_groups } = self;
         // The same length in another guise: one that the compiler knows to be that of the rows.
         let blocks = place.blocks.1 - place.blocks.0;
         let groups = groups.map(|group| Unpacked { blocks: &group.blocks[..blocks], ..group });
-        let single = place.group + 1 == walk.groups.end;
-        // Signed bytes are made for each tile: wider ones of one group are better.
-        if !single && const { S::REGISTERS >= 32 && CALLS > 0 } {
+        if n_groups == GROUPS && const { S::REGISTERS >= 32 && CALLS > 0 } {
             return tiles(s, groups, walk, place);
         }
-        for (g, group) in groups.into_iter().enumerate().take(if single { 1 } else { GROUPS }) {
+        for (g, group) in groups.into_iter().enumerate().take(n_groups) {
             tiles(s, [group], walk, Place { group: place.group + g, ..place });
         }
     }
@@ -149,19 +148,23 @@ impl<const CALLS: usize, const HALVES: bool> Kernel for Tiles<'_, '_, '_, '_, CA
 /// Multiplies all rows with all groups, unpacking each group once.
 pub(super) fn multiply<F: CodeFormat>(isa: Isa, walk: &mut Walk<'_, '_>, panel: &mut Panel) {
     let n_blocks = walk.product.matrix.packing.n_blocks();
-    for group in walk.groups.clone().step_by(GROUPS) {
-        for first in (0..n_blocks).step_by(CHUNK) {
-            let blocks = (first, n_blocks.min(first + CHUNK));
-            for (index, panel) in (group..walk.groups.end).zip(&mut panel.0) {
-                let group = Group::<F>::new(walk.group(index), n_blocks);
+    // Signed bytes are made for each tile: wider ones of one group are better.
+    let together = if calls::<F>() > 0 { GROUPS } else { 1 };
+    let chunk = BLOCKS / together;
+    for group in walk.groups.clone().step_by(together) {
+        let n_groups = together.min(walk.groups.end - group);
+        for first in (0..n_blocks).step_by(chunk) {
+            let blocks = (first, n_blocks.min(first + chunk));
+            for (g, panel) in panel.0.chunks_exact_mut(chunk).enumerate().take(n_groups) {
+                let group = Group::<F>::new(walk.group(group + g), n_blocks);
                 isa.run(Unpack { group, first, panel: &mut panel[..blocks.1 - first] });
             }
             let place = Place { group, first: 0, n: walk.code_rows(), blocks };
             match (F::HALVES, calls::<F>()) {
-                (false, 8) => multiply_panel::<8, false, F>(isa, panel, walk, place),
-                (false, 4) => multiply_panel::<4, false, F>(isa, panel, walk, place),
-                (false, _) => multiply_panel::<0, false, F>(isa, panel, walk, place),
-                (true, _) => multiply_panel::<4, true, F>(isa, panel, walk, place),
+                (false, 8) => multiply_panel::<8, false, F>(isa, panel, walk, place, n_groups),
+                (false, 4) => multiply_panel::<4, false, F>(isa, panel, walk, place, n_groups),
+                (false, _) => multiply_panel::<0, false, F>(isa, panel, walk, place, n_groups),
+                (true, _) => multiply_panel::<4, true, F>(isa, panel, walk, place, n_groups),
             }
         }
     }
@@ -172,12 +175,13 @@ fn multiply_panel<const CALLS: usize, const HALVES: bool, F: CodeFormat>(
     panel: &Panel,
     walk: &mut Walk<'_, '_>,
     place: Place,
+    n_groups: usize,
 ) {
     let groups = std::array::from_fn(|g| Unpacked::<CALLS, HALVES> {
-        blocks: &panel.0[g],
+        blocks: &panel.0[g.min(n_groups - 1) * (BLOCKS / GROUPS)..],
         zero: F::ZERO as u8,
         has_min: F::HAS_MIN,
-        ahead: (walk.group((place.group + g).min(walk.groups.end - 1)), F::BLOCK_BYTES),
+        ahead: (walk.group(place.group + g.min(n_groups - 1)), F::BLOCK_BYTES),
     });
-    isa.run(Tiles { groups, walk, place });
+    isa.run(Tiles { groups, walk, place, n_groups });
 }
