@@ -8,7 +8,7 @@
 
 use oss_quant::kv::{KvCodec, KvFormat, KvVisitor};
 use oss_simd::{Isa, Kernel, Simd, math};
-use std::{marker::PhantomData, ops::Range};
+use std::{array, marker::PhantomData, ops::Range};
 
 /// Positions in a page.
 pub const PAGE: usize = 16;
@@ -161,8 +161,14 @@ where
         // From here on "heads" are those of all queries, one query after the other.
         let all = queries.len() * n_heads;
         let (heads, rest) = scratch.split_at_mut(all * dim);
-        for (to, query) in heads.chunks_exact_mut(n_heads * dim).zip(queries) {
-            to.copy_from_slice(query.heads);
+        // Those that are computed together lie together, dimension by dimension.
+        for (h, n) in together::<S>(all) {
+            for (i, head) in (h..h + n).enumerate() {
+                let from = &queries[head / n_heads].heads[head % n_heads * dim..][..dim];
+                for (d, x) in from.iter().enumerate() {
+                    heads[h * dim + d * n + i] = *x;
+                }
+            }
         }
         let (scores, rest) = rest.split_at_mut(all * TILE);
         let (max, rest) = rest.split_at_mut(all);
@@ -176,18 +182,34 @@ where
 
         let last = queries.iter().map(|query| query.end).fold(0, usize::max);
         let mut start = queries.iter().map(|query| query.start).fold(last, usize::min);
+        let pages = start / PAGE..last.div_ceil(PAGE);
+        let slots = |tile: usize| {
+            array::from_fn(|page| {
+                let page = tile * (TILE / PAGE) + page;
+                if pages.contains(&page) { slot(page) } else { &[] }
+            })
+        };
+        let mut ahead = slots(start / TILE);
         while start < last {
             let end = ((start / SPLIT + 1) * SPLIT).min(last);
             split.clear();
             let mut from = start;
             while from < end {
                 let to = ((from / TILE + 1) * TILE).min(end);
-                let first = from / TILE * TILE;
-                let mut slots: [&[u8]; TILE / PAGE] = [&[]; TILE / PAGE];
-                for page in from / PAGE..to.div_ceil(PAGE) {
-                    slots[page - first / PAGE] = slot(page);
+                let mut tile = Tile {
+                    shape,
+                    first: from / TILE * TILE,
+                    queries,
+                    n_heads,
+                    slots: ahead,
+                    ahead,
+                };
+                if to < last {
+                    ahead = slots(to / TILE);
+                    tile.ahead = array::from_fn(|page| {
+                        if ahead[page].is_empty() { tile.slots[page] } else { ahead[page] }
+                    });
                 }
-                let tile = Tile { shape, first, queries, n_heads, slots };
                 tile.add::<S, C>(s, heads, scores, &mut split);
                 from = to;
             }
@@ -217,6 +239,28 @@ where
     }
 }
 
+/// Whether registers hold two vectors of sums for each of eight heads.
+const fn wide<S: Simd>() -> bool {
+    S::REGISTERS >= 32
+}
+
+/// Which of so many heads are computed together: the first of each few, and how many.
+#[inline(always)]
+fn together<S: Simd>(n_heads: usize) -> impl Iterator<Item = (usize, usize)> {
+    let mut first = 0;
+    std::iter::from_fn(move || {
+        let n = match n_heads - first {
+            0 => return None,
+            8.. if const { wide::<S>() } => 8,
+            4.. => 4,
+            2.. => 2,
+            _ => 1,
+        };
+        first += n;
+        Some((first - n, n))
+    })
+}
+
 /// One tile of positions, and the queries that meet it.
 struct Tile<'a, 'q> {
     shape: Shape,
@@ -226,6 +270,8 @@ struct Tile<'a, 'q> {
     n_heads: usize,
     /// The bytes of its pages, as far as any query sees them.
     slots: [&'a [u8]; TILE / PAGE],
+    /// Those of the next tile, which are asked for meanwhile; its own where there is no other.
+    ahead: [&'a [u8]; TILE / PAGE],
 }
 
 /// What each of H heads sees of a tile, as positions counted from the tile's beginning.
@@ -283,15 +329,7 @@ impl Tile<'_, '_> {
         running: &mut Running<'_>,
     ) {
         let (dim, padded) = (self.shape.head_dim, self.shape.padded_head_dim());
-        let n_heads = heads.len() / dim;
-        let mut h = 0;
-        while h < n_heads {
-            let n = match n_heads - h {
-                8.. => 8,
-                4..8 => 4,
-                2..4 => 2,
-                _ => 1,
-            };
+        for (h, n) in together::<S>(heads.len() / dim) {
             let mut some = Running {
                 max: &mut running.max[h..h + n],
                 sum: &mut running.sum[h..h + n],
@@ -305,7 +343,6 @@ impl Tile<'_, '_> {
                 2 => self.add_heads::<S, C, 2>(s, (h, heads), scores, &mut some),
                 _ => self.add_heads::<S, C, 1>(s, (h, heads), scores, &mut some),
             }
-            h += n;
         }
     }
 
@@ -322,112 +359,175 @@ impl Tile<'_, '_> {
         if any.is_empty() {
             return;
         }
-        for page in any.start / PAGE..any.end.div_ceil(PAGE) {
-            self.page_scores::<S, C, H>(s, heads, page, scores);
-        }
-        let mut corrections = [1.0; H];
+        let (heads, _) = heads.as_chunks::<H>();
+        // The last heads of all are enough to ask for the next tile.
+        let ahead =
+            if h + H == self.queries.len() * self.n_heads { &self.ahead } else { &self.slots };
         let (tiles, _) = scores.as_chunks_mut::<TILE>();
-        for h in 0..H {
-            let (max, sum) = (&mut running.max[h], &mut running.sum[h]);
-            let seen = visible.begin[h]..visible.end[h];
-            // A head that sees nothing of the tile is left as it is, to the bit.
-            if !seen.is_empty() {
-                corrections[h] = soften(s, &mut tiles[h], &seen, max, sum);
-            }
+        let (mut page, pages) = (any.start / PAGE, any.end.div_ceil(PAGE));
+        while page < pages {
+            page += if const { wide::<S>() } && page + 2 <= pages {
+                self.page_scores::<S, C, H, 2>(s, heads, (page, ahead), tiles)
+            } else {
+                self.page_scores::<S, C, H, 1>(s, heads, (page, ahead), tiles)
+            };
         }
-        for d16 in 0..self.shape.padded_head_dim() / 16 {
-            self.add_values::<S, C, H>(s, (tiles, &corrections), (d16, visible), running.values);
+        let corrections = soften(s, tiles, visible, running);
+        let weights = (&*tiles, &corrections);
+        let (mut d16, end) = (0, self.shape.padded_head_dim() / 16);
+        while d16 < end {
+            d16 += if const { wide::<S>() } && d16 + 2 <= end {
+                self.add_values::<S, C, H, 2>(s, weights, (d16, visible, ahead), running.values)
+            } else {
+                self.add_values::<S, C, H, 1>(s, weights, (d16, visible, ahead), running.values)
+            };
         }
     }
 
-    /// The scores of H heads against a page's sixteen keys.
+    /// The scores of H heads against the keys of P pages; returns P.
     #[inline(always)]
-    fn page_scores<S: Simd, C: KvCodec, const H: usize>(
+    fn page_scores<S: Simd, C: KvCodec, const H: usize, const P: usize>(
         &self,
         s: S,
-        heads: &[f32],
-        page: usize,
-        scores: &mut [f32],
-    ) {
+        heads: &[[f32; H]],
+        (page, ahead): (usize, &[&[u8]; TILE / PAGE]),
+        scores: &mut [[f32; TILE]],
+    ) -> usize {
+        let slots: [&[u8]; P] = array::from_fn(|p| self.slots[page + p]);
+        let ahead: [&[u8]; P] = array::from_fn(|p| ahead[page + p]);
         let dim = self.shape.head_dim;
-        let heads: [&[f32]; H] = std::array::from_fn(|h| &heads[h * dim..(h + 1) * dim]);
-        let slot = self.slots[page];
-        let mut acc = [s.zero(); H];
+        let column_bytes = C::key_bytes(dim).div_ceil(dim);
+        let mut acc = [[s.zero(); H]; P];
+        let heads = &heads[..dim];
+        let mut at = 0;
         for d in 0..dim {
-            let keys = C::key_column(s, slot, dim, d);
-            for (acc, head) in acc.iter_mut().zip(heads) {
-                *acc = s.fma(s.splat(head[d]), keys, *acc);
+            let mut keys = [s.zero(); P];
+            for p in 0..P {
+                keys[p] = C::key_column(s, slots[p], dim, d);
+                s.prefetch(ahead[p], at);
+            }
+            at += column_bytes;
+            for h in 0..H {
+                let head = s.splat(heads[d][h]);
+                for p in 0..P {
+                    acc[p][h] = s.fma(head, keys[p], acc[p][h]);
+                }
             }
         }
-        for (h, acc) in acc.into_iter().enumerate() {
-            let to = &mut scores[h * TILE + page * PAGE..][..PAGE];
-            let scaled = s.mul(acc, s.splat(self.shape.scale));
-            s.store(scaled, to.try_into().expect("a page of scores"));
+        let scale = s.splat(self.shape.scale);
+        for (p, acc) in acc.into_iter().enumerate() {
+            for (acc, scores) in acc.into_iter().zip(&mut *scores) {
+                let to = &mut scores[(page + p) * PAGE..][..PAGE];
+                s.store(s.mul(acc, scale), to.try_into().expect("a page of scores"));
+            }
         }
+        P
     }
 
-    /// `values = values · correction + Σ weight · value` for sixteen dimensions of H heads.
+    /// `values = values · correction + Σ weight · value` for N times sixteen dimensions of H heads;
+    /// returns N.
     #[inline(always)]
-    fn add_values<S: Simd, C: KvCodec, const H: usize>(
+    fn add_values<S: Simd, C: KvCodec, const H: usize, const N: usize>(
         &self,
         s: S,
         (weights, corrections): (&[[f32; TILE]], &[f32; H]),
-        (d16, visible): (usize, Visible<H>),
+        (d16, visible, ahead): (usize, Visible<H>, &[&[u8]; TILE / PAGE]),
         values: &mut [f32],
-    ) {
-        let padded = self.shape.padded_head_dim();
+    ) -> usize {
+        let (dim, padded) = (self.shape.head_dim, self.shape.padded_head_dim());
+        let (begin, row_bytes) = (C::key_bytes(dim), C::value_bytes(dim) / PAGE);
+        let begin = begin + d16 * 16 * row_bytes / padded;
         let weights: &[[f32; TILE]; H] = weights.try_into().expect("one tile of each head");
-        let mut acc = [s.zero(); H];
-        for (h, acc) in acc.iter_mut().enumerate() {
-            let from = &values[h * padded + 16 * d16..][..16];
-            let old = s.load(from.try_into().expect("16 values"));
-            *acc = s.mul(old, s.splat(corrections[h]));
+        let (values, _) = values.as_chunks_mut::<16>();
+        let mut acc = [[s.zero(); N]; H];
+        for h in 0..H {
+            for n in 0..N {
+                let old = s.load(&values[h * padded / 16 + d16 + n]);
+                acc[h][n] = s.mul(old, s.splat(corrections[h]));
+            }
         }
         let (any, all) = (visible.any(), visible.all());
-        for (range, seen_by_all) in
-            [(any.start..all.start, false), (all.clone(), true), (all.end..any.end, false)]
-        {
-            for at in range {
-                let slot = self.slots[at / PAGE];
-                let value = C::value(s, slot, self.shape.head_dim, at % PAGE, d16);
-                for h in 0..H {
-                    if seen_by_all || (visible.begin[h] <= at && at < visible.end[h]) {
-                        acc[h] = s.fma(s.splat(weights[h][at]), value, acc[h]);
+        for page in any.start / PAGE..any.end.div_ceil(PAGE) {
+            let (slot, ahead, first) = (self.slots[page], ahead[page], page * PAGE);
+            if all.start <= first && first + PAGE <= all.end {
+                for at in 0..PAGE {
+                    let mut value = [s.zero(); N];
+                    for (n, value) in value.iter_mut().enumerate() {
+                        *value = C::value(s, slot, dim, at, d16 + n);
+                    }
+                    s.prefetch(ahead, begin + at * row_bytes);
+                    for h in 0..H {
+                        let weight = s.splat(weights[h][first + at]);
+                        for n in 0..N {
+                            acc[h][n] = s.fma(weight, value[n], acc[h][n]);
+                        }
+                    }
+                }
+                continue;
+            }
+            for at in first.max(any.start)..any.end.min(first + PAGE) {
+                for n in 0..N {
+                    let value = C::value(s, slot, dim, at - first, d16 + n);
+                    for h in 0..H {
+                        if visible.begin[h] <= at && at < visible.end[h] {
+                            acc[h][n] = s.fma(s.splat(weights[h][at]), value, acc[h][n]);
+                        }
                     }
                 }
             }
         }
-        for (h, acc) in acc.into_iter().enumerate() {
-            let to = &mut values[h * padded + 16 * d16..][..16];
-            s.store(acc, to.try_into().expect("16 values"));
+        for h in 0..H {
+            for n in 0..N {
+                s.store(acc[h][n], &mut values[h * padded / 16 + d16 + n]);
+            }
         }
+        N
     }
 }
 
 /// Turns a tile's scores into weights relative to the new maximum; returns what the older values
-/// and the older sum are to be multiplied with (the sum has been).
+/// and the older sum of each head are to be multiplied with (the sum has been). A head that sees
+/// nothing of the tile is left as it is, to the bit.
 #[inline(always)]
-fn soften<S: Simd>(
+fn soften<S: Simd, const H: usize>(
     s: S,
-    scores: &mut [f32; TILE],
-    visible: &Range<usize>,
-    max: &mut f32,
-    sum: &mut f32,
-) -> f32 {
-    scores[..visible.start].fill(f32::NEG_INFINITY);
-    scores[visible.end..].fill(f32::NEG_INFINITY);
-    let (scores, _) = scores.as_chunks_mut::<16>();
-    let v = [s.load(&scores[0]), s.load(&scores[1]), s.load(&scores[2]), s.load(&scores[3])];
-    let largest = s.reduce_max(s.max(s.max(v[0], v[1]), s.max(v[2], v[3])));
-    let new_max = max.max(largest);
-    let correction = exp_of(s, *max - new_max);
-    let mut weights = v;
-    for (weights, to) in weights.iter_mut().zip(scores) {
-        *weights = math::exp(s, s.sub(*weights, s.splat(new_max)));
-        s.store(*weights, to);
+    scores: &mut [[f32; TILE]],
+    visible: Visible<H>,
+    running: &mut Running<'_>,
+) -> [f32; H] {
+    const { assert!(H <= 16, "corrections of all heads in one vector") };
+    let mut above = [0.0; 16];
+    for h in 0..H {
+        let (begin, end) = (visible.begin[h], visible.end[h]);
+        if begin >= end {
+            continue;
+        }
+        if (begin, end) != (0, TILE) {
+            scores[h][..begin].fill(f32::NEG_INFINITY);
+            scores[h][end..].fill(f32::NEG_INFINITY);
+        }
+        let (v, _) = scores[h].as_chunks::<16>();
+        let low = s.max(s.load(&v[0]), s.load(&v[1]));
+        let largest = s.reduce_max(s.max(low, s.max(s.load(&v[2]), s.load(&v[3]))));
+        let max = running.max[h].max(largest);
+        above[h] = running.max[h] - max;
+        running.max[h] = max;
     }
-    let added = s.add(s.add(weights[0], weights[1]), s.add(weights[2], weights[3]));
-    *sum = *sum * correction + s.reduce_add(added);
-    *max = new_max;
-    correction
+    let mut corrections = [0.0; 16];
+    s.store(math::exp(s, s.load(&above)), &mut corrections);
+    for h in 0..H {
+        if visible.begin[h] >= visible.end[h] {
+            continue;
+        }
+        let max = s.splat(running.max[h]);
+        let (v, _) = scores[h].as_chunks_mut::<16>();
+        let mut weights = [s.zero(); TILE / 16];
+        for (weights, v) in weights.iter_mut().zip(v) {
+            *weights = math::exp(s, s.sub(s.load(v), max));
+            s.store(*weights, v);
+        }
+        let added = s.add(s.add(weights[0], weights[1]), s.add(weights[2], weights[3]));
+        running.sum[h] = running.sum[h] * corrections[h] + s.reduce_add(added);
+    }
+    array::from_fn(|h| corrections[h])
 }

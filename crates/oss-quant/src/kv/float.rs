@@ -72,9 +72,9 @@ macro_rules! float_codec {
             }
 
             #[inline(always)]
-            fn key_column<S: Simd>(s: S, slot: &[u8], _head_dim: usize, d: usize) -> S::F32 {
+            fn key_column<S: Simd>(s: S, slot: &[u8], head_dim: usize, d: usize) -> S::F32 {
                 const BYTES: usize = PAGE_TOKENS * size_of::<$bits>();
-                $load(s, bytemuck::cast(*array::<BYTES>(slot, d * BYTES)))
+                $load(s, bytemuck::cast(slot.as_chunks::<BYTES>().0[..head_dim][d]))
             }
 
             #[inline(always)]
