@@ -8,6 +8,7 @@ mod balloon;
 mod check;
 mod ci;
 mod compare;
+mod cost;
 mod fetch;
 mod llama;
 mod record;
@@ -33,6 +34,8 @@ enum Chore {
     Check(check::Options),
     /// Measures llama.cpp beside this engine, in turn, on the same file
     Compare(compare::Options),
+    /// Measures what layers, context, threads and experts add to the time of a token
+    Cost(cost::Options),
     /// Writes a synthetic checkpoint
     Synth(synth::Options),
     /// Locks memory until its input ends, as `check larger` needs it
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Chore::Check(options) => check::run(&options),
         Chore::Tidy => tidy::run(),
         Chore::Compare(options) => compare::run(&options),
+        Chore::Cost(options) => cost::run(&options),
         Chore::Balloon(options) => balloon::run(&options),
         Chore::Synth(options) => synth::run(&options),
         Chore::Fetch { name } => fetch::run(&name),

@@ -66,6 +66,9 @@ pub(crate) struct Options {
     /// Another number of layers than the shape's
     #[arg(long)]
     pub(crate) layers: Option<usize>,
+    /// Another number of experts per token than the shape's
+    #[arg(long)]
+    pub(crate) chosen: Option<usize>,
     /// A tokenizer.json of byte-level BPE instead of the demo model's
     #[arg(long)]
     pub(crate) tokenizer: Option<PathBuf>,
@@ -95,6 +98,7 @@ impl Options {
             seed: 1,
             output,
             layers: None,
+            chosen: None,
             tokenizer: None,
             pre: "gpt-4o".into(),
         }
@@ -112,6 +116,12 @@ impl Options {
         let mut shape = Shape::named(&self.shape)?;
         shape.layers = self.layers.unwrap_or(shape.layers);
         ensure!(shape.layers > 0, "a model has at least one layer");
+        if let Some(chosen) = self.chosen {
+            let most = shape.experts;
+            ensure!(most > 0, "--chosen: {} has no experts", shape.name);
+            ensure!((1..=most).contains(&chosen), "--chosen: got {chosen}, expected 1 to {most}");
+            shape.top = chosen;
+        }
         Ok(shape)
     }
 
@@ -124,6 +134,12 @@ impl Options {
             }
         }
     }
+}
+
+/// How many experts a shape of this name has, and its longest context.
+pub(crate) fn experts_and_context(shape: &str) -> Result<(usize, usize)> {
+    let shape = Shape::named(shape)?;
+    Ok((shape.experts, shape.context))
 }
 
 /// Writes a checkpoint and says how large it is.

@@ -398,9 +398,8 @@ impl Tile<'_, '_> {
         let dim = self.shape.head_dim;
         let column_bytes = C::key_bytes(dim).div_ceil(dim);
         let mut acc = [[s.zero(); H]; P];
-        let heads = &heads[..dim];
         let mut at = 0;
-        for d in 0..dim {
+        for (d, heads) in heads[..dim].iter().enumerate() {
             let mut keys = [s.zero(); P];
             for p in 0..P {
                 keys[p] = C::key_column(s, slots[p], dim, d);
@@ -408,7 +407,7 @@ impl Tile<'_, '_> {
             }
             at += column_bytes;
             for h in 0..H {
-                let head = s.splat(heads[d][h]);
+                let head = s.splat(heads[h]);
                 for p in 0..P {
                     acc[p][h] = s.fma(head, keys[p], acc[p][h]);
                 }
@@ -450,14 +449,11 @@ impl Tile<'_, '_> {
         for page in any.start / PAGE..any.end.div_ceil(PAGE) {
             let (slot, ahead, first) = (self.slots[page], ahead[page], page * PAGE);
             if all.start <= first && first + PAGE <= all.end {
-                for at in 0..PAGE {
-                    let mut value = [s.zero(); N];
-                    for (n, value) in value.iter_mut().enumerate() {
-                        *value = C::value(s, slot, dim, at, d16 + n);
-                    }
-                    s.prefetch(ahead, begin + at * row_bytes);
+                for position in 0..PAGE {
+                    let value = values_at::<S, C, N>(s, slot, dim, (position, d16));
+                    s.prefetch(ahead, begin + position * row_bytes);
                     for h in 0..H {
-                        let weight = s.splat(weights[h][first + at]);
+                        let weight = s.splat(weights[h][first + position]);
                         for n in 0..N {
                             acc[h][n] = s.fma(weight, value[n], acc[h][n]);
                         }
@@ -465,12 +461,14 @@ impl Tile<'_, '_> {
                 }
                 continue;
             }
-            for at in first.max(any.start)..any.end.min(first + PAGE) {
-                for n in 0..N {
-                    let value = C::value(s, slot, dim, at - first, d16 + n);
-                    for h in 0..H {
-                        if visible.begin[h] <= at && at < visible.end[h] {
-                            acc[h][n] = s.fma(s.splat(weights[h][at]), value, acc[h][n]);
+            for position in 0..PAGE {
+                let at = first + position;
+                let value = values_at::<S, C, N>(s, slot, dim, (position, d16));
+                for h in 0..H {
+                    if visible.begin[h] <= at && at < visible.end[h] {
+                        let weight = s.splat(weights[h][at]);
+                        for n in 0..N {
+                            acc[h][n] = s.fma(weight, value[n], acc[h][n]);
                         }
                     }
                 }
@@ -483,6 +481,21 @@ impl Tile<'_, '_> {
         }
         N
     }
+}
+
+/// N times sixteen dimensions, from the `d16`-th sixteen on, of the value at a position of a page.
+#[inline(always)]
+fn values_at<S: Simd, C: KvCodec, const N: usize>(
+    s: S,
+    slot: &[u8],
+    head_dim: usize,
+    (position, d16): (usize, usize),
+) -> [S::F32; N] {
+    let mut value = [s.zero(); N];
+    for (n, value) in value.iter_mut().enumerate() {
+        *value = C::value(s, slot, head_dim, position, d16 + n);
+    }
+    value
 }
 
 /// Turns a tile's scores into weights relative to the new maximum; returns what the older values

@@ -20,6 +20,43 @@ macro_rules! ops {
     )*};
 }
 
+/// Defines `add_products` for one size of vectors.
+#[cfg(target_arch = "x86_64")]
+macro_rules! add_products {
+    ($vector:ty, $registers:ident, $feature:literal) => {
+        /// Adds the products of unsigned and signed bytes to pairs of 16-bit sums. As one piece:
+        /// from intrinsics, the compiler would reorder a tile's sums and lay half of them on the
+        /// stack.
+        ///
+        /// # Safety
+        /// The processor must have the feature.
+        #[inline]
+        #[target_feature(enable = $feature)]
+        unsafe fn add_products(mut sum: $vector, codes: $vector, quads: $vector) -> $vector {
+            let _products: $vector;
+            // SAFETY: it does what it says, to these registers only.
+            unsafe {
+                std::arch::asm!(
+                    "vpmaddubsw {products}, {codes}, {quads}",
+                    "vpaddw {sum}, {sum}, {products}",
+                    sum = inout($registers) sum,
+                    codes = in($registers) codes,
+                    quads = in($registers) quads,
+                    products = out($registers) _products,
+                    options(pure, nomem, nostack, preserves_flags),
+                );
+            }
+            sum
+        }
+    };
+}
+
+/// What [`Simd::dot_start`] stands for: what the code of zero adds, `sums` being two sums of codes,
+/// one in each half of the bits.
+const fn start(zero: u8, sums: i32) -> i32 {
+    -(zero as i32) * ((sums >> 16) + sums as i16 as i32)
+}
+
 pub(crate) mod scalar;
 
 #[cfg(target_arch = "x86_64")]

@@ -2,7 +2,6 @@
 #![expect(unsafe_code, reason = "intrinsics, and loads through array references")]
 
 use crate::Simd;
-use std::arch::asm;
 use std::arch::x86_64::*;
 
 /// Two 256-bit registers per vector, lanes 0..8 and 8..16; `DOT` when there is `vpdpbusd`.
@@ -25,29 +24,7 @@ macro_rules! both {
     ($f:path, $($a:expr),*) => { [$f($($a[0]),*), $f($($a[1]),*)] };
 }
 
-/// Adds the products of unsigned and signed bytes to pairs of 16-bit sums. As one piece: from
-/// intrinsics, the compiler would reorder a tile's sums and lay half of them on the stack.
-///
-/// # Safety
-/// The processor must have AVX2.
-#[inline]
-#[target_feature(enable = "avx2")]
-unsafe fn add_products(mut sum: __m256i, codes: __m256i, quads: __m256i) -> __m256i {
-    let _products: __m256i;
-    // SAFETY: it does what it says, to these registers only.
-    unsafe {
-        asm!(
-            "vpmaddubsw {products}, {codes}, {quads}",
-            "vpaddw {sum}, {sum}, {products}",
-            sum = inout(ymm_reg) sum,
-            codes = in(ymm_reg) codes,
-            quads = in(ymm_reg) quads,
-            products = out(ymm_reg) _products,
-            options(pure, nomem, nostack, preserves_flags),
-        );
-    }
-    sum
-}
+add_products!(__m256i, ymm_reg, "avx2");
 
 impl<const DOT: bool> Simd for Avx2<DOT> {
     type F32 = F;

@@ -2,7 +2,6 @@
 #![expect(unsafe_code, reason = "intrinsics, and loads through array references")]
 
 use crate::Simd;
-use std::arch::asm;
 use std::arch::x86_64::*;
 
 /// One 512-bit register per vector; `DOT` when the processor has `vpdpbusd` and `vpermb`.
@@ -17,29 +16,7 @@ impl<const DOT: bool> Avx512<DOT> {
     }
 }
 
-/// Adds the products of unsigned and signed bytes to pairs of 16-bit sums. As one piece: from
-/// intrinsics, the compiler would reorder a tile's sums and lay half of them on the stack.
-///
-/// # Safety
-/// The processor must have AVX-512BW.
-#[inline]
-#[target_feature(enable = "avx512bw")]
-unsafe fn add_products(mut sum: __m512i, codes: __m512i, quads: __m512i) -> __m512i {
-    let _products: __m512i;
-    // SAFETY: it does what it says, to these registers only.
-    unsafe {
-        asm!(
-            "vpmaddubsw {products:z}, {codes:z}, {quads:z}",
-            "vpaddw {sum:z}, {sum:z}, {products:z}",
-            sum = inout(zmm_reg) sum,
-            codes = in(zmm_reg) codes,
-            quads = in(zmm_reg) quads,
-            products = out(zmm_reg) _products,
-            options(pure, nomem, nostack, preserves_flags),
-        );
-    }
-    sum
-}
+add_products!(__m512i, zmm_reg, "avx512bw");
 
 /// Magnitudes, and which bytes are negative.
 type Signed = (__m512i, __mmask64);

@@ -193,10 +193,7 @@ impl<const DOT: bool> Simd for Neon<DOT> {
             (each!(vqtbl1q_u8, table, bottom), each!(vqtbl1q_u8, table, top))
         };
 
-        fn dot_start(zero: u8, sums: i32) -> I = {
-            let both = (sums >> 16) + i32::from(sums as i16);
-            [vdupq_n_s32(-i32::from(zero) * both); 4]
-        };
+        fn dot_start(zero: u8, sums: i32) -> I = [vdupq_n_s32(super::start(zero, sums)); 4];
         fn dot(sum: I, codes: U, quad: i32) -> I = {
             let quad = [vreinterpretq_s8_s32(vdupq_n_s32(quad)); 4];
             each!(dot_register::<DOT>, sum, each!(vreinterpretq_s8_u8, codes), quad)

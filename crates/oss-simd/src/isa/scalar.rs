@@ -233,7 +233,7 @@ impl Simd for Scalar {
 
     #[inline(always)]
     fn dot_start(self, zero: u8, sums: i32) -> [i32; 16] {
-        [-i32::from(zero) * ((sums >> 16) + i32::from(sums as i16)); 16]
+        [super::start(zero, sums); 16]
     }
     #[inline(always)]
     fn dot(self, sum: [i32; 16], codes: [u8; 64], quad: i32) -> [i32; 16] {

@@ -1,0 +1,240 @@
+//! What a token costs: measures models of one shape that differ in one thing (layers, experts per
+//! token), and one model with different contexts and threads; prints tables and draws charts.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+use serde_json::{Value as Json, json};
+
+use crate::synth::{self, Format};
+use crate::{record, shell};
+
+// The charts of the examples, without building the engine for every chore.
+#[expect(unreachable_pub, reason = "there it is a library")]
+#[path = "../../examples/src/chart.rs"]
+mod chart;
+
+use chart::{Chart, Kind, Series};
+
+/// Positions before the measured tokens.
+const CONTEXTS: [usize; 4] = [0, 1024, 4096, 16_384];
+/// Experts of a token, where the shape has any.
+const CHOSEN: [usize; 4] = [1, 2, 4, 8];
+
+/// What to measure.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The models' shape, as `synth` knows it
+    #[arg(long, default_value = "gpt-oss-20b")]
+    shape: String,
+    /// Layers of the largest model; the others have a quarter, a half and three quarters of them
+    #[arg(long, default_value_t = 8)]
+    layers: usize,
+    /// Tokens that are generated each time
+    #[arg(long, default_value_t = 32)]
+    gen_tokens: usize,
+    /// How often each point is measured
+    #[arg(long, default_value_t = 3)]
+    repeat: usize,
+    /// A folder for the charts, one SVG file each
+    #[arg(long)]
+    charts: Option<PathBuf>,
+    /// Keeps the result in benches/record under this name
+    #[arg(long)]
+    record: Option<String>,
+}
+
+/// A measured model.
+#[derive(Clone, Copy, PartialEq)]
+struct Model {
+    layers: usize,
+    /// Experts of a token; the shape's own where there is no number.
+    chosen: Option<usize>,
+}
+
+/// One run of the bench.
+#[derive(Clone, Copy)]
+struct Point {
+    model: Model,
+    context: usize,
+    threads: usize,
+}
+
+/// What it gave: milliseconds of a token, and what reading its weights alone would take.
+struct Cost {
+    milliseconds: f64,
+    bound: f64,
+}
+
+/// One thing that varies.
+struct Line {
+    name: &'static str,
+    axis: &'static str,
+    /// Its values, and where each is measured.
+    points: Vec<(usize, Point)>,
+}
+
+/// Measures, prints and draws.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    ensure!(options.layers >= 4, "--layers: got {}, expected at least 4", options.layers);
+    let bench = shell::example("bench")?;
+    let folder = tempfile::tempdir()?;
+    let threads = std::thread::available_parallelism()?.get();
+    let (experts, context) = synth::experts_and_context(&options.shape)?;
+    let longest = context.saturating_sub(options.gen_tokens);
+    let lines = lines(options.layers, threads, experts, longest);
+    let mut found: Vec<Vec<(usize, Cost)>> = lines.iter().map(|_| Vec::new()).collect();
+    // One file at a time: they are large.
+    let mut models: Vec<Model> = Vec::new();
+    for (_, point) in lines.iter().flat_map(|line| &line.points) {
+        if !models.contains(&point.model) {
+            models.push(point.model);
+        }
+    }
+    for model in models {
+        let file = folder.path().join("model.gguf");
+        let mut wanted = synth::Options::new(&options.shape, Format::Gguf, file.clone());
+        (wanted.layers, wanted.chosen) = (Some(model.layers), model.chosen);
+        synth::write(&wanted)?;
+        for (line, found) in lines.iter().zip(&mut found) {
+            for (value, point) in line.points.iter().filter(|(_, point)| point.model == model) {
+                let cost = measure(&bench, &file, *point, options)?;
+                eprintln!("{} {value}: {:.2} ms", line.name, cost.milliseconds);
+                found.push((*value, cost));
+            }
+        }
+    }
+    let mut json = json!({ "shape": options.shape, "layers": options.layers });
+    for (line, mut costs) in lines.iter().zip(found) {
+        costs.sort_by_key(|(value, _)| *value);
+        println!("{}", table(line, &costs));
+        let each = |(value, Cost { milliseconds, bound }): &(usize, Cost)| json!({ line.name: value, "ms": milliseconds, "weights_read_ms": bound });
+        json[line.name] = costs.iter().map(each).collect();
+        if let Some(charts) = &options.charts {
+            fs::create_dir_all(charts).with_context(|| charts.display().to_string())?;
+            let path = charts.join(format!("cost-{}.svg", line.name));
+            fs::write(&path, picture(&options.shape, line, &costs).svg())
+                .with_context(|| path.display().to_string())?;
+        }
+    }
+    if let Some(name) = &options.record {
+        record::write(&format!("cost-{name}"), json)?;
+    }
+    Ok(())
+}
+
+/// What is varied around the largest model, read by all threads from an empty context.
+fn lines(layers: usize, threads: usize, experts: usize, longest: usize) -> Vec<Line> {
+    let base = Point { model: Model { layers, chosen: None }, context: 0, threads };
+    let with_layers = |n: usize| {
+        let layers = n * layers / 4;
+        (layers, Point { model: Model { layers, ..base.model }, ..base })
+    };
+    let with_chosen =
+        |n: usize| (n, Point { model: Model { chosen: Some(n), ..base.model }, ..base });
+    let contexts = CONTEXTS.into_iter().filter(|context| *context <= longest);
+    let chosen = CHOSEN.into_iter().filter(|chosen| *chosen <= experts);
+    let counts = std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|n| *n < threads);
+    let mut lines = vec![
+        Line { name: "layers", axis: "layers", points: (1..=4).map(with_layers).collect() },
+        Line {
+            name: "context",
+            axis: "positions before the token",
+            points: contexts.map(|context| (context, Point { context, ..base })).collect(),
+        },
+        Line {
+            name: "threads",
+            axis: "threads",
+            points: counts.chain([threads]).map(|n| (n, Point { threads: n, ..base })).collect(),
+        },
+    ];
+    if experts > 0 {
+        let points = chosen.map(with_chosen).collect();
+        lines.push(Line { name: "experts", axis: "experts of a token", points });
+    }
+    lines
+}
+
+fn measure(bench: &Path, file: &Path, point: Point, options: &Options) -> Result<Cost> {
+    let path = |path: &Path| path.to_str().map(str::to_owned).context("a path is no UTF-8");
+    let mut command = shell::command(&path(bench)?, &["--json", "--prompt-tokens", "0"]);
+    command.args(["--model", &path(file)?]);
+    let numbers = [
+        ("--threads", point.threads),
+        ("--depth", point.context),
+        ("--gen-tokens", options.gen_tokens),
+        ("--repeat", options.repeat),
+    ];
+    for (name, value) in numbers {
+        command.args([name, &value.to_string()]);
+    }
+    let printed: Json = serde_json::from_str(&shell::output(&mut command)?)?;
+    let number = |path: &str| {
+        let value = printed.pointer(path).and_then(Json::as_f64);
+        value.with_context(|| format!("bench printed no {path}: {printed}"))
+    };
+    Ok(Cost {
+        milliseconds: 1e3 / number("/decode/tokens_per_s/median")?,
+        bound: 1e3 / number("/bound/decode_tokens_per_s")?,
+    })
+}
+
+fn table(line: &Line, costs: &[(usize, Cost)]) -> String {
+    let mut text = format!("| {} | ms a token | reading its weights, ms |\n", line.axis);
+    text += "|---:|---:|---:|\n";
+    for (value, Cost { milliseconds, bound }) in costs {
+        text += &format!("| {value} | {milliseconds:.2} | {bound:.2} |\n");
+    }
+    text
+}
+
+fn picture(shape: &str, line: &Line, costs: &[(usize, Cost)]) -> Chart {
+    // Threads are few, and their times lie on no line.
+    let bars = line.name == "threads";
+    let series = |name: &str, of: fn(&Cost) -> f64| {
+        let points = costs.iter().enumerate();
+        let points =
+            points.map(|(n, (value, cost))| (if bars { n } else { *value } as f64, of(cost)));
+        Series::new(name, points.collect())
+    };
+    let mut bound = series("reading its weights", |cost| cost.bound);
+    bound.dashed = true;
+    Chart {
+        title: format!("{shape}: a token against {}", line.name),
+        x: line.axis.to_owned(),
+        y: "ms a token".to_owned(),
+        kind: match bars {
+            true => Kind::Bars(costs.iter().map(|(value, _)| value.to_string()).collect()),
+            false => Kind::Lines,
+        },
+        series: vec![series("measured", |cost| cost.milliseconds), bound],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_line_varies_one_thing_and_meets_the_largest_model() {
+        let all = lines(8, 6, 32, 100_000);
+        let values =
+            |n: usize| all[n].points.iter().map(|(value, _)| *value).collect::<Vec<usize>>();
+        assert_eq!(values(0), [2, 4, 6, 8]);
+        assert_eq!(values(1), CONTEXTS);
+        assert_eq!(values(2), [1, 2, 4, 6]);
+        assert_eq!(values(3), CHOSEN);
+        for line in &all[..3] {
+            let full = |(_, point): &&(usize, Point)| {
+                point.model == Model { layers: 8, chosen: None }
+                    && (point.context, point.threads) == (0, 6)
+            };
+            assert_eq!(line.points.iter().filter(full).count(), 1, "{}", line.name);
+        }
+        let dense = lines(8, 1, 0, 2000);
+        assert_eq!(dense.len(), 3, "a dense model has no experts to vary");
+        assert_eq!(dense[1].points.len(), 2, "the model sees no more than its context");
+    }
+}
