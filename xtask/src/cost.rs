@@ -110,7 +110,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     for (line, mut costs) in lines.iter().zip(found) {
         costs.sort_by_key(|(value, _)| *value);
         println!("{}", table(line, &costs));
-        let each = |(value, Cost { milliseconds, bound }): &(usize, Cost)| json!({ line.name: value, "ms": milliseconds, "weights_read_ms": bound });
+        let each = |(value, cost): &(usize, Cost)| {
+            let Cost { milliseconds, bound } = cost;
+            json!({ line.name: value, "ms": milliseconds, "weights_read_ms": bound })
+        };
         json[line.name] = costs.iter().map(each).collect();
         if let Some(charts) = &options.charts {
             fs::create_dir_all(charts).with_context(|| charts.display().to_string())?;
