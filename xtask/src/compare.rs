@@ -13,9 +13,9 @@ use oss_memory::file::{Advice, Map};
 use oss_testing::median;
 use serde_json::{Value as Json, json};
 
+use crate::bench::Bench;
 use crate::llama::{Llama, PACKAGE};
 use crate::record;
-use crate::shell;
 
 mod measure;
 mod rows;
@@ -70,7 +70,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         None => std::thread::available_parallelism()?.get(),
     };
     let ours = Ours {
-        program: shell::example("bench")?,
+        bench: Bench::build()?,
         model: options.packed.as_deref().unwrap_or(model),
         threads,
         gen_tokens: options.gen_tokens,

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use serde_json::{Value as Json, json};
+use serde_json::json;
 
+use crate::bench::Bench;
+use crate::record;
 use crate::synth::{self, Format};
-use crate::{record, shell};
 
 // The charts of the examples, without building the engine for every chore.
 #[expect(unreachable_pub, reason = "there it is a library")]
@@ -79,7 +80,7 @@ struct Line {
 /// Measures, prints and draws.
 pub(crate) fn run(options: &Options) -> Result<()> {
     ensure!(options.layers >= 4, "--layers: got {}, expected at least 4", options.layers);
-    let bench = shell::example("bench")?;
+    let bench = Bench::build()?;
     let folder = tempfile::tempdir()?;
     let threads = std::thread::available_parallelism()?.get();
     let (experts, context) = synth::experts_and_context(&options.shape)?;
@@ -160,27 +161,18 @@ fn lines(layers: usize, threads: usize, experts: usize, longest: usize) -> Vec<L
     lines
 }
 
-fn measure(bench: &Path, file: &Path, point: Point, options: &Options) -> Result<Cost> {
-    let path = |path: &Path| path.to_str().map(str::to_owned).context("a path is no UTF-8");
-    let mut command = shell::command(&path(bench)?, &["--json", "--prompt-tokens", "0"]);
-    command.args(["--model", &path(file)?]);
+fn measure(bench: &Bench, file: &Path, point: Point, options: &Options) -> Result<Cost> {
     let numbers = [
+        ("--prompt-tokens", 0),
         ("--threads", point.threads),
         ("--depth", point.context),
         ("--gen-tokens", options.gen_tokens),
         ("--repeat", options.repeat),
     ];
-    for (name, value) in numbers {
-        command.args([name, &value.to_string()]);
-    }
-    let printed: Json = serde_json::from_str(&shell::output(&mut command)?)?;
-    let number = |path: &str| {
-        let value = printed.pointer(path).and_then(Json::as_f64);
-        value.with_context(|| format!("bench printed no {path}: {printed}"))
-    };
+    let printed = bench.run(file, &numbers, &[])?;
     Ok(Cost {
-        milliseconds: 1e3 / number("/decode/tokens_per_s/median")?,
-        bound: 1e3 / number("/bound/decode_tokens_per_s")?,
+        milliseconds: 1e3 / printed.number("/decode/tokens_per_s/median")?,
+        bound: 1e3 / printed.number("/bound/decode_tokens_per_s")?,
     })
 }
 

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod balloon;
+mod bench;
 mod check;
 mod ci;
 mod compare;

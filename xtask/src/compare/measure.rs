@@ -1,12 +1,13 @@
 //! Runs one process of either side and reads its number.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use serde_json::Value as Json;
 
+use crate::bench::{Bench, Printed};
 use crate::compare::rows::{Figure, Row};
 use crate::llama::Llama;
 use crate::shell;
@@ -48,7 +49,7 @@ impl Variant {
 
 /// How this engine is measured.
 pub(crate) struct Ours<'a> {
-    pub(crate) program: PathBuf,
+    pub(crate) bench: Bench,
     pub(crate) model: &'a Path,
     pub(crate) threads: usize,
     pub(crate) gen_tokens: usize,
@@ -59,37 +60,30 @@ pub(crate) struct Ours<'a> {
 impl Ours<'_> {
     /// Runs our bench.
     pub(crate) fn measure(&self, row: &Row) -> Result<Found> {
-        let program = self.program.to_str().context("the target's path is no UTF-8")?;
-        let model = self.model.to_str().context("the model's path is no UTF-8")?;
-        let mut command = shell::command(program, &["--json", "--repeat", "1", "--model", model]);
         let threads = if row.alone { 1 } else { self.threads };
         let generated = if row.figure == Figure::Decode { self.gen_tokens } else { 0 };
         let numbers = [
+            ("--repeat", 1),
             ("--threads", threads),
             ("--prompt-tokens", row.prompt),
             ("--gen-tokens", generated),
             ("--depth", row.depth),
             ("--batch", row.batch),
         ];
-        for (name, value) in numbers {
-            command.args([name, &value.to_string()]);
-        }
-        command.args(["--pause", &row.pause.to_string()]);
+        let pause = row.pause.to_string();
+        let mut more = vec!["--pause", &pause];
         if let Some(activations) = self.activations {
-            command.args(["--activations", activations]);
+            more.extend(["--activations", activations]);
         }
-        let printed = shell::output(&mut command)?;
-        let details: Json = serde_json::from_str(&printed).context("what bench printed")?;
-        let number = |path: &str| {
-            let value = details.pointer(path).and_then(Json::as_f64);
-            value.with_context(|| format!("bench printed no {path}: {details}"))
-        };
+        let printed = self.bench.run(self.model, &numbers, &more)?;
+        let number = |path: &str| printed.number(path);
         let value = match row.figure {
             Figure::Decode => number("/decode/tokens_per_s/median")?,
             Figure::Prefill => number("/prefill/tokens_per_s/median")?,
             Figure::FirstToken => 1e3 * row.prompt as f64 / number("/prefill/tokens_per_s/median")?,
             Figure::Start => number("/load_s")? + number("/first_token_ms")? / 1e3,
         };
+        let Printed(details) = printed;
         let resident = details["resident_bytes"].as_u64().unwrap_or(0);
         Ok(Found { value, resident, details })
     }
