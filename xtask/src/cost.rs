@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::bench::Bench;
 use crate::record;
-use crate::synth::{self, Format};
+use crate::synth::{self, Format, Shape};
 
 // The charts of the examples, without building the engine for every chore.
 #[expect(unreachable_pub, reason = "there it is a library")]
@@ -51,12 +51,12 @@ pub(crate) struct Options {
 #[derive(Clone, Copy, PartialEq)]
 struct Model {
     layers: usize,
-    /// Experts of a token; the shape's own where there is no number.
-    chosen: Option<usize>,
+    /// Experts of a token; 0 when dense.
+    chosen: usize,
 }
 
 /// One run of the bench.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct Point {
     model: Model,
     context: usize,
@@ -64,6 +64,7 @@ struct Point {
 }
 
 /// What it gave: milliseconds of a token, and what reading its weights alone would take.
+#[derive(Clone, Copy)]
 struct Cost {
     milliseconds: f64,
     bound: f64,
@@ -83,33 +84,34 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let bench = Bench::build()?;
     let folder = tempfile::tempdir()?;
     let threads = std::thread::available_parallelism()?.get();
-    let (experts, context) = synth::experts_and_context(&options.shape)?;
-    let longest = context.saturating_sub(options.gen_tokens);
-    let lines = lines(options.layers, threads, experts, longest);
-    let mut found: Vec<Vec<(usize, Cost)>> = lines.iter().map(|_| Vec::new()).collect();
-    // One file at a time: they are large.
-    let mut models: Vec<Model> = Vec::new();
-    for (_, point) in lines.iter().flat_map(|line| &line.points) {
-        if !models.contains(&point.model) {
-            models.push(point.model);
+    let file = folder.path().join("model.gguf");
+    let mut wanted = synth::Options::new(&options.shape, Format::Gguf, file.clone());
+    let shape = wanted.shape()?;
+    let longest = shape.context.saturating_sub(options.gen_tokens);
+    let lines = lines(&shape, options.layers, threads, longest);
+    let mut found: Vec<(Point, Cost)> = Vec::new();
+    let mut written = None;
+    // Lines meet: each point is measured once. One file at a time, they are large.
+    for point in points(&lines) {
+        if written != Some(point.model) {
+            wanted.layers = Some(point.model.layers);
+            wanted.chosen = (shape.experts > 0).then_some(point.model.chosen);
+            synth::write(&wanted)?;
+            written = Some(point.model);
         }
-    }
-    for model in models {
-        let file = folder.path().join("model.gguf");
-        let mut wanted = synth::Options::new(&options.shape, Format::Gguf, file.clone());
-        (wanted.layers, wanted.chosen) = (Some(model.layers), model.chosen);
-        synth::write(&wanted)?;
-        for (line, found) in lines.iter().zip(&mut found) {
-            for (value, point) in line.points.iter().filter(|(_, point)| point.model == model) {
-                let cost = measure(&bench, &file, *point, options)?;
-                eprintln!("{} {value}: {:.2} ms", line.name, cost.milliseconds);
-                found.push((*value, cost));
-            }
-        }
+        let cost = measure(&bench, &file, point, options)?;
+        let Point { model: Model { layers, chosen }, context, threads } = point;
+        let ms = cost.milliseconds;
+        eprintln!(
+            "{layers} layers, {chosen} experts, context {context}, threads {threads}: {ms:.2} ms"
+        );
+        found.push((point, cost));
     }
     let mut json = json!({ "shape": options.shape, "layers": options.layers });
-    for (line, mut costs) in lines.iter().zip(found) {
-        costs.sort_by_key(|(value, _)| *value);
+    for line in &lines {
+        let cost = |point: &Point| found.iter().find(|(at, _)| at == point).map(|(_, cost)| *cost);
+        let value = |(value, point): &(usize, Point)| Some((*value, cost(point)?));
+        let costs: Vec<(usize, Cost)> = line.points.iter().filter_map(value).collect();
         println!("{}", table(line, &costs));
         let each = |(value, cost): &(usize, Cost)| {
             let Cost { milliseconds, bound } = cost;
@@ -130,16 +132,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 /// What is varied around the largest model, read by all threads from an empty context.
-fn lines(layers: usize, threads: usize, experts: usize, longest: usize) -> Vec<Line> {
-    let base = Point { model: Model { layers, chosen: None }, context: 0, threads };
+fn lines(shape: &Shape, layers: usize, threads: usize, longest: usize) -> Vec<Line> {
+    let base = Point { model: Model { layers, chosen: shape.top }, context: 0, threads };
     let with_layers = |n: usize| {
         let layers = n * layers / 4;
         (layers, Point { model: Model { layers, ..base.model }, ..base })
     };
-    let with_chosen =
-        |n: usize| (n, Point { model: Model { chosen: Some(n), ..base.model }, ..base });
+    let with_chosen = |n: usize| (n, Point { model: Model { chosen: n, ..base.model }, ..base });
     let contexts = CONTEXTS.into_iter().filter(|context| *context <= longest);
-    let chosen = CHOSEN.into_iter().filter(|chosen| *chosen <= experts);
+    let chosen = CHOSEN.into_iter().filter(|chosen| *chosen <= shape.experts);
     let counts = std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|n| *n < threads);
     let mut lines = vec![
         Line { name: "layers", axis: "layers", points: (1..=4).map(with_layers).collect() },
@@ -154,11 +155,23 @@ fn lines(layers: usize, threads: usize, experts: usize, longest: usize) -> Vec<L
             points: counts.chain([threads]).map(|n| (n, Point { threads: n, ..base })).collect(),
         },
     ];
-    if experts > 0 {
+    if shape.experts > 0 {
         let points = chosen.map(with_chosen).collect();
         lines.push(Line { name: "experts", axis: "experts of a token", points });
     }
     lines
+}
+
+/// Every point of the lines once, those of a model one after the other.
+fn points(lines: &[Line]) -> Vec<Point> {
+    let mut points: Vec<Point> = Vec::new();
+    for (_, point) in lines.iter().flat_map(|line| &line.points) {
+        if !points.contains(point) {
+            points.push(*point);
+        }
+    }
+    points.sort_by_key(|point| (point.model.layers, point.model.chosen));
+    points
 }
 
 fn measure(bench: &Bench, file: &Path, point: Point, options: &Options) -> Result<Cost> {
@@ -214,21 +227,23 @@ mod tests {
 
     #[test]
     fn each_line_varies_one_thing_and_meets_the_largest_model() {
-        let all = lines(8, 6, 32, 100_000);
+        let shape = |name| synth::Options::new(name, Format::Gguf, PathBuf::new()).shape();
+        let all = lines(&shape("gpt-oss-20b").expect("known"), 8, 6, 100_000);
         let values =
             |n: usize| all[n].points.iter().map(|(value, _)| *value).collect::<Vec<usize>>();
         assert_eq!(values(0), [2, 4, 6, 8]);
         assert_eq!(values(1), CONTEXTS);
         assert_eq!(values(2), [1, 2, 4, 6]);
         assert_eq!(values(3), CHOSEN);
-        for line in &all[..3] {
+        for line in &all {
             let full = |(_, point): &&(usize, Point)| {
-                point.model == Model { layers: 8, chosen: None }
+                point.model == Model { layers: 8, chosen: 4 }
                     && (point.context, point.threads) == (0, 6)
             };
             assert_eq!(line.points.iter().filter(full).count(), 1, "{}", line.name);
         }
-        let dense = lines(8, 1, 0, 2000);
+        assert_eq!(points(&all).len(), 13, "16 points, of which one is on all four lines");
+        let dense = lines(&shape("tinyllama").expect("known"), 8, 1, 2000);
         assert_eq!(dense.len(), 3, "a dense model has no experts to vary");
         assert_eq!(dense[1].points.len(), 2, "the model sees no more than its context");
     }

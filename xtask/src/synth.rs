@@ -21,7 +21,8 @@ mod vocabulary;
 
 use fill::CHUNK;
 use plan::Entry;
-use shape::{Family, Shape};
+use shape::Family;
+pub(crate) use shape::Shape;
 use vocabulary::Tokens;
 
 /// Which file to write.
@@ -112,7 +113,8 @@ impl Options {
         })
     }
 
-    fn shape(&self) -> Result<Shape> {
+    /// The shape, with what the options change of it.
+    pub(crate) fn shape(&self) -> Result<Shape> {
         let mut shape = Shape::named(&self.shape)?;
         shape.layers = self.layers.unwrap_or(shape.layers);
         ensure!(shape.layers > 0, "a model has at least one layer");
@@ -134,12 +136,6 @@ impl Options {
             }
         }
     }
-}
-
-/// How many experts a shape of this name has, and its longest context.
-pub(crate) fn experts_and_context(shape: &str) -> Result<(usize, usize)> {
-    let shape = Shape::named(shape)?;
-    Ok((shape.experts, shape.context))
 }
 
 /// Writes a checkpoint and says how large it is.
