@@ -24,7 +24,7 @@ const UNIT: usize = 64;
 const INPUT_ROWS: [usize; 9] = [1, 2, 3, 4, 6, 8, 12, 16, 64];
 const ROUNDS: usize = 9;
 /// Bytes of weights: more than caches hold.
-const WEIGHTS: usize = 512 << 20;
+const WEIGHTS: usize = 1536 << 20;
 
 /// Reads everything, as so many streams.
 struct Read<'a, const STREAMS: usize>(&'a [u8]);
@@ -39,7 +39,7 @@ impl<const STREAMS: usize> Kernel for Read<'_, STREAMS> {
         for at in (0..len).step_by(64) {
             for (stream, sum) in sums.iter_mut().enumerate() {
                 let bytes = &self.0[stream * len + at..];
-                s.prefetch(bytes, 4096);
+                s.prefetch(bytes, 8192 / STREAMS);
                 *sum = s.add_i32(*sum, s.u8_as_i32(s.load_u8(bytes[..64].try_into().expect("64"))));
             }
         }

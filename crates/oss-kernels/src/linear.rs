@@ -143,7 +143,7 @@ impl<'a> Walk<'a, '_> {
 
 /// How far ahead weights are asked for, in bytes: the hardware's own streams stop at the end of
 /// each page of 4 KiB.
-const AHEAD: usize = 8192;
+const AHEAD: usize = 6144;
 
 /// Asks for the weights that come [`AHEAD`] of the step'th run of `step_bytes`, best a constant.
 #[inline(always)]

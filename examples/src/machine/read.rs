@@ -2,13 +2,14 @@
 
 use anyhow::Result;
 use oss_engine::{Isa, Team};
-use oss_memory::{Buffer, Pages};
+use oss_memory::{Buffer, Pages, file};
 use oss_simd::{Kernel, Simd};
 use std::fmt;
+use std::path::Path;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Instant;
 
-/// Bytes of each of the two buffers: far more than caches hold.
+/// Bytes of each of the two buffers, at least.
 const BYTES: usize = 512 << 20;
 /// Bytes that a worker reads before it takes the next.
 const UNIT: usize = 1 << 20;
@@ -60,12 +61,13 @@ pub struct ReadProbe {
 
 impl ReadProbe {
     /// Tries every way once with up to `threads` threads and keeps the best. Takes about two
-    /// seconds and [`ReadProbe::bytes`] of memory.
+    /// seconds and [`ReadProbe::bytes`] of memory: twice what the caches hold.
     ///
     /// # Errors
     /// When the system refuses memory or threads.
     pub fn new(isa: Isa, threads: usize) -> Result<Self> {
-        let mut buffers = [Buffer::new(BYTES, Pages::Default)?, Buffer::new(BYTES, Pages::Huge)?];
+        let bytes = BYTES.max(2 * largest_cache());
+        let mut buffers = [Buffer::new(bytes, Pages::Default)?, Buffer::new(bytes, Pages::Huge)?];
         for buffer in &mut buffers {
             buffer.fill(1);
         }
@@ -83,7 +85,7 @@ impl ReadProbe {
         threads.flat_map(|threads| {
             [false, true].into_iter().flat_map(move |huge_pages| {
                 [1, 2, 4].into_iter().flat_map(move |streams| {
-                    [0, 1024, 4096].map(|prefetch| ReadWay {
+                    [0, 1024, 4096, 8192].map(|prefetch| ReadWay {
                         threads,
                         huge_pages,
                         streams,
@@ -136,6 +138,22 @@ impl ReadProbe {
         std::hint::black_box(sink);
         units.iter().map(|bytes| bytes.len()).sum::<usize>() as f64 / seconds
     }
+}
+
+/// Bytes of the largest cache that the first processor reaches; 0 where the system does not tell.
+fn largest_cache() -> usize {
+    let size = |level: usize| {
+        let path = format!("/sys/devices/system/cpu/cpu0/cache/index{level}/size");
+        let text = String::from_utf8(file::read(Path::new(&path), 4096).ok()?).ok()?;
+        let (number, unit) = text.trim().split_at_checked(text.trim().len().saturating_sub(1))?;
+        let unit = match unit {
+            "K" => 1 << 10,
+            "M" => 1 << 20,
+            _ => return None,
+        };
+        number.parse::<usize>().ok()?.checked_mul(unit)
+    };
+    (0..8).filter_map(size).max().unwrap_or(0)
 }
 
 /// Reads bytes as so many streams and does next to nothing with them.

@@ -9,6 +9,7 @@ use oss_quant::CodeFormat;
 use oss_simd::{Kernel, Simd};
 use std::array;
 use std::marker::PhantomData;
+use std::ops::Range;
 
 /// One group of 16 weight rows, as a tile reads it: `weight = scale · (code - zero) - min`.
 pub(super) trait Source: Copy {
@@ -21,9 +22,11 @@ pub(super) trait Source: Copy {
     fn zero(self) -> u8;
     /// Whether a minimum is subtracted.
     fn has_min(self) -> bool;
-    /// Asks for what comes a while after a block of the group, where G groups are read at the same
-    /// time.
-    fn prefetch<S: Simd, const G: usize>(self, s: S, block: usize);
+    /// Asks for the j-th fourth of what comes a while after a block, where N groups are read at the
+    /// same time. Evenly over a block: memory is read slower by asking for much at once.
+    fn ask<S: Simd, const N: usize>(self, s: S, block: usize, j: usize);
+    /// Asks for what comes after all blocks, at the first of a tile's rows: so many out of all.
+    fn ask_next<S: Simd>(self, s: S, rows: Range<usize>, all: usize);
     /// The codes of columns `4 j..` and `16 + 4 j..` of a block, four columns a lane.
     fn pair<S: Simd>(self, s: S, block: usize, j: usize) -> (S::U8, S::U8);
     /// The scales of a block's halves.
@@ -36,12 +39,16 @@ pub(super) trait Source: Copy {
 pub(super) struct Group<'a, F> {
     bytes: &'a [u8],
     n_blocks: usize,
+    /// Bytes from here to the end of the matrix.
+    left: usize,
     format: PhantomData<F>,
 }
 
 impl<'a, F> Group<'a, F> {
-    pub(super) fn new(bytes: &'a [u8], n_blocks: usize) -> Self {
-        Self { bytes, n_blocks, format: PhantomData }
+    pub(super) fn new(walk: &Walk<'a, '_>, index: usize) -> Self {
+        let (bytes, packing) = (walk.group(index), walk.product.matrix.packing);
+        let left = (packing.groups() - index) * bytes.len();
+        Self { bytes, n_blocks: packing.n_blocks(), left, format: PhantomData }
     }
 }
 
@@ -66,11 +73,19 @@ impl<F: CodeFormat> Source for Group<'_, F> {
         F::HAS_MIN
     }
     #[inline(always)]
-    fn prefetch<S: Simd, const G: usize>(self, s: S, block: usize) {
-        let at = block * F::BLOCK_BYTES + AHEAD / G;
-        let skipped = if at < self.bytes.len() { 0 } else { (G - 1) * self.bytes.len() };
-        ask(s, self.bytes, at + skipped, F::BLOCK_BYTES);
+    fn ask<S: Simd, const N: usize>(self, s: S, block: usize, j: usize) {
+        let part = F::BLOCK_BYTES / 4;
+        let at = block * F::BLOCK_BYTES + j * part + AHEAD / N;
+        // After the end of a group comes the one that is read after those beside it.
+        let beside = if at < self.bytes.len() { 0 } else { (N - 1) * self.bytes.len() };
+        // A branch that the compiler moves no products over: it would begin those of a whole block,
+        // with more sums than registers hold, and end up at half the speed.
+        if at + beside < self.left {
+            ask(s, self.bytes, at + beside, part);
+        }
     }
+    #[inline(always)]
+    fn ask_next<S: Simd>(self, _: S, _: Range<usize>, _: usize) {}
     #[inline(always)]
     fn pair<S: Simd>(self, s: S, block: usize, j: usize) -> (S::U8, S::U8) {
         F::pair(s, self.bytes, self.n_blocks, block, j)
@@ -107,21 +122,20 @@ impl<F: CodeFormat> Kernel for Codes<'_, '_, '_, F> {
         let rows = walk.code_rows();
         let mut index = walk.groups.start;
         while index < walk.groups.end {
-            let group = |g: usize| Group::<F>::new(walk.group(index + g), n_blocks);
+            let group = |g: usize| Group::<F>::new(walk, index + g);
             let place = Place { group: index, first: 0, n: rows, blocks: (0, n_blocks) };
-            // Memory is read fastest as several streams: few rows leave registers for more groups.
-            let most = if S::REGISTERS >= 8 { walk.groups.end - index } else { 1 };
-            index += match (rows, most) {
-                (1, 4..) => {
-                    tile::<S, _, 4, 1>(s, [group(0), group(1), group(2), group(3)], walk, place);
-                    4
+            // Memory is read fastest as two streams, as long as registers hold the sums of both.
+            index += match (rows, walk.groups.end - index) {
+                (1..=MOST_ROWS, 2..) if S::REGISTERS >= 32 => {
+                    tiles::<S, _, 2, MOST_ROWS>(s, [group(0), group(1)], walk, place);
+                    2
                 }
-                (2, 2..) => {
-                    tile::<S, _, 2, 2>(s, [group(0), group(1)], walk, place);
+                (1..=2, 2..) if S::REGISTERS >= 8 => {
+                    tiles::<S, _, 2, 2>(s, [group(0), group(1)], walk, place);
                     2
                 }
                 _ => {
-                    tiles(s, [group(0)], walk, place);
+                    tiles::<S, _, 1, MOST_ROWS>(s, [group(0)], walk, place);
                     1
                 }
             };
@@ -129,21 +143,23 @@ impl<F: CodeFormat> Kernel for Codes<'_, '_, '_, F> {
     }
 }
 
-/// The most rows of a tile of so many groups: registers hold a sum and a running dot product for
-/// each row and group.
-const fn widest<S: Simd>(groups: usize) -> usize {
-    match (S::REGISTERS, groups) {
-        (32.., 1) => 8,
-        (32.., _) => 4,
-        (8.., 1) => 4,
+/// The most rows of a tile.
+pub(super) const MOST_ROWS: usize = 8;
+
+/// The most rows of a tile, MOST or what registers hold a sum and a running dot product for.
+const fn widest<S: Simd, const MOST: usize>() -> usize {
+    let held = match S::REGISTERS {
+        32.. => MOST_ROWS,
+        8.. => 4,
         _ => 1,
-    }
+    };
+    if MOST < held { MOST } else { held }
 }
 
-/// All rows of a place times G groups, in tiles of even width: thirteen rows are 7 + 6 rather than
-/// 8 + 5.
+/// All rows of a place times G groups, in tiles of even width, at most MOST rows each: thirteen
+/// rows are 7 + 6 rather than 8 + 5.
 #[inline(always)]
-pub(super) fn tiles<S: Simd, W: Source, const G: usize>(
+pub(super) fn tiles<S: Simd, W: Source, const G: usize, const MOST: usize>(
     s: S,
     groups: [W; G],
     walk: &mut Walk<'_, '_>,
@@ -152,16 +168,16 @@ pub(super) fn tiles<S: Simd, W: Source, const G: usize>(
     let mut first = 0;
     while first < all.n {
         let left = all.n - first;
-        let n = left.div_ceil(left.div_ceil(widest::<S>(G)));
+        let n = left.div_ceil(left.div_ceil(widest::<S, MOST>()));
         let place = Place { first, n, ..all };
         // The constants keep tiles that are too wide from even being compiled.
         match n {
-            7.. if const { widest::<S>(G) >= 8 } => tile::<S, _, G, 8>(s, groups, walk, place),
-            6 if const { widest::<S>(G) >= 6 } => tile::<S, _, G, 6>(s, groups, walk, place),
-            5 if const { widest::<S>(G) >= 5 } => tile::<S, _, G, 5>(s, groups, walk, place),
-            4 if const { widest::<S>(G) >= 4 } => tile::<S, _, G, 4>(s, groups, walk, place),
-            3 if const { widest::<S>(G) >= 3 } => tile::<S, _, G, 3>(s, groups, walk, place),
-            2 if const { widest::<S>(G) >= 2 } => tile::<S, _, G, 2>(s, groups, walk, place),
+            7.. if const { widest::<S, MOST>() >= 8 } => tile::<S, _, G, 8>(s, groups, walk, place),
+            6 if const { widest::<S, MOST>() >= 6 } => tile::<S, _, G, 6>(s, groups, walk, place),
+            5 if const { widest::<S, MOST>() >= 5 } => tile::<S, _, G, 5>(s, groups, walk, place),
+            4 if const { widest::<S, MOST>() >= 4 } => tile::<S, _, G, 4>(s, groups, walk, place),
+            3 if const { widest::<S, MOST>() >= 3 } => tile::<S, _, G, 3>(s, groups, walk, place),
+            2 if const { widest::<S, MOST>() >= 2 } => tile::<S, _, G, 2>(s, groups, walk, place),
             _ => tile::<S, _, G, 1>(s, groups, walk, place),
         }
         first += n;
@@ -181,7 +197,7 @@ pub(super) struct Place {
 /// G neighbouring groups times at most T rows; what of T is left over repeats the last row and is
 /// not stored.
 #[inline(always)]
-pub(super) fn tile<S: Simd, W: Source, const G: usize, const T: usize>(
+fn tile<S: Simd, W: Source, const G: usize, const T: usize>(
     s: S,
     groups: [W; G],
     walk: &mut Walk<'_, '_>,
@@ -198,18 +214,18 @@ pub(super) fn tile<S: Simd, W: Source, const G: usize, const T: usize>(
             }
         }
     }
+    for group in groups {
+        group.ask_next(s, first..first + n, walk.code_rows());
+    }
     for block in 0..end - begin {
         let a = rows.map(|row| &row[block]);
-        // Once is enough.
-        for group in groups.iter().take(if first == 0 { G } else { 0 }) {
-            group.prefetch::<S, G>(s, begin + block);
-        }
-        if T > 1 {
-            add_block(s, groups, block, a, &mut acc);
+        if const { T > 1 && G * T <= MOST_ROWS } {
+            add_block::<S, W, G, T, G>(s, groups, block, a, &mut acc);
         } else {
-            // One row: groups have nothing to share.
+            // Groups that share no row's numbers, or have more sums than registers hold.
             for g in 0..G {
-                add_block(s, [groups[g]], block, a, array::from_mut(&mut acc[g]));
+                let acc = array::from_mut(&mut acc[g]);
+                add_block::<S, W, 1, T, G>(s, [groups[g]], block, a, acc);
             }
         }
     }
@@ -220,9 +236,9 @@ pub(super) fn tile<S: Simd, W: Source, const G: usize, const T: usize>(
     }
 }
 
-/// Adds the products of a block.
+/// Adds the products of a block of G groups, out of N that are read at the same time.
 #[inline(always)]
-fn add_block<S: Simd, W: Source, const G: usize, const T: usize>(
+fn add_block<S: Simd, W: Source, const G: usize, const T: usize, const N: usize>(
     s: S,
     groups: [W; G],
     block: usize,
@@ -231,8 +247,8 @@ fn add_block<S: Simd, W: Source, const G: usize, const T: usize>(
 ) {
     for half in 0..if W::HALVES { 2 } else { 1 } {
         let sums = match (W::HALVES, half) {
-            (false, _) => block_sums::<S, W, G, T>(s, groups, block, a),
-            (true, half) => half_sums::<S, W, G, T>(s, groups, block, half, a),
+            (false, _) => block_sums::<S, W, G, T, N>(s, groups, block, a),
+            (true, half) => half_sums::<S, W, G, T, N>(s, groups, block, half, a),
         };
         for g in 0..G {
             let (low, high) = groups[g].scales(s, block);
@@ -275,7 +291,7 @@ pub(super) const fn calls<F: CodeFormat>() -> usize {
 
 /// `Σ (code - zero) · a` over the columns of a block, exactly.
 #[inline(always)]
-fn block_sums<S: Simd, W: Source, const G: usize, const T: usize>(
+fn block_sums<S: Simd, W: Source, const G: usize, const T: usize, const N: usize>(
     s: S,
     groups: [W; G],
     block: usize,
@@ -285,6 +301,7 @@ fn block_sums<S: Simd, W: Source, const G: usize, const T: usize>(
     if W::CALLS == 0 && !S::DOT_IS_EXACT {
         for j in 0..4 {
             for g in 0..G {
+                groups[g].ask::<S, N>(s, block, j);
                 let (bottom, top) = groups[g].pair(s, block, j);
                 let bottom = s.signed(bottom, groups[g].zero());
                 for t in 0..T {
@@ -308,8 +325,8 @@ fn block_sums<S: Simd, W: Source, const G: usize, const T: usize>(
         }
     }
     // One after the other: the compiler does not unroll as much as this.
-    add_columns(s, groups, (block, 0), a, &mut dots);
-    add_columns(s, groups, (block, 1), a, &mut dots);
+    add_columns::<S, W, G, T, N>(s, groups, (block, 0), a, &mut dots);
+    add_columns::<S, W, G, T, N>(s, groups, (block, 1), a, &mut dots);
     if !S::DOT_IS_EXACT && W::CALLS == 4 {
         for g in 0..G {
             for t in 0..T {
@@ -318,8 +335,8 @@ fn block_sums<S: Simd, W: Source, const G: usize, const T: usize>(
             }
         }
     }
-    add_columns(s, groups, (block, 2), a, &mut dots);
-    add_columns(s, groups, (block, 3), a, &mut dots);
+    add_columns::<S, W, G, T, N>(s, groups, (block, 2), a, &mut dots);
+    add_columns::<S, W, G, T, N>(s, groups, (block, 3), a, &mut dots);
     for g in 0..G {
         for t in 0..T {
             sums[g][t] = s.add_i32(sums[g][t], s.dot_sum(dots[g][t]));
@@ -330,7 +347,7 @@ fn block_sums<S: Simd, W: Source, const G: usize, const T: usize>(
 
 /// Adds the products of columns `4 j..` and `16 + 4 j..` of a block.
 #[inline(always)]
-fn add_columns<S: Simd, W: Source, const G: usize, const T: usize>(
+fn add_columns<S: Simd, W: Source, const G: usize, const T: usize, const N: usize>(
     s: S,
     groups: [W; G],
     (block, j): (usize, usize),
@@ -340,6 +357,9 @@ fn add_columns<S: Simd, W: Source, const G: usize, const T: usize>(
     let mut codes = [[s.i32_as_u8(s.zero_i32()); 2]; G];
     for g in 0..G {
         codes[g] = groups[g].pair(s, block, j).into();
+    }
+    for group in &groups {
+        group.ask::<S, N>(s, block, j);
     }
     for t in 0..T {
         for g in 0..G {
@@ -353,7 +373,7 @@ fn add_columns<S: Simd, W: Source, const G: usize, const T: usize>(
 
 /// The same over one half of a block's columns.
 #[inline(always)]
-fn half_sums<S: Simd, W: Source, const G: usize, const T: usize>(
+fn half_sums<S: Simd, W: Source, const G: usize, const T: usize, const N: usize>(
     s: S,
     groups: [W; G],
     block: usize,
@@ -371,6 +391,9 @@ fn half_sums<S: Simd, W: Source, const G: usize, const T: usize>(
         for g in 0..G {
             let (bottom, top) = groups[g].pair(s, block, j);
             let codes = if half == 0 { bottom } else { top };
+            if half == 0 {
+                groups[g].ask::<S, N>(s, block, j);
+            }
             for t in 0..T {
                 dots[g][t] = s.dot(dots[g][t], codes, a[t].quad(4 * half + j));
             }

@@ -1,9 +1,10 @@
 //! Groups unpacked once for many input rows, in one form for all formats.
 
-use super::codes::{Group, Place, Source, calls, tiles};
-use super::{Walk, prefetch};
+use super::codes::{Group, MOST_ROWS, Place, Source, calls, tiles};
+use super::{Walk, ask};
 use oss_quant::CodeFormat;
 use oss_simd::{Isa, Kernel, Simd};
+use std::ops::Range;
 
 /// From how many input rows on unpacking pays.
 pub(super) const PANEL_ROWS: usize = 16;
@@ -12,17 +13,17 @@ pub(super) const PANEL_ROWS: usize = 16;
 /// loaded once for both.
 const GROUPS: usize = 2;
 
-/// Blocks that are unpacked at once: they, and the blocks of a tile's rows of activations that they
-/// meet, stay in the first-level cache.
-const BLOCKS: usize = 24;
+/// Blocks of each that are unpacked at once: they, and the blocks of a tile's rows of activations
+/// that they meet, stay in a first-level cache of 32 KiB.
+const BLOCKS: usize = 18;
 
-/// Scratch of [`linear`](super::linear): some columns of one group or two, unpacked.
+/// Scratch of [`linear`](super::linear): some columns of two groups, unpacked.
 #[derive(Clone, Debug)]
-pub struct Panel([Block; BLOCKS]);
+pub struct Panel([[Block; BLOCKS]; GROUPS]);
 
 impl Panel {
     /// All zero.
-    pub const ZERO: Self = Self([Block::ZERO; BLOCKS]);
+    pub const ZERO: Self = Self([[Block::ZERO; BLOCKS]; GROUPS]);
 }
 
 /// 32 columns of a group of 16 weight rows.
@@ -77,15 +78,16 @@ impl<F: CodeFormat> Kernel for Unpack<'_, '_, F> {
 
 /// Unpacked blocks; what of a format decides about the arithmetic is in the type.
 #[derive(Clone, Copy)]
-struct Unpacked<'a, const CALLS: usize, const HALVES: bool> {
+struct Unpacked<'a, const CALLS: usize, const HALVES: bool, const MIN: bool> {
     blocks: &'a [Block],
     zero: u8,
-    has_min: bool,
-    /// What is asked for ahead meanwhile: the packed group, and the bytes of a block in it.
-    ahead: (&'a [u8], usize),
+    /// What is unpacked next.
+    next: &'a [u8],
 }
 
-impl<const CALLS: usize, const HALVES: bool> Source for Unpacked<'_, CALLS, HALVES> {
+impl<const CALLS: usize, const HALVES: bool, const MIN: bool> Source
+    for Unpacked<'_, CALLS, HALVES, MIN>
+{
     const CALLS: usize = CALLS;
     const HALVES: bool = HALVES;
 
@@ -95,12 +97,14 @@ impl<const CALLS: usize, const HALVES: bool> Source for Unpacked<'_, CALLS, HALV
     }
     #[inline(always)]
     fn has_min(self) -> bool {
-        self.has_min
+        MIN
     }
     #[inline(always)]
-    fn prefetch<S: Simd, const G: usize>(self, s: S, block: usize) {
-        let (bytes, block_bytes) = self.ahead;
-        prefetch(s, bytes, block, block_bytes);
+    fn ask<S: Simd, const N: usize>(self, _: S, _: usize, _: usize) {}
+    #[inline(always)]
+    fn ask_next<S: Simd>(self, s: S, rows: Range<usize>, all: usize) {
+        let (begin, end) = (self.next.len() * rows.start / all, self.next.len() * rows.end / all);
+        ask(s, &self.next[begin..], 0, end - begin);
     }
     #[inline(always)]
     fn pair<S: Simd>(self, s: S, block: usize, j: usize) -> (S::U8, S::U8) {
@@ -120,27 +124,31 @@ impl<const CALLS: usize, const HALVES: bool> Source for Unpacked<'_, CALLS, HALV
 }
 
 /// All rows of a call times the unpacked blocks of one group or two.
-struct Tiles<'p, 'w, 'a, 'b, const CALLS: usize, const HALVES: bool> {
-    groups: [Unpacked<'p, CALLS, HALVES>; GROUPS],
+struct Tiles<'p, 'w, 'a, 'b, const CALLS: usize, const HALVES: bool, const MIN: bool> {
+    groups: [Unpacked<'p, CALLS, HALVES, MIN>; GROUPS],
     walk: &'w mut Walk<'a, 'b>,
     place: Place,
     n_groups: usize,
 }
 
-impl<const CALLS: usize, const HALVES: bool> Kernel for Tiles<'_, '_, '_, '_, CALLS, HALVES> {
+impl<const CALLS: usize, const HALVES: bool, const MIN: bool> Kernel
+    for Tiles<'_, '_, '_, '_, CALLS, HALVES, MIN>
+{
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Self { groups, walk, place, n_groups } = self;
-        // The same length in another guise: one that the compiler knows to be that of the rows.
+        // As many as the rows have: the compiler checks neither twice.
         let blocks = place.blocks.1 - place.blocks.0;
         let groups = groups.map(|group| Unpacked { blocks: &group.blocks[..blocks], ..group });
-        if n_groups == GROUPS && const { S::REGISTERS >= 32 && CALLS > 0 } {
-            return tiles(s, groups, walk, place);
+        // Signed bytes are made for each tile: wider ones of one group are better.
+        if n_groups == GROUPS && const { S::REGISTERS >= 32 && (S::DOT_IS_EXACT || CALLS > 0) } {
+            return tiles::<S, _, GROUPS, 4>(s, groups, walk, place);
         }
         for (g, group) in groups.into_iter().enumerate().take(n_groups) {
-            tiles(s, [group], walk, Place { group: place.group + g, ..place });
+            let place = Place { group: place.group + g, ..place };
+            tiles::<S, _, 1, MOST_ROWS>(s, [group], walk, place);
         }
     }
 }
@@ -148,40 +156,42 @@ impl<const CALLS: usize, const HALVES: bool> Kernel for Tiles<'_, '_, '_, '_, CA
 /// Multiplies all rows with all groups, unpacking each group once.
 pub(super) fn multiply<F: CodeFormat>(isa: Isa, walk: &mut Walk<'_, '_>, panel: &mut Panel) {
     let n_blocks = walk.product.matrix.packing.n_blocks();
-    // Signed bytes are made for each tile: wider ones of one group are better.
-    let together = if calls::<F>() > 0 { GROUPS } else { 1 };
-    let chunk = BLOCKS / together;
-    for group in walk.groups.clone().step_by(together) {
-        let n_groups = together.min(walk.groups.end - group);
-        for first in (0..n_blocks).step_by(chunk) {
-            let blocks = (first, n_blocks.min(first + chunk));
-            for (g, panel) in panel.0.chunks_exact_mut(chunk).enumerate().take(n_groups) {
-                let group = Group::<F>::new(walk.group(group + g), n_blocks);
+    for group in walk.groups.clone().step_by(GROUPS) {
+        let n_groups = GROUPS.min(walk.groups.end - group);
+        for first in (0..n_blocks).step_by(BLOCKS) {
+            let blocks = (first, n_blocks.min(first + BLOCKS));
+            for (g, panel) in panel.0.iter_mut().enumerate().take(n_groups) {
+                let group = Group::<F>::new(walk, group + g);
                 isa.run(Unpack { group, first, panel: &mut panel[..blocks.1 - first] });
             }
             let place = Place { group, first: 0, n: walk.code_rows(), blocks };
-            match (F::HALVES, calls::<F>()) {
-                (false, 8) => multiply_panel::<8, false, F>(isa, panel, walk, place, n_groups),
-                (false, 4) => multiply_panel::<4, false, F>(isa, panel, walk, place, n_groups),
-                (false, _) => multiply_panel::<0, false, F>(isa, panel, walk, place, n_groups),
-                (true, _) => multiply_panel::<4, true, F>(isa, panel, walk, place, n_groups),
+            let call = (isa, &*panel, &mut *walk, place, n_groups);
+            match (calls::<F>(), F::HALVES, F::HAS_MIN) {
+                (8, false, false) => multiply_panel::<8, false, false, F>(call),
+                (8, false, true) => multiply_panel::<8, false, true, F>(call),
+                (4, false, true) => multiply_panel::<4, false, true, F>(call),
+                (4, true, false) => multiply_panel::<4, true, false, F>(call),
+                (4, true, true) => multiply_panel::<4, true, true, F>(call),
+                (0, false, false) => multiply_panel::<0, false, false, F>(call),
+                _ => unreachable!("a format whose codes are summed in no way"),
             }
         }
     }
 }
 
-fn multiply_panel<const CALLS: usize, const HALVES: bool, F: CodeFormat>(
-    isa: Isa,
-    panel: &Panel,
-    walk: &mut Walk<'_, '_>,
-    place: Place,
-    n_groups: usize,
+fn multiply_panel<const CALLS: usize, const HALVES: bool, const MIN: bool, F: CodeFormat>(
+    (isa, panel, walk, place, n_groups): (Isa, &Panel, &mut Walk<'_, '_>, Place, usize),
 ) {
-    let groups = std::array::from_fn(|g| Unpacked::<CALLS, HALVES> {
-        blocks: &panel.0[g.min(n_groups - 1) * (BLOCKS / GROUPS)..],
-        zero: F::ZERO as u8,
-        has_min: F::HAS_MIN,
-        ahead: (walk.group(place.group + g.min(n_groups - 1)), F::BLOCK_BYTES),
+    let (matrix, zero) = (walk.product.matrix, F::ZERO as u8);
+    let groups = std::array::from_fn(|g| {
+        let group = matrix.group(place.group + g.min(n_groups - 1));
+        let next = match (place.blocks.1 * F::BLOCK_BYTES, place.group + g + GROUPS) {
+            (at, _) if at < group.len() => &group[at..],
+            (_, after) if after < matrix.packing.groups() => matrix.group(after),
+            _ => &[],
+        };
+        let next = &next[..next.len().min(BLOCKS * F::BLOCK_BYTES)];
+        Unpacked::<CALLS, HALVES, MIN> { blocks: &panel.0[g], zero, next }
     });
     isa.run(Tiles { groups, walk, place, n_groups });
 }
