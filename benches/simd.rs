@@ -9,8 +9,10 @@
 mod packed;
 
 use oss_kernels::attention::{PAGE, Query, Shape, attend};
-use oss_kernels::elementwise::{Gate, gated};
-use oss_kernels::{Activation, InputBuffer, Panel, Product, linear, prepare, softmax};
+use oss_kernels::elementwise::Gate;
+use oss_kernels::{
+    Activation, InputBuffer, Panel, Product, linear, prepare, prepare_gated, softmax,
+};
 use oss_quant::kv::KvFormat;
 use oss_quant::{CodeFormat, Dtype, FloatFormat, Matrix, Packing, Visitor};
 use oss_simd::{Isa, Kernel, Simd};
@@ -99,12 +101,14 @@ fn attention() {
 }
 
 fn activations() {
-    let (gate, up, mut out) = (numbers(COLS), numbers(COLS), vec![0.0; COLS]);
+    let (sums, mut out) = (numbers(2 * COLS), vec![0.0; COLS]);
+    let mut input = InputBuffer::new(1, COLS, Activation::F32);
     for (name, activation) in
         [("silu", Gate::Silu), ("clamped", Gate::Clamped { alpha: 1.702, limit: 7.0 })]
     {
         row(&format!("activation, {name}"), 3.0, &mut |isa| {
-            gated(isa, activation, black_box(&gate), &up, &mut out);
+            let sums = (black_box(&sums[..]), None);
+            prepare_gated(isa, Activation::F32, activation, sums, input.row(0));
         });
     }
     row("activation, softmax", 3.0, &mut |isa| softmax(isa, &mut out));

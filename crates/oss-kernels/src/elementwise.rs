@@ -3,7 +3,7 @@
 use crate::linear::ask;
 use oss_simd::{Isa, Kernel, Simd, math};
 
-/// Asks for numbers that will be read a while later.
+/// Asks for numbers that will be read or written a while later.
 pub fn expect_soon(isa: Isa, numbers: &[f32]) {
     isa.run(ExpectSoon(bytemuck::cast_slice(numbers)));
 }
@@ -72,41 +72,9 @@ pub enum Gate {
     },
 }
 
-/// `out[i] = activation(gate[i], up[i])`.
-///
-/// # Panics
-/// When the lengths differ.
-pub fn gated(isa: Isa, activation: Gate, gate: &[f32], up: &[f32], out: &mut [f32]) {
-    assert_eq!(gate.len(), up.len(), "gates and ups");
-    assert_eq!(gate.len(), out.len(), "gates and output");
-    isa.run(Gated { activation, gate, up, out });
-}
-
-struct Gated<'a> {
-    activation: Gate,
-    gate: &'a [f32],
-    up: &'a [f32],
-    out: &'a mut [f32],
-}
-
-impl Kernel for Gated<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let (gate, gate_rest) = self.gate.as_chunks::<16>();
-        let (up, up_rest) = self.up.as_chunks::<16>();
-        let (out, out_rest) = self.out.as_chunks_mut::<16>();
-        for ((gate, up), out) in gate.iter().zip(up).zip(out) {
-            s.store(gate_lanes(s, self.activation, s.load(gate), s.load(up)), out);
-        }
-        let (gate, up) = (s.load_partial(gate_rest), s.load_partial(up_rest));
-        s.store_partial(gate_lanes(s, self.activation, gate, up), out_rest);
-    }
-}
-
+/// The activation of sixteen gates and ups.
 #[inline(always)]
-fn gate_lanes<S: Simd>(s: S, activation: Gate, gate: S::F32, up: S::F32) -> S::F32 {
+pub(crate) fn gate_lanes<S: Simd>(s: S, activation: Gate, gate: S::F32, up: S::F32) -> S::F32 {
     match activation {
         Gate::Silu => s.mul(s.mul(gate, math::sigmoid(s, gate)), up),
         Gate::Clamped { alpha, limit } => {
@@ -140,15 +108,26 @@ impl Kernel for Rotate<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let half = self.cos.len();
-        let (first, second) = self.head.split_at_mut(half);
-        let blocks = (first.chunks_mut(16).zip(second.chunks_mut(16)))
-            .zip(self.cos.chunks(16).zip(self.sin.chunks(16)));
-        for ((a, b), (cos, sin)) in blocks {
-            let (x, y) = (s.load_partial(a), s.load_partial(b));
-            let (cos, sin) = (s.load_partial(cos), s.load_partial(sin));
-            s.store_partial(s.sub(s.mul(x, cos), s.mul(y, sin)), a);
-            s.store_partial(s.add(s.mul(y, cos), s.mul(x, sin)), b);
+        let Self { head, cos, sin } = self;
+        let (first, second) = head.split_at_mut(cos.len());
+        let (first, first_rest) = first.as_chunks_mut::<16>();
+        let (second, second_rest) = second.as_chunks_mut::<16>();
+        let ((cos, cos_rest), (sin, sin_rest)) = (cos.as_chunks::<16>(), sin.as_chunks::<16>());
+        for ((a, b), (cos, sin)) in first.iter_mut().zip(second).zip(cos.iter().zip(sin)) {
+            let (x, y) = rotated(s, s.load(a), s.load(b), s.load(cos), s.load(sin));
+            s.store(x, a);
+            s.store(y, b);
+        }
+        if !first_rest.is_empty() {
+            let (x, y) = (s.load_partial(first_rest), s.load_partial(second_rest));
+            let (x, y) = rotated(s, x, y, s.load_partial(cos_rest), s.load_partial(sin_rest));
+            s.store_partial(x, first_rest);
+            s.store_partial(y, second_rest);
         }
     }
+}
+
+#[inline(always)]
+fn rotated<S: Simd>(s: S, x: S::F32, y: S::F32, cos: S::F32, sin: S::F32) -> (S::F32, S::F32) {
+    (s.sub(s.mul(x, cos), s.mul(y, sin)), s.add(s.mul(y, cos), s.mul(x, sin)))
 }

@@ -2,6 +2,8 @@
 
 mod buffer;
 
+use crate::elementwise::{Gate, gate_lanes};
+use crate::linear::ask;
 use oss_simd::{Isa, Kernel, Simd};
 
 pub use buffer::InputBuffer;
@@ -81,9 +83,9 @@ impl CodeBlock {
 pub struct Input<'a> {
     /// Columns of a row.
     pub stride: usize,
-    /// `[rows, stride]`: the numbers.
+    /// `[rows, stride]`: the numbers; empty where only codes are read.
     pub values: &'a [f32],
-    /// `[rows, stride / 16]`: the sums of the numbers.
+    /// `[rows, stride / 16]`: the sums of the numbers; empty as they are.
     pub value_sums: &'a [f32],
     /// Of each plane `[rows, stride / 32]`: the numbers as codes, see [`Activation::planes`].
     pub codes: [&'a [CodeBlock]; MAX_PLANES],
@@ -101,9 +103,9 @@ impl<'a> Input<'a> {
 /// One row of an [`Input`], or some whole blocks of 32 columns of it, to be written by [`prepare`].
 #[derive(Debug)]
 pub struct InputRow<'a> {
-    /// `[columns]`.
+    /// `[columns]`, or empty where only codes are read.
     pub values: &'a mut [f32],
-    /// `[columns / 16]`.
+    /// `[columns / 16]`, or empty as the numbers are.
     pub value_sums: &'a mut [f32],
     /// Of each plane that is written `[columns / 32]`.
     pub codes: [&'a mut [CodeBlock]; MAX_PLANES],
@@ -114,53 +116,141 @@ pub struct InputRow<'a> {
 ///
 /// Codes are `round(x · 127 / max |x|)` per block of 32, ties to even; a second plane has those of
 /// what the first leaves.
+///
+/// # Panics
+/// When the forms differ in columns, or have fewer than `x` has numbers.
 pub fn prepare(isa: Isa, activation: Activation, x: &[f32], row: InputRow<'_>) {
-    let cols = row.values.len();
-    assert!(x.len() <= cols && cols.is_multiple_of(32), "got {} of {cols}", x.len());
-    assert_eq!(row.value_sums.len(), cols / 16, "sums of values");
-    for plane in &row.codes[..activation.planes()] {
-        assert_eq!(plane.len(), cols / 32, "blocks of codes");
-    }
-    isa.run(Prepare { activation, x, row });
+    let columns = row.check(activation);
+    assert!(x.len() <= columns, "{} numbers for {columns} columns", x.len());
+    isa.run(Prepare { activation, numbers: Given(x), row });
 }
 
-struct Prepare<'a> {
+/// What follows a gate and up matrix: adds `bias` to a row of its products, in which sixteen gates
+/// and sixteen ups alternate, and writes `gate(gate, up)` into a row as [`prepare`] does.
+///
+/// # Panics
+/// When sums and bias differ in length, or the forms in columns, or these are fewer than the gates.
+pub fn prepare_gated(
+    isa: Isa,
     activation: Activation,
-    x: &'a [f32],
-    row: InputRow<'a>,
+    gate: Gate,
+    (sums, bias): (&[f32], Option<&[f32]>),
+    row: InputRow<'_>,
+) {
+    let columns = row.check(activation);
+    assert!(sums.len() <= 2 * columns, "{} gates and ups for {columns} columns", sums.len());
+    assert!(bias.is_none_or(|bias| bias.len() == sums.len()), "a bias for each sum");
+    let (sums, bias) = (sums.as_chunks().0, bias.map_or(&[][..], |bias| bias.as_chunks().0));
+    isa.run(Prepare { activation, numbers: Gated { gate, sums, bias }, row });
 }
 
-impl Kernel for Prepare<'_> {
+/// Asks for the codes of a row that will be written a while later: their lines may be far away, and
+/// writing waits for one after the other.
+pub fn expect_row(isa: Isa, row: &InputRow<'_>) {
+    isa.run(ExpectRow(row));
+}
+
+struct ExpectRow<'a, 'b>(&'a InputRow<'b>);
+
+impl Kernel for ExpectRow<'_, '_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Self { activation, x, row } = self;
+        for plane in &self.0.codes {
+            let bytes = plane.first().map_or(&[][..], |block| bytemuck::cast_slice(&block.codes));
+            ask(s, bytes, 0, size_of_val(*plane) + 63);
+        }
+    }
+}
+
+impl InputRow<'_> {
+    /// How many columns it has.
+    fn check(&self, activation: Activation) -> usize {
+        let planes = &self.codes[..activation.planes()];
+        let columns = planes.first().map_or(self.values.len(), |plane| 32 * plane.len());
+        assert!(columns.is_multiple_of(32), "{columns} columns");
+        for plane in planes {
+            assert_eq!(plane.len(), columns / 32, "blocks of codes");
+        }
+        if planes.is_empty() || !self.values.is_empty() {
+            assert_eq!(self.values.len(), columns, "numbers");
+            assert_eq!(self.value_sums.len(), columns / 16, "sums of numbers");
+        }
+        columns
+    }
+}
+
+/// Where the numbers of a row come from.
+trait Numbers {
+    /// Columns `16 i..16 i + 16`.
+    fn lanes<S: Simd>(&self, s: S, i: usize) -> S::F32;
+}
+
+/// Numbers from memory, zeros after them.
+struct Given<'a>(&'a [f32]);
+
+impl Numbers for Given<'_> {
+    #[inline(always)]
+    fn lanes<S: Simd>(&self, s: S, i: usize) -> S::F32 {
+        let (all, rest) = self.0.as_chunks();
+        match all.get(i) {
+            Some(x) => s.load(x),
+            None if i == all.len() => s.load_partial(rest),
+            None => s.zero(),
+        }
+    }
+}
+
+/// Gates and ups as products left them.
+struct Gated<'a> {
+    gate: Gate,
+    /// Gates and ups in turn.
+    sums: &'a [[f32; 16]],
+    /// As many, or none.
+    bias: &'a [[f32; 16]],
+}
+
+impl Numbers for Gated<'_> {
+    #[inline(always)]
+    fn lanes<S: Simd>(&self, s: S, i: usize) -> S::F32 {
+        let Some([gate, up]) = self.sums.get(2 * i..2 * i + 2) else { return s.zero() };
+        let (mut gate, mut up) = (s.load(gate), s.load(up));
+        if let Some([for_gate, for_up]) = self.bias.get(2 * i..2 * i + 2) {
+            (gate, up) = (s.add(gate, s.load(for_gate)), s.add(up, s.load(for_up)));
+        }
+        gate_lanes(s, self.gate, gate, up)
+    }
+}
+
+struct Prepare<'a, N> {
+    activation: Activation,
+    numbers: N,
+    row: InputRow<'a>,
+}
+
+impl<N: Numbers> Kernel for Prepare<'_, N> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { activation, numbers, row } = self;
         let InputRow { values, value_sums, mut codes } = row;
+        let planes = activation.planes();
+        let n_blocks = if planes > 0 { codes[0].len() } else { values.len() / 32 };
         let (values, _) = values.as_chunks_mut::<16>();
-        for block in 0..values.len() / 2 {
-            let from = &x[(32 * block).min(x.len())..(32 * block + 32).min(x.len())];
-            let (low, high) = from.split_at(from.len().min(16));
-            let x = [load(s, low), load(s, high)];
-            for half in 0..2 {
+        for block in 0..n_blocks {
+            let x = [numbers.lanes(s, 2 * block), numbers.lanes(s, 2 * block + 1)];
+            for half in 0..if values.is_empty() { 0 } else { 2 } {
                 let v = if activation == Activation::F32 { x[half] } else { s.round_bf16(x[half]) };
                 s.store(v, &mut values[2 * block + half]);
                 value_sums[2 * block + half] = s.reduce_add(v);
             }
             let mut rest = x;
-            for plane in &mut codes[..activation.planes()] {
+            for plane in &mut codes[..planes] {
                 rest = encode(s, rest, &mut plane[block]);
             }
         }
-    }
-}
-
-/// Up to 16 numbers, zeros after them.
-#[inline(always)]
-fn load<S: Simd>(s: S, from: &[f32]) -> S::F32 {
-    match from.try_into() {
-        Ok(all) => s.load(all),
-        Err(_) => s.load_partial(from),
     }
 }
 

@@ -28,7 +28,10 @@ mod linear;
 mod norm;
 mod route;
 
-pub use input::{Activation, CodeBlock, Input, InputBuffer, InputRow, MAX_PLANES, prepare};
+pub use input::{
+    Activation, CodeBlock, Input, InputBuffer, InputRow, MAX_PLANES, expect_row, prepare,
+    prepare_gated,
+};
 pub use linear::{GROUP_ROWS, Panel, Product, linear, out_len};
 pub use norm::rms_norm;
 pub use route::{route, softmax};

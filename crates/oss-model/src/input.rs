@@ -1,38 +1,61 @@
 //! An [`InputBuffer`] split among the units of a phase, so that each prepares its own numbers.
 
-use oss_kernels::{CodeBlock, InputBuffer, InputRow, MAX_PLANES};
+use oss_kernels::{CodeBlock, InputBuffer, InputRow};
 use oss_threads::{Chunks, Tile, Tiles};
 
-/// Values, their sums and the planes of codes, each row by row.
+/// Values, their sums and the planes of codes, each row by row, where there are some.
 pub(crate) type InputRows<'a> = (
-    Chunks<'a, f32>,
-    Chunks<'a, f32>,
+    Option<Chunks<'a, f32>>,
+    Option<Chunks<'a, f32>>,
     Option<Chunks<'a, CodeBlock>>,
     Option<Chunks<'a, CodeBlock>>,
 );
 
 /// The same in rectangles.
-pub(crate) type InputTiles<'a> =
-    (Tiles<'a, f32>, Tiles<'a, f32>, Option<Tiles<'a, CodeBlock>>, Option<Tiles<'a, CodeBlock>>);
+pub(crate) type InputTiles<'a> = (
+    Option<Tiles<'a, f32>>,
+    Option<Tiles<'a, f32>>,
+    Option<Tiles<'a, CodeBlock>>,
+    Option<Tiles<'a, CodeBlock>>,
+);
 
-type Row<'p> =
-    (&'p mut [f32], &'p mut [f32], Option<&'p mut [CodeBlock]>, Option<&'p mut [CodeBlock]>);
+type Row<'p> = (
+    Option<&'p mut [f32]>,
+    Option<&'p mut [f32]>,
+    Option<&'p mut [CodeBlock]>,
+    Option<&'p mut [CodeBlock]>,
+);
 
 /// The rectangle of one unit.
-pub(crate) type InputTile<'p> =
-    (Tile<'p, f32>, Tile<'p, f32>, Option<Tile<'p, CodeBlock>>, Option<Tile<'p, CodeBlock>>);
+pub(crate) type InputTile<'p> = (
+    Option<Tile<'p, f32>>,
+    Option<Tile<'p, f32>>,
+    Option<Tile<'p, CodeBlock>>,
+    Option<Tile<'p, CodeBlock>>,
+);
 
 /// Splits a buffer by rows.
 pub(crate) fn rows(buffer: &mut InputBuffer) -> InputRows<'_> {
-    let InputBuffer { stride, values, value_sums, codes } = buffer;
-    let [first, second] = used(codes).map(|plane| Some(Chunks::new(plane?, *stride / 32)));
-    (Chunks::new(values, *stride), Chunks::new(value_sums, *stride / 16), first, second)
+    fn split<T>(all: &mut [T], len: usize) -> Option<Chunks<'_, T>> {
+        (!all.is_empty()).then(|| Chunks::new(all, len))
+    }
+    let InputBuffer { stride, values, value_sums, codes: [first, second] } = buffer;
+    let blocks = *stride / 32;
+    (
+        split(values, *stride),
+        split(value_sums, *stride / 16),
+        split(first, blocks),
+        split(second, blocks),
+    )
 }
 
 /// What a unit of [`rows`] writes.
 pub(crate) fn row<'p>((values, value_sums, first, second): Row<'p>) -> InputRow<'p> {
-    let codes = [first, second].map(Option::unwrap_or_default);
-    InputRow { values, value_sums, codes }
+    InputRow {
+        values: values.unwrap_or_default(),
+        value_sums: value_sums.unwrap_or_default(),
+        codes: [first, second].map(Option::unwrap_or_default),
+    }
 }
 
 /// Splits a buffer into rectangles: rows at `splits`, columns every `block`, which is a multiple
@@ -43,31 +66,37 @@ pub(crate) fn tiles<'a>(
     block: usize,
 ) -> InputTiles<'a> {
     assert!(block.is_multiple_of(32), "blocks of {block} columns, expected a multiple of 32");
-    let InputBuffer { stride, values, value_sums, codes } = buffer;
-    let rows = splits.last().copied().unwrap_or(0);
-    let cols = |per: usize| rows * *stride / per;
-    let [first, second] = used(codes)
-        .map(|plane| Some(Tiles::new(&mut plane?[..cols(32)], *stride / 32, splits, block / 32)));
+    let InputBuffer { stride, values, value_sums, codes: [first, second] } = buffer;
+    let (stride, rows) = (*stride, splits.last().copied().unwrap_or(0));
+    /// Where one element stands for `per` columns.
+    fn split<'a, T>(
+        all: &'a mut [T],
+        (rows, stride): (usize, usize),
+        (splits, block): (&'a [usize], usize),
+        per: usize,
+    ) -> Option<Tiles<'a, T>> {
+        let used = rows * stride / per;
+        let tiles = |all| Tiles::new(all, stride / per, splits, block / per);
+        (!all.is_empty()).then(|| tiles(&mut all[..used]))
+    }
+    let (size, cuts) = ((rows, stride), (splits, block));
     (
-        Tiles::new(&mut values[..cols(1)], *stride, splits, block),
-        Tiles::new(&mut value_sums[..cols(16)], *stride / 16, splits, block / 16),
-        first,
-        second,
+        split(values, size, cuts, 1),
+        split(value_sums, size, cuts, 16),
+        split(first, size, cuts, 32),
+        split(second, size, cuts, 32),
     )
 }
 
 /// One row of a unit of [`tiles`].
 pub(crate) fn tile_row<'p>(tile: &'p mut InputTile<'_>, row: usize) -> InputRow<'p> {
-    let (values, value_sums, first, second) = tile;
-    let codes = [first, second];
-    InputRow {
-        values: values.row_mut(row),
-        value_sums: value_sums.row_mut(row),
-        codes: codes.map(|plane| plane.as_mut().map_or_else(Default::default, |p| p.row_mut(row))),
+    fn part<'p, T>(tile: &'p mut Option<Tile<'_, T>>, row: usize) -> &'p mut [T] {
+        tile.as_mut().map_or_else(Default::default, |tile| tile.row_mut(row))
     }
-}
-
-/// The planes that the buffer has.
-fn used(codes: &mut [Vec<CodeBlock>; MAX_PLANES]) -> [Option<&mut [CodeBlock]>; MAX_PLANES] {
-    codes.each_mut().map(|plane| (!plane.is_empty()).then_some(plane.as_mut_slice()))
+    let (values, value_sums, first, second) = tile;
+    InputRow {
+        values: part(values, row),
+        value_sums: part(value_sums, row),
+        codes: [part(first, row), part(second, row)],
+    }
 }

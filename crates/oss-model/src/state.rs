@@ -178,6 +178,10 @@ impl State {
         let (hidden, rows) = (config.hidden_dim, max_rows);
         let slots = rows * config.max_top();
         let inner = config.max_inner_dim();
+        let input = match model.weights.has_float_matrices() {
+            true => InputBuffer::new,
+            false => InputBuffer::for_codes,
+        };
         let shape = attention::Shape {
             format: oss_quant::kv::KvFormat::F32,
             head_dim: config.head_dim,
@@ -190,9 +194,9 @@ impl State {
             max_rows,
             x: vec![0.0; rows * hidden],
             exact: InputBuffer::new(rows, hidden, Activation::F32),
-            normed: InputBuffer::new(rows, hidden, *activation),
+            normed: input(rows, hidden, *activation),
             qkv: vec![0.0; rows * config.qkv_dim()],
-            attended: InputBuffer::new(rows, config.q_dim(), *activation),
+            attended: input(rows, config.q_dim(), *activation),
             cos: vec![0.0; rows * config.head_dim / 2],
             sin: vec![0.0; rows * config.head_dim / 2],
             routing: Routing {
@@ -205,7 +209,7 @@ impl State {
                 slot_of_choice: vec![0; slots],
             },
             foresee: None,
-            inner: InputBuffer::new(slots, inner, *activation),
+            inner: input(slots, inner, *activation),
             outer: vec![0.0; slots * hidden],
             identity: (0..slots as u32).collect(),
             row_splits: Vec::with_capacity(rows + 1),
@@ -214,7 +218,7 @@ impl State {
             write_order: Vec::new(),
             scratch: (0..threads).map(|_| WorkerScratch::new(config, scratch)).collect(),
             wanted_rows: Vec::with_capacity(rows),
-            head_input: InputBuffer::new(rows, hidden, *activation),
+            head_input: input(rows, hidden, *activation),
             logits: Vec::new(),
             probe: None,
         }

@@ -164,6 +164,20 @@ impl Weights {
         Matrix { packing: stored.packing, bytes }
     }
 
+    /// Whether some matrices, but for routers, are of floating-point numbers.
+    pub(crate) fn has_float_matrices(&self) -> bool {
+        let in_layers = self.layers.iter().flat_map(|layer| {
+            let networks = match &layer.feed_forward {
+                FeedForwardWeights::Dense(network) => std::slice::from_ref(network),
+                FeedForwardWeights::Experts(weights) => &weights.experts,
+            };
+            let networks = networks.iter().flat_map(|network| [&network.gate_up, &network.down]);
+            [&layer.qkv, &layer.output].into_iter().chain(networks)
+        });
+        let mut all = in_layers.chain([&self.head]).flat_map(|matrix| &matrix.parts);
+        all.any(|(_, stored)| stored.packing.format.is_float())
+    }
+
     /// The files that the weights come from.
     pub(crate) fn container(&self) -> &Container {
         &self.container

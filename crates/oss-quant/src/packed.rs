@@ -29,6 +29,12 @@ macro_rules! packed_formats {
                     $(Packed::$float => Dtype::$float,)*
                 }
             }
+
+            /// Whether it holds floating-point numbers, not codes.
+            #[must_use]
+            pub const fn is_float(self) -> bool {
+                matches!(self, $(Packed::$float)|*)
+            }
         }
 
         /// Names a format's type (as `$B` if it has codes, as `$F` if it has floats) in an

@@ -29,13 +29,24 @@ impl InputBuffer {
         }
     }
 
+    /// The same without room for numbers where `activation` is codes: for inputs that no matrix of
+    /// floating-point weights reads.
+    #[must_use]
+    pub fn for_codes(rows: usize, cols: usize, activation: Activation) -> Self {
+        let mut buffer = Self::new(rows, cols, activation);
+        if activation.planes() > 0 {
+            (buffer.values, buffer.value_sums) = (Vec::new(), Vec::new());
+        }
+        buffer
+    }
+
     /// Takes the same memory for as many rows of fewer columns; what was in it has no meaning then.
     ///
     /// # Panics
     /// When there are more columns than ever before.
     pub fn set_cols(&mut self, rows: usize, cols: usize) {
         self.stride = cols.next_multiple_of(32);
-        let (got, expected) = (rows * self.stride, self.values.len());
+        let (got, expected) = (rows * self.stride, self.values.len().max(32 * self.codes[0].len()));
         assert!(got <= expected, "{got} numbers in a buffer of {expected}");
     }
 
@@ -48,14 +59,12 @@ impl InputBuffer {
 
     /// One row, to be written.
     pub fn row(&mut self, row: usize) -> InputRow<'_> {
-        let part = |per: usize| row * self.stride / per..(row + 1) * self.stride / per;
+        let Self { stride, values, value_sums, codes } = self;
+        let stride = *stride;
         InputRow {
-            values: &mut self.values[part(1)],
-            value_sums: &mut self.value_sums[part(16)],
-            codes: self.codes.each_mut().map(|codes| match codes.is_empty() {
-                true => &mut [][..],
-                false => &mut codes[part(32)],
-            }),
+            values: part(values, row, stride),
+            value_sums: part(value_sums, row, stride / 16),
+            codes: codes.each_mut().map(|codes| part(codes, row, stride / 32)),
         }
     }
 
@@ -66,4 +75,9 @@ impl InputBuffer {
             + size_of_val(self.value_sums.as_slice())
             + self.codes.iter().map(|codes| size_of_val(codes.as_slice())).sum::<usize>()
     }
+}
+
+/// Row `row` of what may be empty.
+fn part<T>(all: &mut [T], row: usize, len: usize) -> &mut [T] {
+    if all.is_empty() { &mut [] } else { &mut all[row * len..][..len] }
 }

@@ -9,8 +9,8 @@ use crate::input::{self, InputTile};
 use crate::model::Model;
 use crate::state::{Event, State, WorkerScratch};
 use crate::weights::{ExpertWeights, FeedForwardWeights, Network, Round, Rounds};
-use oss_kernels::elementwise::{expect_soon, gated, scaled_add};
-use oss_kernels::{Activation, Product, prepare, route};
+use oss_kernels::elementwise::{expect_soon, scaled_add};
+use oss_kernels::{Activation, Product, expect_row, prepare_gated, route};
 use oss_threads::{Chunks, PerWorker, Tiles};
 use std::ops::Range;
 
@@ -58,18 +58,13 @@ impl GateUp<'_> {
             expect_soon(isa, bias);
         }
         let width = 16 * self.groups.len();
+        for row in 0..self.rows.len() {
+            expect_row(isa, &input::tile_row(tile, row));
+        }
         let sums = scratch.multiply(isa, self.product, self.rows, self.groups);
-        for (row, sums) in sums.chunks_exact_mut(width).enumerate() {
-            let sums = &mut sums[..self.n];
-            if let Some(bias) = self.bias {
-                sums.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += bias);
-            }
-            // Gates and ups alternate by 16.
-            let mut inner = [0.0; INNER_UNIT];
-            for (pair, to) in sums.chunks_exact(32).zip(inner.chunks_exact_mut(16)) {
-                gated(isa, self.config.gate, &pair[..16], &pair[16..], to);
-            }
-            prepare(isa, activation, &inner[..self.n / 2], input::tile_row(tile, row));
+        for (row, sums) in sums.chunks_exact(width).enumerate() {
+            let sums = (&sums[..self.n], self.bias);
+            prepare_gated(isa, activation, self.config.gate, sums, input::tile_row(tile, row));
         }
     }
 }
@@ -192,6 +187,9 @@ fn down(page: &mut Page<'_>, weights: &ExpertWeights, round: &Round<'_>) {
         let width = 16 * groups.len();
         let matrix = guard.matrix(stored);
         let product = Product { matrix, input, activation: model.activation };
+        for row in 0..rows.len() {
+            expect_soon(model.isa, tile.row_mut(row));
+        }
         let sums = scratch.multiply(model.isa, product, rows, groups);
         for (row, sums) in sums.chunks_exact(width).enumerate() {
             tile.row_mut(row).copy_from_slice(&sums[..n]);

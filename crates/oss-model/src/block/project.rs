@@ -3,6 +3,7 @@
 use crate::model::Model;
 use crate::state::WorkerScratch;
 use crate::weights::Fused;
+use oss_kernels::elementwise::expect_soon;
 use oss_kernels::{Activation, Input, Product};
 use oss_threads::{Chunks, Columns, PerWorker, Team};
 
@@ -45,6 +46,9 @@ impl Call<'_> {
             let width = 16 * groups.len();
             let matrix = self.model.weights.matrix(stored);
             let product = Product { matrix, input: self.input, activation: self.activation };
+            for row in 0..self.rows.len() {
+                expect_soon(self.model.isa, tile.row_mut(row));
+            }
             let sums = scratch.multiply(self.model.isa, product, self.rows, groups);
             let bias = bias.map(|bias| &bias[tile.columns()]);
             for (row, sums) in sums.chunks_exact_mut(width).enumerate() {
