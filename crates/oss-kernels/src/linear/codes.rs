@@ -126,7 +126,7 @@ impl<F: CodeFormat> Kernel for Codes<'_, '_, '_, F> {
             let place = Place { group: index, first: 0, n: rows, blocks: (0, n_blocks) };
             // Memory is read fastest as two streams, as long as registers hold the sums of both.
             index += match (rows, walk.groups.end - index) {
-                (1..=MOST_ROWS, 2..) if S::REGISTERS >= 32 => {
+                (1.., 2..) if S::REGISTERS >= 32 => {
                     tiles::<S, _, 2, MOST_ROWS>(s, [group(0), group(1)], walk, place);
                     2
                 }

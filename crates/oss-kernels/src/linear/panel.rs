@@ -7,7 +7,7 @@ use oss_simd::{Isa, Kernel, Simd};
 use std::ops::Range;
 
 /// From how many input rows on unpacking pays.
-pub(super) const PANEL_ROWS: usize = 16;
+pub(super) const PANEL_ROWS: usize = 32;
 
 /// Groups that are multiplied together, where registers allow: each number of the activations is
 /// loaded once for both.
