@@ -38,7 +38,8 @@ pub struct Product<'a> {
 /// products: room for one set of them for each plane of codes.
 ///
 /// # Panics
-/// When a row or group is outside, or `out` is not [`out_len`] long.
+/// When a row or group is outside, `out` is not [`out_len`] long, or the input lacks the form that
+/// the matrix takes.
 pub fn linear(
     isa: Isa,
     product: Product<'_>,
