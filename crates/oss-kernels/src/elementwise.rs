@@ -1,23 +1,6 @@
 //! One number at a time: sums, activations, rotation.
 
-use crate::linear::ask;
 use oss_simd::{Isa, Kernel, Simd, math};
-
-/// Asks for numbers that will be read or written a while later.
-pub fn expect_soon(isa: Isa, numbers: &[f32]) {
-    isa.run(ExpectSoon(bytemuck::cast_slice(numbers)));
-}
-
-struct ExpectSoon<'a>(&'a [u8]);
-
-impl Kernel for ExpectSoon<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        ask(s, self.0, 0, self.0.len());
-    }
-}
 
 /// `to[i] += x[i]`.
 ///

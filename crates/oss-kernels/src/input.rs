@@ -3,7 +3,6 @@
 mod buffer;
 
 use crate::elementwise::{Gate, gate_lanes};
-use crate::linear::ask;
 use oss_simd::{Isa, Kernel, Simd};
 
 pub use buffer::InputBuffer;
@@ -142,26 +141,6 @@ pub fn prepare_gated(
     assert!(bias.is_none_or(|bias| bias.len() == sums.len()), "a bias for each sum");
     let (sums, bias) = (sums.as_chunks().0, bias.map_or(&[][..], |bias| bias.as_chunks().0));
     isa.run(Prepare { activation, numbers: Gated { gate, sums, bias }, row });
-}
-
-/// Asks for the codes of a row that will be written a while later: their lines may be far away, and
-/// writing waits for one after the other.
-pub fn expect_row(isa: Isa, row: &InputRow<'_>) {
-    isa.run(ExpectRow(row));
-}
-
-struct ExpectRow<'a, 'b>(&'a InputRow<'b>);
-
-impl Kernel for ExpectRow<'_, '_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        for plane in &self.0.codes {
-            let bytes = plane.first().map_or(&[][..], |block| bytemuck::cast_slice(&block.codes));
-            ask(s, bytes, 0, size_of_val(*plane) + 63);
-        }
-    }
 }
 
 impl InputRow<'_> {

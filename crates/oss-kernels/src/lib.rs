@@ -26,12 +26,13 @@ pub mod elementwise;
 mod input;
 mod linear;
 mod norm;
+mod prefetch;
 mod route;
 
 pub use input::{
-    Activation, CodeBlock, Input, InputBuffer, InputRow, MAX_PLANES, expect_row, prepare,
-    prepare_gated,
+    Activation, CodeBlock, Input, InputBuffer, InputRow, MAX_PLANES, prepare, prepare_gated,
 };
 pub use linear::{GROUP_ROWS, Panel, Product, linear, out_len};
 pub use norm::rms_norm;
+pub use prefetch::{expect_row, expect_soon};
 pub use route::{route, softmax};

@@ -13,6 +13,7 @@ mod values;
 pub use panel::Panel;
 
 use crate::input::CodeBlock;
+use crate::prefetch::ask;
 use crate::{Activation, Input};
 use oss_quant::{CodeFormat, FloatFormat, Matrix, Visitor};
 use oss_simd::{Isa, Simd};
@@ -142,20 +143,11 @@ impl<'a> Walk<'a, '_> {
     }
 }
 
-/// How far ahead weights are asked for, in bytes: the hardware's own streams stop at the end of
-/// each page of 4 KiB.
+/// How far ahead weights are asked for, in bytes of all groups that are read at the same time.
 const AHEAD: usize = 6144;
 
 /// Asks for the weights that come [`AHEAD`] of the step'th run of `step_bytes`, best a constant.
 #[inline(always)]
 fn prefetch<S: Simd>(s: S, weights: &[u8], step: usize, step_bytes: usize) {
     ask(s, weights, step * step_bytes + AHEAD, step_bytes);
-}
-
-/// Asks for the lines of `len` bytes from `at` on.
-#[inline(always)]
-pub(crate) fn ask<S: Simd>(s: S, bytes: &[u8], at: usize, len: usize) {
-    for line in (0..len).step_by(64) {
-        s.prefetch(bytes, at + line);
-    }
 }

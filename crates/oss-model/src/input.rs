@@ -66,25 +66,22 @@ pub(crate) fn tiles<'a>(
     block: usize,
 ) -> InputTiles<'a> {
     assert!(block.is_multiple_of(32), "blocks of {block} columns, expected a multiple of 32");
-    let InputBuffer { stride, values, value_sums, codes: [first, second] } = buffer;
-    let (stride, rows) = (*stride, splits.last().copied().unwrap_or(0));
-    /// Where one element stands for `per` columns.
     fn split<'a, T>(
         all: &'a mut [T],
-        (rows, stride): (usize, usize),
-        (splits, block): (&'a [usize], usize),
-        per: usize,
+        row_len: usize,
+        splits: &'a [usize],
+        block: usize,
     ) -> Option<Tiles<'a, T>> {
-        let used = rows * stride / per;
-        let tiles = |all| Tiles::new(all, stride / per, splits, block / per);
-        (!all.is_empty()).then(|| tiles(&mut all[..used]))
+        let used = splits.last().map_or(0, |rows| rows * row_len);
+        (!all.is_empty()).then(|| Tiles::new(&mut all[..used], row_len, splits, block))
     }
-    let (size, cuts) = ((rows, stride), (splits, block));
+    let InputBuffer { stride, values, value_sums, codes: [first, second] } = buffer;
+    let stride = *stride;
     (
-        split(values, size, cuts, 1),
-        split(value_sums, size, cuts, 16),
-        split(first, size, cuts, 32),
-        split(second, size, cuts, 32),
+        split(values, stride, splits, block),
+        split(value_sums, stride / 16, splits, block / 16),
+        split(first, stride / 32, splits, block / 32),
+        split(second, stride / 32, splits, block / 32),
     )
 }
 

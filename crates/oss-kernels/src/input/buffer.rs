@@ -19,25 +19,26 @@ impl InputBuffer {
     /// Zeros, with room for the forms that `activation` and narrower ones need.
     #[must_use]
     pub fn new(rows: usize, cols: usize, activation: Activation) -> Self {
-        let stride = cols.next_multiple_of(32);
-        let blocks = |plane| if plane < activation.planes() { rows * stride / 32 } else { 0 };
-        Self {
-            stride,
-            values: vec![0.0; rows * stride],
-            value_sums: vec![0.0; rows * stride / 16],
-            codes: std::array::from_fn(|plane| vec![CodeBlock::default(); blocks(plane)]),
-        }
+        Self::with_forms(rows, cols, activation, true)
     }
 
     /// The same without room for numbers where `activation` is codes: for inputs that no matrix of
     /// floating-point weights reads.
     #[must_use]
     pub fn for_codes(rows: usize, cols: usize, activation: Activation) -> Self {
-        let mut buffer = Self::new(rows, cols, activation);
-        if activation.planes() > 0 {
-            (buffer.values, buffer.value_sums) = (Vec::new(), Vec::new());
+        Self::with_forms(rows, cols, activation, activation.planes() == 0)
+    }
+
+    fn with_forms(rows: usize, cols: usize, activation: Activation, numbers: bool) -> Self {
+        let stride = cols.next_multiple_of(32);
+        let blocks = |plane| if plane < activation.planes() { rows * stride / 32 } else { 0 };
+        let columns = if numbers { rows * stride } else { 0 };
+        Self {
+            stride,
+            values: vec![0.0; columns],
+            value_sums: vec![0.0; columns / 16],
+            codes: std::array::from_fn(|plane| vec![CodeBlock::default(); blocks(plane)]),
         }
-        buffer
     }
 
     /// Takes the same memory for as many rows of fewer columns; what was in it has no meaning then.

@@ -18,10 +18,10 @@ pub(super) trait Source: Copy {
     const CALLS: usize;
     /// Whether columns 0..16 and 16..32 of a block have scales and minima of their own.
     const HALVES: bool;
+    /// Whether a minimum is subtracted.
+    const HAS_MIN: bool;
     /// The code of zero.
     fn zero(self) -> u8;
-    /// Whether a minimum is subtracted.
-    fn has_min(self) -> bool;
     /// Asks for the j-th fourth of what comes a while after a block, where N groups are read at the
     /// same time. Evenly over a block: memory is read slower by asking for much at once.
     fn ask<S: Simd, const N: usize>(self, s: S, block: usize, j: usize);
@@ -63,14 +63,11 @@ impl<F> Copy for Group<'_, F> {}
 impl<F: CodeFormat> Source for Group<'_, F> {
     const CALLS: usize = calls::<F>();
     const HALVES: bool = F::HALVES;
+    const HAS_MIN: bool = F::HAS_MIN;
 
     #[inline(always)]
     fn zero(self) -> u8 {
         F::ZERO as u8
-    }
-    #[inline(always)]
-    fn has_min(self) -> bool {
-        F::HAS_MIN
     }
     #[inline(always)]
     fn ask<S: Simd, const N: usize>(self, s: S, block: usize, j: usize) {
@@ -143,7 +140,7 @@ impl<F: CodeFormat> Kernel for Codes<'_, '_, '_, F> {
     }
 }
 
-/// The most rows of a tile.
+/// The most rows of a tile, and the most sums that are begun together.
 pub(super) const MOST_ROWS: usize = 8;
 
 /// The most rows of a tile, MOST or what registers hold a sum and a running dot product for.
@@ -259,7 +256,7 @@ fn add_block<S: Simd, W: Source, const G: usize, const T: usize, const N: usize>
             }
         }
     }
-    for g in 0..if groups[0].has_min() { G } else { 0 } {
+    for g in 0..if W::HAS_MIN { G } else { 0 } {
         let (min_low, min_high) = groups[g].mins(s, block);
         for t in 0..T {
             let [low, high, both] = a[t].minus;

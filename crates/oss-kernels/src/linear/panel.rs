@@ -90,14 +90,11 @@ impl<const CALLS: usize, const HALVES: bool, const MIN: bool> Source
 {
     const CALLS: usize = CALLS;
     const HALVES: bool = HALVES;
+    const HAS_MIN: bool = MIN;
 
     #[inline(always)]
     fn zero(self) -> u8 {
         self.zero
-    }
-    #[inline(always)]
-    fn has_min(self) -> bool {
-        MIN
     }
     #[inline(always)]
     fn ask<S: Simd, const N: usize>(self, _: S, _: usize, _: usize) {}

@@ -9,8 +9,8 @@ use crate::input::{self, InputTile};
 use crate::model::Model;
 use crate::state::{Event, State, WorkerScratch};
 use crate::weights::{ExpertWeights, FeedForwardWeights, Network, Round, Rounds};
-use oss_kernels::elementwise::{expect_soon, scaled_add};
-use oss_kernels::{Activation, Product, expect_row, prepare_gated, route};
+use oss_kernels::elementwise::scaled_add;
+use oss_kernels::{Activation, Product, expect_row, expect_soon, prepare_gated, route};
 use oss_threads::{Chunks, PerWorker, Tiles};
 use std::ops::Range;
 

@@ -3,8 +3,7 @@
 use crate::model::Model;
 use crate::state::WorkerScratch;
 use crate::weights::Fused;
-use oss_kernels::elementwise::expect_soon;
-use oss_kernels::{Activation, Input, Product};
+use oss_kernels::{Activation, Input, Product, expect_soon};
 use oss_threads::{Chunks, Columns, PerWorker, Team};
 
 /// What a product is computed with.

@@ -1,0 +1,43 @@
+//! Asking for memory before it is needed.
+
+use crate::{CodeBlock, InputRow};
+use oss_simd::{Isa, Kernel, Simd};
+
+/// Asks for numbers that will be read or written a while later: lines that others wrote last are
+/// far away, and writing waits for one after the other.
+pub fn expect_soon(isa: Isa, numbers: &[f32]) {
+    isa.run(Expect { bytes: bytemuck::cast_slice(numbers), len: size_of_val(numbers) });
+}
+
+/// Asks for the codes of a row that will be written a while later.
+pub fn expect_row(isa: Isa, row: &InputRow<'_>) {
+    for plane in &row.codes {
+        if let Some(CodeBlock { codes, .. }) = plane.first() {
+            isa.run(Expect { bytes: bytemuck::cast_slice(codes), len: size_of_val(*plane) });
+        }
+    }
+}
+
+/// `len` bytes from the first of `bytes` on.
+struct Expect<'a> {
+    bytes: &'a [u8],
+    len: usize,
+}
+
+impl Kernel for Expect<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        // Up to the line in which the last byte lies, wherever lines begin.
+        ask(s, self.bytes, 0, self.len + 63);
+    }
+}
+
+/// Asks for the lines of `len` bytes from `at` on.
+#[inline(always)]
+pub(crate) fn ask<S: Simd>(s: S, bytes: &[u8], at: usize, len: usize) {
+    for line in (0..len).step_by(64) {
+        s.prefetch(bytes, at + line);
+    }
+}
