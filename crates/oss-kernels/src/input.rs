@@ -118,10 +118,10 @@ pub struct InputRow<'a> {
 ///
 /// # Panics
 /// When the forms differ in columns, or have fewer than `x` has numbers.
-pub fn prepare(isa: Isa, activation: Activation, x: &[f32], row: InputRow<'_>) {
+pub fn prepare(isa: Isa, activation: Activation, x: &[f32], mut row: InputRow<'_>) {
     let columns = row.check(activation);
     assert!(x.len() <= columns, "{} numbers for {columns} columns", x.len());
-    isa.run(Prepare { activation, numbers: Given(x), row });
+    isa.run(Prepare { activation, numbers: Given(x), row: &mut row });
 }
 
 /// What follows a gate and up matrix: adds `bias` to a row of its products, in which sixteen gates
@@ -134,13 +134,13 @@ pub fn prepare_gated(
     activation: Activation,
     gate: Gate,
     (sums, bias): (&[f32], Option<&[f32]>),
-    row: InputRow<'_>,
+    mut row: InputRow<'_>,
 ) {
     let columns = row.check(activation);
     assert!(sums.len() <= 2 * columns, "{} gates and ups for {columns} columns", sums.len());
     assert!(bias.is_none_or(|bias| bias.len() == sums.len()), "a bias for each sum");
     let (sums, bias) = (sums.as_chunks().0, bias.map_or(&[][..], |bias| bias.as_chunks().0));
-    isa.run(Prepare { activation, numbers: Gated { gate, sums, bias }, row });
+    isa.run(Prepare { activation, numbers: Gated { gate, sums, bias }, row: &mut row });
 }
 
 impl InputRow<'_> {
@@ -202,19 +202,20 @@ impl Numbers for Gated<'_> {
     }
 }
 
-struct Prepare<'a, N> {
+struct Prepare<'a, 'b, N> {
     activation: Activation,
     numbers: N,
-    row: InputRow<'a>,
+    /// Where it is: moving it would wait for its parts, which were written just before.
+    row: &'a mut InputRow<'b>,
 }
 
-impl<N: Numbers> Kernel for Prepare<'_, N> {
+impl<N: Numbers> Kernel for Prepare<'_, '_, N> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Self { activation, numbers, row } = self;
-        let InputRow { values, value_sums, mut codes } = row;
+        let InputRow { values, value_sums, codes } = row;
         let planes = activation.planes();
         let n_blocks = if planes > 0 { codes[0].len() } else { values.len() / 32 };
         let (values, _) = values.as_chunks_mut::<16>();

@@ -16,7 +16,7 @@ use crate::input::CodeBlock;
 use crate::prefetch::ask;
 use crate::{Activation, Input};
 use oss_quant::{CodeFormat, FloatFormat, Matrix, Visitor};
-use oss_simd::{Isa, Simd};
+use oss_simd::{Isa, Kernel, Simd};
 use std::ops::Range;
 
 /// Output rows in a group of the packed layout.
@@ -86,7 +86,9 @@ impl Visitor for Call<'_, '_> {
         } else {
             panel::multiply::<F>(isa, &mut walk, panel);
         }
-        walk.add_planes();
+        if planes > 1 {
+            isa.run(AddPlanes(walk));
+        }
     }
 
     fn floats<F: FloatFormat>(self) {
@@ -122,24 +124,35 @@ impl<'a> Walk<'a, '_> {
         self.product.input.plane(row, index % self.planes)
     }
 
-    /// Adds the products of each row's planes, the coarse one first.
-    fn add_planes(&mut self) {
-        let columns = self.groups.len() * GROUP_ROWS;
-        for row in 0..if self.planes > 1 { self.rows.len() } else { 0 } {
-            for column in 0..columns {
-                let first = row * self.planes * columns + column;
-                let planes = (0..self.planes).map(|plane| self.out[first + plane * columns]);
-                self.out[row * columns + column] = planes.sum();
-            }
-        }
-    }
-
     /// Where the products of a group with the call's `row`-th row go.
     #[inline(always)]
     fn out(&mut self, group: usize, row: usize) -> &mut [f32; GROUP_ROWS] {
         let columns = self.groups.len() * GROUP_ROWS;
         let at = row * columns + (group - self.groups.start) * GROUP_ROWS;
         (&mut self.out[at..at + GROUP_ROWS]).try_into().expect("16 outputs")
+    }
+}
+
+/// Adds the products of each row's planes, the coarse one first.
+struct AddPlanes<'a, 'b>(Walk<'a, 'b>);
+
+impl Kernel for AddPlanes<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Walk { rows, groups, planes, out, .. } = self.0;
+        let (out, _) = out.as_chunks_mut::<GROUP_ROWS>();
+        for row in 0..rows.len() {
+            for group in 0..groups.len() {
+                let first = row * planes * groups.len() + group;
+                let mut sum = s.load(&out[first]);
+                for plane in 1..planes {
+                    sum = s.add(sum, s.load(&out[first + plane * groups.len()]));
+                }
+                s.store(sum, &mut out[row * groups.len() + group]);
+            }
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! An [`InputBuffer`] split among the units of a phase, so that each prepares its own numbers.
 
 use oss_kernels::{CodeBlock, InputBuffer, InputRow};
-use oss_threads::{Chunks, Tile, Tiles};
+use oss_threads::{Chunks, RowCuts, Tile, Tiles};
 
 /// Values, their sums and the planes of codes, each row by row, where there are some.
 pub(crate) type InputRows<'a> = (
@@ -58,30 +58,30 @@ pub(crate) fn row<'p>((values, value_sums, first, second): Row<'p>) -> InputRow<
     }
 }
 
-/// Splits a buffer into rectangles: rows at `splits`, columns every `block`, which is a multiple
-/// of 32.
+/// Splits a buffer into rectangles: rows as they are told, columns every `block`, which is a
+/// multiple of 32.
 pub(crate) fn tiles<'a>(
     buffer: &'a mut InputBuffer,
-    splits: &'a [usize],
+    rows: RowCuts<'a>,
     block: usize,
 ) -> InputTiles<'a> {
     assert!(block.is_multiple_of(32), "blocks of {block} columns, expected a multiple of 32");
     fn split<'a, T>(
         all: &'a mut [T],
         row_len: usize,
-        splits: &'a [usize],
+        rows: RowCuts<'a>,
         block: usize,
     ) -> Option<Tiles<'a, T>> {
-        let used = splits.last().map_or(0, |rows| rows * row_len);
-        (!all.is_empty()).then(|| Tiles::new(&mut all[..used], row_len, splits, block))
+        let used = rows.end() * row_len;
+        (!all.is_empty()).then(|| Tiles::new(&mut all[..used], row_len, rows, block))
     }
     let InputBuffer { stride, values, value_sums, codes: [first, second] } = buffer;
     let stride = *stride;
     (
-        split(values, stride, splits, block),
-        split(value_sums, stride / 16, splits, block / 16),
-        split(first, stride / 32, splits, block / 32),
-        split(second, stride / 32, splits, block / 32),
+        split(values, stride, rows, block),
+        split(value_sums, stride / 16, rows, block / 16),
+        split(first, stride / 32, rows, block / 32),
+        split(second, stride / 32, rows, block / 32),
     )
 }
 

@@ -23,6 +23,7 @@ use crate::config::{Config, FeedForward, LayerConfig};
 use crate::error::Result;
 use crate::plan::{FeedForwardPlan, LayerPlan, MatrixPlan, ModelPlan};
 use layout::Layout;
+use oss_kernels::GROUP_ROWS;
 use oss_quant::{Matrix, Packing};
 use oss_weights::{Container, Kind};
 use std::ops::Range;
@@ -51,27 +52,35 @@ pub struct Fused {
     pub parts: Vec<(usize, Stored)>,
     /// Rows of all parts.
     pub rows: usize,
-    /// Rows that one unit of work computes: 64, or 16 of small matrices and where a part begins
-    /// elsewhere.
-    pub unit_rows: usize,
+    /// Parts begin at multiples of so many rows: 64, or 16.
+    pub parts_begin_at: usize,
 }
 
+/// Rows that a unit of work computes, if it can.
+pub(crate) const UNIT_ROWS: usize = 64;
+/// Matrices of fewer rows are cut finer, so that every worker gets its share,
+const COARSE_ROWS: usize = 2048;
+/// but for so many input rows, which are cut too.
+const MANY_INPUTS: usize = 32;
+
 impl Fused {
-    /// Units of work.
+    /// Rows that a unit of work best computes for so many input rows: 64, or 16 of small matrices
+    /// and where a part begins elsewhere.
     #[must_use]
-    pub const fn units(&self) -> usize {
-        self.rows.div_ceil(self.unit_rows)
+    pub const fn unit_rows(&self, inputs: usize) -> usize {
+        let coarse = self.rows >= COARSE_ROWS || inputs >= MANY_INPUTS;
+        if coarse { self.parts_begin_at } else { GROUP_ROWS }
     }
 
-    /// The part that a unit lies in, the unit's groups of 16 rows there, and how many of those
-    /// rows are no padding.
+    /// The part that a unit of `unit_rows` lies in, the unit's groups of 16 rows there, and how
+    /// many of those rows are no padding.
     #[must_use]
-    pub fn unit(&self, unit: usize) -> (&Stored, Range<usize>, usize) {
-        let row = unit * self.unit_rows;
+    pub fn unit(&self, unit: usize, unit_rows: usize) -> (&Stored, Range<usize>, usize) {
+        let row = unit * unit_rows;
         let index = self.parts.partition_point(|(first, _)| *first <= row) - 1;
         let (first, stored) = &self.parts[index];
         let local = row - first;
-        let rows = self.unit_rows.min(stored.packing.rows - local);
+        let rows = unit_rows.min(stored.packing.rows - local);
         (stored, local / 16..(local + rows).div_ceil(16), rows)
     }
 }

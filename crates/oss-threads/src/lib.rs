@@ -48,5 +48,5 @@ pub mod topology;
 
 pub use error::Error;
 pub use options::{Pin, TeamOptions};
-pub use partition::{Chunks, Columns, Each, Partition, Parts, PerWorker, Spans, Tile, Tiles};
+pub use partition::{Chunks, Each, Partition, Parts, PerWorker, RowCuts, Spans, Tile, Tiles};
 pub use team::{Lease, MAX_THREADS, Team, Unit};

@@ -14,7 +14,7 @@ pub use chunks::Chunks;
 pub use each::Each;
 pub use per_worker::PerWorker;
 pub use spans::Spans;
-pub use tiles::{Columns, Tile, Tiles};
+pub use tiles::{RowCuts, Tile, Tiles};
 
 /// Names the type of a partition's parts while the partition is borrowed for `'p`.
 ///

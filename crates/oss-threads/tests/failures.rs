@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use oss_threads::{Chunks, Each, Error, PerWorker, Spans, Team, Tiles};
+use oss_threads::{Chunks, Each, Error, PerWorker, RowCuts, Spans, Team, Tiles};
 
 /// What a panic says.
 fn message(call: impl FnOnce()) -> String {
@@ -84,12 +84,15 @@ fn what_would_break_disjointness_is_refused() {
     #[expect(clippy::reversed_empty_ranges, reason = "a span that ends before it begins")]
     let reversed = spans(std::slice::from_ref(&(3..1)));
     assert!(reversed.contains("span 0 is 3..1"));
-    assert!(message(|| _ = Tiles::new(&mut data, 4, &[0, 2, 1], 2)).contains("must ascend"));
-    assert!(message(|| _ = Tiles::new(&mut data, 4, &[0, 3], 2)).contains("there are 2 rows"));
-    assert!(message(|| _ = Tiles::new(&mut data, 3, &[], 2)).contains("rows of 3"));
+    let mut tiles = |row_len, cuts| message(|| _ = Tiles::new(&mut data, row_len, cuts, 2));
+    assert!(tiles(4, RowCuts::At(&[0, 2, 1])).contains("must ascend"));
+    assert!(tiles(4, RowCuts::At(&[0, 3])).contains("there are 2 rows"));
+    assert!(tiles(4, RowCuts::Every { rows: 3, block: 2 }).contains("there are 2 rows"));
+    assert!(tiles(4, RowCuts::Every { rows: 2, block: 0 }).contains("at least 1 row"));
+    assert!(tiles(3, RowCuts::At(&[])).contains("rows of 3"));
     assert!(message(|| _ = Chunks::new(&mut data, 0)).contains("at least 1 element"));
     let text = message(|| {
-        let out = oss_threads::Columns::new(&mut data, 4, 4);
+        let out = Tiles::new(&mut data, 4, RowCuts::At(&[0, 2]), 4);
         team.phase(1, out, |_, mut tile| tile.row_mut(2).fill(0));
     });
     assert_eq!(text, "row 2 of a tile that has 2");

@@ -1,6 +1,6 @@
 //! What a phase promises, for every kind of partition.
 
-use oss_threads::{Chunks, Columns, Each, PerWorker, Spans, Team, Tiles};
+use oss_threads::{Chunks, Each, PerWorker, RowCuts, Spans, Team, Tiles};
 
 #[test]
 fn every_unit_runs_exactly_once_for_any_count_and_team() {
@@ -23,18 +23,22 @@ fn fewer_units_than_the_partition_has_leave_the_rest_alone() {
 }
 
 #[test]
-fn columns_tiles_spans_and_tuples_put_each_unit_in_its_place() {
+fn tiles_spans_and_tuples_put_each_unit_in_its_place() {
     let team = Team::new(2).expect("threads");
-    let mut columns = [0; 12];
-    team.phase(3, Columns::new(&mut columns, 6, 2), |unit, mut tile| {
-        assert_eq!((tile.rows(), tile.columns()), (2, unit.index * 2..unit.index * 2 + 2));
-        (0..2).for_each(|row| tile.row_mut(row).fill(unit.index * 10 + row));
+    let mut even = [99; 20];
+    let cuts = RowCuts::Every { rows: 4, block: 3 };
+    team.phase(4, Tiles::new(&mut even, 4, cuts, 2), |unit, mut tile| {
+        let (range, block) = (unit.index / 2, unit.index % 2);
+        assert_eq!(tile.row_range(), [0..3, 3..4][range]);
+        assert_eq!(tile.columns(), [0..2, 2..4][block]);
+        (0..tile.rows()).for_each(|row| tile.row_mut(row).fill(unit.index * 10 + row));
     });
-    assert_eq!(columns, [0, 0, 10, 10, 20, 20, 1, 1, 11, 11, 21, 21]);
+    let rows = [[0, 0, 10, 10], [1, 1, 11, 11], [2, 2, 12, 12], [20, 20, 30, 30], [99; 4]];
+    assert_eq!(even.as_chunks::<4>().0, rows);
 
     let mut tiles = [9; 12];
-    let splits = [0, 1, 1, 3];
-    team.phase(6, Tiles::new(&mut tiles, 3, &splits, 2), |unit, mut tile| {
+    let borders = [0, 1, 1, 3];
+    team.phase(6, Tiles::new(&mut tiles, 3, RowCuts::At(&borders), 2), |unit, mut tile| {
         (0..tile.rows()).for_each(|row| tile.row_mut(row).fill(unit.index));
     });
     assert_eq!(tiles, [0, 0, 1, 4, 4, 5, 4, 4, 5, 9, 9, 9]);

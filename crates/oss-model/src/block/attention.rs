@@ -7,7 +7,7 @@ use crate::state::{KvWrite, State, WorkerScratch};
 use oss_kernels::attention::{PAGE, QUERIES, Query, Shape, attend};
 use oss_kernels::elementwise::rotate;
 use oss_kernels::prepare;
-use oss_threads::{PerWorker, Spans};
+use oss_threads::{PerWorker, RowCuts, Spans};
 
 /// Queries, keys and values of all rows; the keys, turned by their positions, and the values go to
 /// their pages.
@@ -99,7 +99,7 @@ fn attend_all(page: &mut Page<'_>, layer: usize) {
     page.batch.split(QUERIES, row_splits);
     let unit_heads = config.kv_heads_per_unit();
     let columns = unit_heads * group * dim;
-    let tiles = input::tiles(attended, row_splits, columns.next_multiple_of(32));
+    let tiles = input::tiles(attended, RowCuts::At(row_splits), columns.next_multiple_of(32));
     let blocks = n_kv_heads.div_ceil(unit_heads);
     let units = (row_splits.len() - 1) * blocks;
     page.team.phase(units, (tiles, PerWorker::new(scratch)), |unit, (mut tile, scratch)| {

@@ -1,17 +1,17 @@
 //! The feed-forward half of a layer: one network, or a router and a few of many.
 
 use super::foresee;
-use super::project::{Call, To};
+use super::project::{self, Call, To};
 use crate::config::{FeedForward, LayerConfig};
 use crate::error::Result;
 use crate::forward::Page;
 use crate::input::{self, InputTile};
 use crate::model::Model;
 use crate::state::{Event, State, WorkerScratch};
-use crate::weights::{ExpertWeights, FeedForwardWeights, Network, Round, Rounds};
+use crate::weights::{ExpertWeights, FeedForwardWeights, Network, Round, Rounds, UNIT_ROWS};
 use oss_kernels::elementwise::scaled_add;
 use oss_kernels::{Activation, Product, expect_row, expect_soon, prepare_gated, route};
-use oss_threads::{Chunks, PerWorker, Tiles};
+use oss_threads::{Chunks, PerWorker, RowCuts, Tiles};
 use std::ops::Range;
 
 /// `x += feed_forward(normed)`.
@@ -35,8 +35,8 @@ pub(crate) fn run(page: &mut Page<'_>, layer: usize) -> Result<()> {
     Ok(())
 }
 
-/// Columns of `inner` that a unit of 64 paired rows gives.
-const INNER_UNIT: usize = 32;
+/// Columns of `inner` that a unit of paired rows gives.
+const INNER_UNIT: usize = UNIT_ROWS / 2;
 
 /// One unit of a gate and up matrix: products, gate, and `inner` ready for the second matrix.
 struct GateUp<'a> {
@@ -76,11 +76,12 @@ fn dense(page: &mut Page<'_>, layer: usize, network: &Network) {
     let State { normed, inner, x, scratch, identity, .. } = &mut *page.state;
     let rows = &identity[..n_rows];
     inner.set_cols(n_rows, config.feed_forward.inner_dim());
-    let splits = [0, n_rows];
-    let out = (input::tiles(inner, &splits, INNER_UNIT), PerWorker::new(scratch));
-    let normed = normed.view();
-    team.phase(network.gate_up.units(), out, |unit, (mut tile, scratch)| {
-        let (stored, groups, n) = network.gate_up.unit(unit.index);
+    let cuts = project::cuts(n_rows);
+    let out = (input::tiles(inner, cuts, INNER_UNIT), PerWorker::new(scratch));
+    let (normed, blocks) = (normed.view(), config.feed_forward.inner_dim().div_ceil(INNER_UNIT));
+    team.phase(cuts.ranges() * blocks, out, |unit, (mut tile, scratch)| {
+        let (stored, groups, n) = network.gate_up.unit(unit.index % blocks, UNIT_ROWS);
+        let rows = &rows[cuts.range(unit.index / blocks)];
         let matrix = model.weights.matrix(stored);
         let product = Product { matrix, input: normed, activation: model.activation };
         let unit = GateUp { model, config, product, rows, groups, n, bias: None };
@@ -149,7 +150,7 @@ fn gate_up(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights, round: &R
     let State { normed, routing, inner, scratch, .. } = &mut *page.state;
     inner.set_cols(routing.row_of_slot.len(), inner_dim);
     let splits = &routing.splits[round.range.start..=round.range.end];
-    let tiles = input::tiles(inner, splits, INNER_UNIT);
+    let tiles = input::tiles(inner, RowCuts::At(splits), INNER_UNIT);
     let blocks = inner_dim.div_ceil(INNER_UNIT);
     let input = normed.view();
     let units = round.range.len() * blocks;
@@ -158,7 +159,7 @@ fn gate_up(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights, round: &R
         let expert = routing.active[index] as usize;
         let rows = &routing.row_of_slot[routing.splits[index]..routing.splits[index + 1]];
         let guard = round.expert(index, &routing.active);
-        let (stored, groups, n) = guard.network().gate_up.unit(block);
+        let (stored, groups, n) = guard.network().gate_up.unit(block, UNIT_ROWS);
         let matrix = guard.matrix(stored);
         let product = Product { matrix, input, activation: model.activation };
         let bias = weights.gate_up_bias.as_ref();
@@ -173,9 +174,9 @@ fn down(page: &mut Page<'_>, weights: &ExpertWeights, round: &Round<'_>) {
     let hidden = model.config.hidden_dim;
     let State { routing, inner, outer, scratch, identity, .. } = &mut *page.state;
     let splits = &routing.splits[round.range.start..=round.range.end];
-    let unit_rows = weights.experts[0].down.unit_rows;
+    let unit_rows = weights.experts[0].down.unit_rows(page.batch.rows.len());
     let outer = &mut outer[..routing.row_of_slot.len() * hidden];
-    let tiles = Tiles::new(outer, hidden, splits, unit_rows);
+    let tiles = Tiles::new(outer, hidden, RowCuts::At(splits), unit_rows);
     let blocks = tiles.column_blocks();
     let input = inner.view();
     let units = round.range.len() * blocks;
@@ -183,7 +184,7 @@ fn down(page: &mut Page<'_>, weights: &ExpertWeights, round: &Round<'_>) {
         let (index, block) = (round.range.start + unit.index / blocks, unit.index % blocks);
         let rows = &identity[routing.splits[index]..routing.splits[index + 1]];
         let guard = round.expert(index, &routing.active);
-        let (stored, groups, n) = guard.network().down.unit(block);
+        let (stored, groups, n) = guard.network().down.unit(block, unit_rows);
         let width = 16 * groups.len();
         let matrix = guard.matrix(stored);
         let product = Product { matrix, input, activation: model.activation };

@@ -3,8 +3,14 @@
 use crate::model::Model;
 use crate::state::WorkerScratch;
 use crate::weights::Fused;
-use oss_kernels::{Activation, Input, Product, expect_soon};
-use oss_threads::{Chunks, Columns, PerWorker, Team};
+use oss_kernels::{Activation, GROUP_ROWS, Input, Product, expect_soon};
+use oss_threads::{Chunks, PerWorker, RowCuts, Team, Tiles};
+
+/// Cuts the input rows of a matrix that all of them meet: what a unit's rows hold stays in a
+/// second-level cache while the matrix passes by.
+pub(crate) const fn cuts(rows: usize) -> RowCuts<'static> {
+    RowCuts::Every { rows, block: 128 }
+}
 
 /// What a product is computed with.
 pub(crate) struct Call<'a> {
@@ -39,16 +45,21 @@ impl Call<'_> {
             To::Add(out) => (out, true),
         };
         let out = &mut out[..self.rows.len() * matrix.rows];
-        let out = (Columns::new(out, matrix.rows, matrix.unit_rows), PerWorker::new(scratch));
-        self.team.phase(matrix.units(), out, |unit, (mut tile, scratch)| {
-            let (stored, groups, n) = matrix.unit(unit.index);
+        let cuts = cuts(self.rows.len());
+        let unit_rows = matrix.unit_rows(self.rows.len());
+        let tiles = Tiles::new(out, matrix.rows, cuts, unit_rows);
+        let blocks = tiles.column_blocks();
+        let units = cuts.ranges() * blocks;
+        self.team.phase(units, (tiles, PerWorker::new(scratch)), |unit, (mut tile, scratch)| {
+            let (stored, groups, n) = matrix.unit(unit.index % blocks, unit_rows);
+            let rows = &self.rows[tile.row_range()];
             let width = 16 * groups.len();
             let matrix = self.model.weights.matrix(stored);
             let product = Product { matrix, input: self.input, activation: self.activation };
-            for row in 0..self.rows.len() {
+            for row in 0..rows.len() {
                 expect_soon(self.model.isa, tile.row_mut(row));
             }
-            let sums = scratch.multiply(self.model.isa, product, self.rows, groups);
+            let sums = scratch.multiply(self.model.isa, product, rows, groups);
             let bias = bias.map(|bias| &bias[tile.columns()]);
             for (row, sums) in sums.chunks_exact_mut(width).enumerate() {
                 let sums = &mut sums[..n];
@@ -79,15 +90,12 @@ impl Call<'_> {
             self.team.phase(n, parts, |unit, (to, scratch)| {
                 let row = ids[unit.index] as usize;
                 assert!(row < matrix.rows, "row {row} of {}", matrix.rows);
-                let (stored, groups, _) = matrix.unit(row / matrix.unit_rows);
-                let lane = row % matrix.unit_rows;
-                let group = groups.start + lane / 16;
+                let (stored, groups, _) = matrix.unit(row / GROUP_ROWS, GROUP_ROWS);
                 let weights = self.model.weights.matrix(stored);
                 let product =
                     Product { matrix: weights, input: self.input, activation: self.activation };
-                let groups = group..group + 1;
                 let sums = scratch.multiply(self.model.isa, product, &[*input_row], groups);
-                to[0] = sums[lane % 16];
+                to[0] = sums[row % GROUP_ROWS];
             });
         }
     }

@@ -10,10 +10,6 @@ use oss_weights::Container;
 /// Matrices begin at multiples of this.
 const ALIGNMENT: usize = 64;
 
-/// From how many rows on a unit of work is 64 of them; smaller matrices are cut finer, so that
-/// every worker gets its share.
-const COARSE_ROWS: usize = 2048;
-
 /// One matrix to be packed.
 pub(super) struct Job {
     pub(super) stored: Stored,
@@ -116,7 +112,7 @@ impl<'a> Layout<'a> {
                 let rows = 2 * first.count;
                 let source = JobSource::Paired(first.clone(), second.clone());
                 let stored = self.add(dtype, (rows, cols), source)?;
-                Ok(Fused { parts: vec![(0, stored)], rows, unit_rows: 64 })
+                Ok(Fused { parts: vec![(0, stored)], rows, parts_begin_at: 64 })
             }
             MatrixPlan::Stacked(all) => {
                 let mut parts = Vec::new();
@@ -135,8 +131,7 @@ impl<'a> Layout<'a> {
                     rest = &rest[n..];
                 }
                 let even = |by: usize| parts.iter().all(|(first, _)| first.is_multiple_of(by));
-                let unit_rows = if even(64) && row >= COARSE_ROWS { 64 } else { 16 };
-                if !even(unit_rows) {
+                if !even(16) {
                     return Err(Error::Shape {
                         path: self.container.path().to_owned(),
                         tensor: all[0].tensor.clone(),
@@ -144,7 +139,8 @@ impl<'a> Layout<'a> {
                         expected: "a multiple of 16 rows of each type".to_owned(),
                     });
                 }
-                Ok(Fused { parts, rows: row, unit_rows })
+                let parts_begin_at = if even(64) { 64 } else { 16 };
+                Ok(Fused { parts, rows: row, parts_begin_at })
             }
         }
     }

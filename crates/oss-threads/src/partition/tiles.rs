@@ -39,7 +39,7 @@ impl<'a, T> Matrix<'a, T> {
     }
 }
 
-/// A rectangle of a matrix, the part of one unit of [`Columns`] or [`Tiles`].
+/// A rectangle of a matrix, the part of one unit of [`Tiles`].
 ///
 /// Rows of a tile are not next to each other in memory, so it hands them out one by one.
 pub struct Tile<'p, T> {
@@ -86,22 +86,6 @@ impl<T> Tile<'_, T> {
     }
 }
 
-/// Unit `u` owns the columns `u * block .. (u + 1) * block` of all rows of a matrix.
-pub struct Columns<'a, T> {
-    matrix: Matrix<'a, T>,
-}
-
-impl<'a, T> Columns<'a, T> {
-    /// Splits the row-major matrix `data` `[rows, row_len]` into blocks of `block` columns, the
-    /// last of which may be narrower.
-    ///
-    /// # Panics
-    /// When `block` is 0 or `data` is not a whole number of rows.
-    pub fn new(data: &'a mut [T], row_len: usize, block: usize) -> Self {
-        Self { matrix: Matrix::new(data, row_len, block) }
-    }
-}
-
 // SAFETY: sharing the partition only lets threads take tiles, which is sending `T`.
 #[expect(unsafe_code, reason = "holds the start of the matrix as a raw pointer")]
 unsafe impl<T: Send> Sync for Matrix<'_, T> {}
@@ -109,54 +93,78 @@ unsafe impl<T: Send> Sync for Matrix<'_, T> {}
 #[expect(unsafe_code, reason = "holds the start of the matrix as a raw pointer")]
 unsafe impl<T: Send> Send for Matrix<'_, T> {}
 
-impl<'p, T> Parts<'p> for Columns<'_, T> {
-    type Part = Tile<'p, T>;
+/// Where the rows of a matrix are cut into ranges.
+#[derive(Clone, Copy, Debug)]
+pub enum RowCuts<'a> {
+    /// Range `r` is `borders[r]..borders[r + 1]`; borders ascend, and ranges may be empty.
+    At(&'a [usize]),
+    /// The first so many `rows`, cut every `block`; the last range may be shorter.
+    Every {
+        /// Rows of all ranges.
+        rows: usize,
+        /// Rows of a range, at least 1.
+        block: usize,
+    },
 }
 
-// SAFETY: the column blocks of different units do not overlap.
-#[expect(unsafe_code, reason = "implements the unsafe trait")]
-unsafe impl<T: Send> Partition for Columns<'_, T> {
-    fn units(&self) -> usize {
-        self.matrix.column_blocks()
+impl RowCuts<'_> {
+    /// One past the last row of all ranges.
+    pub fn end(&self) -> usize {
+        match self {
+            Self::At(borders) => borders.last().copied().unwrap_or(0),
+            Self::Every { rows, .. } => *rows,
+        }
     }
 
-    unsafe fn part<'p>(&'p self, unit: usize, _worker: usize) -> <Self as Parts<'p>>::Part {
-        self.matrix.tile(0..self.matrix.rows, unit)
+    /// Number of ranges.
+    pub fn ranges(&self) -> usize {
+        match self {
+            Self::At(borders) => borders.len().saturating_sub(1),
+            Self::Every { rows, block } => rows.div_ceil(*block),
+        }
+    }
+
+    /// A range of rows.
+    ///
+    /// # Panics
+    /// When `At` has no such range.
+    pub fn range(&self, index: usize) -> Range<usize> {
+        match self {
+            Self::At(borders) => borders[index]..borders[index + 1],
+            Self::Every { rows, block } => index * block..*rows.min(&((index + 1) * block)),
+        }
     }
 }
 
 /// Unit `r * column_blocks + c` owns row range `r` and column block `c` of a matrix.
 pub struct Tiles<'a, T> {
     matrix: Matrix<'a, T>,
-    row_splits: &'a [usize],
+    rows: RowCuts<'a>,
 }
 
 impl<'a, T> Tiles<'a, T> {
-    /// Splits the row-major matrix `data` `[rows, row_len]` into rectangles.
-    ///
-    /// `row_splits` are the borders between row ranges, ascending: range `r` is
-    /// `row_splits[r]..row_splits[r + 1]` and may be empty. Columns are cut every `block`.
+    /// Cuts the row-major matrix `data` `[rows, row_len]` into rectangles: rows as they are told,
+    /// columns every `block`.
     ///
     /// # Panics
-    /// When `block` is 0, `data` is not a whole number of rows, or the borders do not ascend or
+    /// When a block is 0, `data` is not a whole number of rows, or the borders do not ascend or
     /// pass the last row.
-    pub fn new(data: &'a mut [T], row_len: usize, row_splits: &'a [usize], block: usize) -> Self {
+    pub fn new(data: &'a mut [T], row_len: usize, rows: RowCuts<'a>, block: usize) -> Self {
         let matrix = Matrix::new(data, row_len, block);
-        for pair in row_splits.windows(2) {
-            assert!(
-                pair[0] <= pair[1],
-                "row splits must ascend, got {} before {}",
-                pair[0],
-                pair[1]
-            );
+        match rows {
+            RowCuts::At(borders) => {
+                for pair in borders.windows(2) {
+                    let (got, before) = (pair[1], pair[0]);
+                    assert!(before <= got, "row borders must ascend, got {before} before {got}");
+                }
+            }
+            RowCuts::Every { block, .. } => {
+                assert!(block > 0, "a block must have at least 1 row, got {block}");
+            }
         }
-        let last = row_splits.last().copied().unwrap_or(0);
-        assert!(
-            last <= matrix.rows,
-            "row splits end at {last}, but there are {} rows",
-            matrix.rows
-        );
-        Self { matrix, row_splits }
+        let (last, there) = (rows.end(), matrix.rows);
+        assert!(last <= there, "row ranges end at {last}, but there are {there} rows");
+        Self { matrix, rows }
     }
 
     /// Number of column blocks: unit `u` is row range `u / column_blocks`.
@@ -173,12 +181,11 @@ impl<'p, T> Parts<'p> for Tiles<'_, T> {
 #[expect(unsafe_code, reason = "implements the unsafe trait")]
 unsafe impl<T: Send> Partition for Tiles<'_, T> {
     fn units(&self) -> usize {
-        self.row_splits.len().saturating_sub(1) * self.matrix.column_blocks()
+        self.rows.ranges() * self.matrix.column_blocks()
     }
 
     unsafe fn part<'p>(&'p self, unit: usize, _worker: usize) -> <Self as Parts<'p>>::Part {
-        let range = unit / self.matrix.column_blocks();
-        let rows = self.row_splits[range]..self.row_splits[range + 1];
-        self.matrix.tile(rows, unit % self.matrix.column_blocks())
+        let blocks = self.matrix.column_blocks();
+        self.matrix.tile(self.rows.range(unit / blocks), unit % blocks)
     }
 }
