@@ -157,7 +157,7 @@ impl Kernel for AddPlanes<'_, '_> {
 }
 
 /// How far ahead weights are asked for, in bytes of all groups that are read at the same time.
-const AHEAD: usize = 6144;
+const AHEAD: usize = 4096;
 
 /// Asks for the weights that come [`AHEAD`] of the step'th run of `step_bytes`, best a constant.
 #[inline(always)]
