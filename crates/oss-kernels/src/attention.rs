@@ -16,6 +16,8 @@ pub const PAGE: usize = 16;
 pub const TILE: usize = 64;
 /// Positions whose tiles are summed before they join the rest.
 pub const SPLIT: usize = 1024;
+/// Partial sums of a head's softmax.
+const LANES: usize = 16;
 /// Tokens that a call should bring together.
 pub const QUERIES: usize = 8;
 
@@ -34,7 +36,7 @@ impl Shape {
     /// Numbers of scratch that [`attend`] needs for `n_heads` query heads of all tokens together.
     #[must_use]
     pub const fn scratch_len(&self, n_heads: usize) -> usize {
-        n_heads * (TILE + self.head_dim + 2 * self.padded_head_dim() + 4)
+        n_heads * (TILE + self.head_dim + 2 * (self.padded_head_dim() + LANES + 1))
     }
 
     const fn padded_head_dim(&self) -> usize {
@@ -106,7 +108,8 @@ struct Attend<'b, C, F, G> {
 /// The running softmax of some heads: maximum, sum, and weighted values.
 struct Running<'b> {
     max: &'b mut [f32],
-    sum: &'b mut [f32],
+    /// `[n_heads]`: positions `16 n + i` of each tile add to lane `i`.
+    sum: &'b mut [[f32; LANES]],
     /// `[n_heads, padded_head_dim]`.
     values: &'b mut [f32],
 }
@@ -114,7 +117,7 @@ struct Running<'b> {
 impl Running<'_> {
     fn clear(&mut self) {
         self.max.fill(f32::NEG_INFINITY);
-        self.sum.fill(0.0);
+        self.sum.fill([0.0; LANES]);
         self.values.fill(0.0);
     }
 
@@ -127,12 +130,14 @@ impl Running<'_> {
             let ours = exp_of(s, self.max[h] - max);
             let theirs = exp_of(s, other.max[h] - max);
             self.max[h] = max;
-            self.sum[h] = self.sum[h] * ours + other.sum[h] * theirs;
+            let (ours, theirs) = (s.splat(ours), s.splat(theirs));
+            let sum = s.mul(s.load(&self.sum[h]), ours);
+            s.store(s.fma(s.load(&other.sum[h]), theirs, sum), &mut self.sum[h]);
             let (to, _) = self.values[h * dim..(h + 1) * dim].as_chunks_mut::<16>();
             let (from, _) = other.values[h * dim..(h + 1) * dim].as_chunks::<16>();
             for (to, from) in to.iter_mut().zip(from) {
-                let kept = s.mul(s.load(to), s.splat(ours));
-                s.store(s.fma(s.load(from), s.splat(theirs), kept), to);
+                let kept = s.mul(s.load(to), ours);
+                s.store(s.fma(s.load(from), theirs, kept), to);
             }
         }
     }
@@ -172,12 +177,12 @@ where
         }
         let (scores, rest) = rest.split_at_mut(all * TILE);
         let (max, rest) = rest.split_at_mut(all);
-        let (sum, rest) = rest.split_at_mut(all);
+        let (sum, rest) = rest.split_at_mut(all * LANES);
         let (values, rest) = rest.split_at_mut(all * padded);
-        let mut split = Running { max, sum, values };
+        let mut split = Running { max, sum: sum.as_chunks_mut().0, values };
         let (max, rest) = rest.split_at_mut(all);
-        let (sum, values) = rest.split_at_mut(all);
-        let mut total = Running { max, sum, values };
+        let (sum, values) = rest.split_at_mut(all * LANES);
+        let mut total = Running { max, sum: sum.as_chunks_mut().0, values };
         total.clear();
 
         let last = queries.iter().map(|query| query.end).fold(0, usize::max);
@@ -227,7 +232,8 @@ where
                 let sink = query.sinks.map_or(f32::NEG_INFINITY, |sinks| sinks[h]);
                 let max = total.max[at].max(sink);
                 let factor = exp_of(s, total.max[at] - max);
-                let sum = total.sum[at] * factor + exp_of(s, sink - max);
+                let sum = s.reduce_add(s.load(&total.sum[at]));
+                let sum = sum * factor + exp_of(s, sink - max);
                 let factor = s.splat(factor / sum);
                 let values = &total.values[at * padded..(at + 1) * padded];
                 for (value, out) in values.as_chunks::<16>().0.iter().zip(out.chunks_mut(16)) {
@@ -396,20 +402,28 @@ impl Tile<'_, '_> {
         let slots: [&[u8]; P] = array::from_fn(|p| self.slots[page + p]);
         let ahead: [&[u8]; P] = array::from_fn(|p| ahead[page + p]);
         let dim = self.shape.head_dim;
-        let column_bytes = C::key_bytes(dim).div_ceil(dim);
         let mut acc = [[s.zero(); H]; P];
-        let mut at = 0;
-        for (d, heads) in heads[..dim].iter().enumerate() {
-            let mut keys = [s.zero(); P];
+        let (pairs, odd) = heads[..dim].as_chunks::<2>();
+        for (d2, heads) in pairs.iter().enumerate() {
+            let mut keys = [[s.zero(); 2]; P];
             for p in 0..P {
-                keys[p] = C::key_column(s, slots[p], dim, d);
-                s.prefetch(ahead[p], at);
+                keys[p] = C::key_columns(s, slots[p], dim, d2);
+                ask::<S, C, 1>(s, ahead[p], 0, d2);
             }
-            at += column_bytes;
-            for h in 0..H {
-                let head = s.splat(heads[h]);
-                for p in 0..P {
-                    acc[p][h] = s.fma(head, keys[p], acc[p][h]);
+            for i in 0..2 {
+                for h in 0..H {
+                    let head = s.splat(heads[i][h]);
+                    for p in 0..P {
+                        acc[p][h] = s.fma(head, keys[p][i], acc[p][h]);
+                    }
+                }
+            }
+        }
+        if let [heads] = odd {
+            for p in 0..P {
+                let [keys, _] = C::key_columns(s, slots[p], dim, dim / 2);
+                for h in 0..H {
+                    acc[p][h] = s.fma(s.splat(heads[h]), keys, acc[p][h]);
                 }
             }
         }
@@ -434,8 +448,7 @@ impl Tile<'_, '_> {
         values: &mut [f32],
     ) -> usize {
         let (dim, padded) = (self.shape.head_dim, self.shape.padded_head_dim());
-        let (begin, row_bytes) = (C::key_bytes(dim), C::value_bytes(dim) / PAGE);
-        let begin = begin + d16 * 16 * row_bytes / padded;
+        let begin = C::key_bytes(dim) + d16 * 16 * PAGE * C::BITS / 8;
         let weights: &[[f32; TILE]; H] = weights.try_into().expect("one tile of each head");
         let (values, _) = values.as_chunks_mut::<16>();
         let mut acc = [[s.zero(); N]; H];
@@ -449,13 +462,15 @@ impl Tile<'_, '_> {
         for page in any.start / PAGE..any.end.div_ceil(PAGE) {
             let (slot, ahead, first) = (self.slots[page], ahead[page], page * PAGE);
             if all.start <= first && first + PAGE <= all.end {
-                for position in 0..PAGE {
-                    let value = values_at::<S, C, N>(s, slot, dim, (position, d16));
-                    s.prefetch(ahead, begin + position * row_bytes);
-                    for h in 0..H {
-                        let weight = s.splat(weights[h][first + position]);
-                        for n in 0..N {
-                            acc[h][n] = s.fma(weight, value[n], acc[h][n]);
+                for p2 in 0..PAGE / 2 {
+                    let values = values_at::<S, C, N>(s, slot, dim, (p2, d16));
+                    ask::<S, C, N>(s, ahead, begin, p2);
+                    for i in 0..2 {
+                        for h in 0..H {
+                            let weight = s.splat(weights[h][first + 2 * p2 + i]);
+                            for n in 0..N {
+                                acc[h][n] = s.fma(weight, values[n][i], acc[h][n]);
+                            }
                         }
                     }
                 }
@@ -463,12 +478,12 @@ impl Tile<'_, '_> {
             }
             for position in 0..PAGE {
                 let at = first + position;
-                let value = values_at::<S, C, N>(s, slot, dim, (position, d16));
+                let values = values_at::<S, C, N>(s, slot, dim, (position / 2, d16));
                 for h in 0..H {
                     if visible.begin[h] <= at && at < visible.end[h] {
                         let weight = s.splat(weights[h][at]);
                         for n in 0..N {
-                            acc[h][n] = s.fma(weight, value[n], acc[h][n]);
+                            acc[h][n] = s.fma(weight, values[n][position % 2], acc[h][n]);
                         }
                     }
                 }
@@ -483,23 +498,33 @@ impl Tile<'_, '_> {
     }
 }
 
-/// N times sixteen dimensions, from the `d16`-th sixteen on, of the value at a position of a page.
+/// N times sixteen dimensions, from the `d16`-th sixteen on, of the values at positions `2 p2` and
+/// `2 p2 + 1` of a page.
 #[inline(always)]
 fn values_at<S: Simd, C: KvCodec, const N: usize>(
     s: S,
     slot: &[u8],
     head_dim: usize,
-    (position, d16): (usize, usize),
-) -> [S::F32; N] {
-    let mut value = [s.zero(); N];
-    for (n, value) in value.iter_mut().enumerate() {
-        *value = C::value(s, slot, head_dim, position, d16 + n);
+    (p2, d16): (usize, usize),
+) -> [[S::F32; 2]; N] {
+    let mut values = [[s.zero(); 2]; N];
+    for (n, values) in values.iter_mut().enumerate() {
+        *values = C::values(s, slot, head_dim, p2, d16 + n);
     }
-    value
+    values
+}
+
+/// Asks for the bytes of the `step`-th N times 32 numbers after `begin` of a page.
+#[inline(always)]
+fn ask<S: Simd, C: KvCodec, const N: usize>(s: S, page: &[u8], begin: usize, step: usize) {
+    let bytes = const { N * 32 * C::BITS / 8 };
+    for line in 0..const { (N * 32 * C::BITS / 8).div_ceil(64) } {
+        s.prefetch(page, begin + step * bytes + 64 * line);
+    }
 }
 
 /// Turns a tile's scores into weights relative to the new maximum; returns what the older values
-/// and the older sum of each head are to be multiplied with (the sum has been). A head that sees
+/// and the older sums of each head are to be multiplied with (the sums have been). A head that sees
 /// nothing of the tile is left as it is, to the bit.
 #[inline(always)]
 fn soften<S: Simd, const H: usize>(
@@ -509,25 +534,31 @@ fn soften<S: Simd, const H: usize>(
     running: &mut Running<'_>,
 ) -> [f32; H] {
     const { assert!(H <= 16, "corrections of all heads in one vector") };
-    let mut above = [0.0; 16];
-    for h in 0..H {
+    let mut above = s.splat(f32::NEG_INFINITY);
+    for (h, scores) in scores.iter_mut().enumerate() {
         let (begin, end) = (visible.begin[h], visible.end[h]);
         if begin >= end {
             continue;
         }
         if (begin, end) != (0, TILE) {
-            scores[h][..begin].fill(f32::NEG_INFINITY);
-            scores[h][end..].fill(f32::NEG_INFINITY);
+            scores[..begin].fill(f32::NEG_INFINITY);
+            scores[end..].fill(f32::NEG_INFINITY);
         }
-        let (v, _) = scores[h].as_chunks::<16>();
-        let low = s.max(s.load(&v[0]), s.load(&v[1]));
-        let largest = s.reduce_max(s.max(low, s.max(s.load(&v[2]), s.load(&v[3]))));
-        let max = running.max[h].max(largest);
-        above[h] = running.max[h] - max;
-        running.max[h] = max;
+        above = s.max(s.sub(largest(s, scores), s.splat(running.max[h])), above);
     }
-    let mut corrections = [0.0; 16];
-    s.store(math::exp(s, s.load(&above)), &mut corrections);
+    let mut corrections = [1.0; 16];
+    // The longer the context, the fewer tiles bring a new maximum.
+    if s.reduce_max(above) > 0.0 {
+        let mut above = [0.0; 16];
+        for h in 0..H {
+            if visible.begin[h] < visible.end[h] {
+                let max = running.max[h].max(s.reduce_max(largest(s, &scores[h])));
+                above[h] = running.max[h] - max;
+                running.max[h] = max;
+            }
+        }
+        s.store(math::exp(s, s.load(&above)), &mut corrections);
+    }
     for h in 0..H {
         if visible.begin[h] >= visible.end[h] {
             continue;
@@ -540,7 +571,16 @@ fn soften<S: Simd, const H: usize>(
             s.store(*weights, v);
         }
         let added = s.add(s.add(weights[0], weights[1]), s.add(weights[2], weights[3]));
-        running.sum[h] = running.sum[h] * corrections[h] + s.reduce_add(added);
+        let sum = &mut running.sum[h];
+        s.store(s.fma(s.load(sum), s.splat(corrections[h]), added), sum);
     }
     array::from_fn(|h| corrections[h])
+}
+
+/// The largest of four of a tile's scores, sixteen times.
+#[inline(always)]
+fn largest<S: Simd>(s: S, scores: &[f32; TILE]) -> S::F32 {
+    let (v, _) = scores.as_chunks::<16>();
+    let low = s.max(s.load(&v[0]), s.load(&v[1]));
+    s.max(low, s.max(s.load(&v[2]), s.load(&v[3])))
 }

@@ -7,6 +7,7 @@ use common::{Runner, Setting, data};
 use oss_kernels::Activation;
 use oss_model::NUMERICS_VERSION;
 use oss_quant::kv::KvFormat;
+use oss_simd::Isa;
 use xxhash_rust::xxh3::Xxh3;
 
 #[test]
@@ -27,7 +28,16 @@ fn the_numerics_version_stands_for_these_bits() {
             }
         }
     }
-    let known = (2, 13_798_434_598_548_464_454);
+    for format in KvFormat::ALL {
+        let numbers: Vec<f32> = (0..64).map(|i| (i as f32 * 0.7).sin()).collect();
+        let mut slot = vec![0; format.slot_bytes(16, 64)];
+        for position in [3, 8] {
+            format.write_key(Isa::scalar(), &mut slot, position, &numbers);
+            format.write_value(Isa::scalar(), &mut slot, position, &numbers);
+        }
+        hash.update(&slot);
+    }
+    let known = (3, 10_743_556_855_201_198_882);
     assert_eq!(
         (NUMERICS_VERSION, hash.digest()),
         known,

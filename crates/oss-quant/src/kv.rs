@@ -8,15 +8,18 @@
 //! ```
 //!
 //! `lanes` is `head_dim` rounded up to the format's step. The integer formats put their scales
-//! behind each of the two tiles. A slot's bytes need no alignment.
+//! behind each of the two tiles. In bf16, two dimensions of a key and two positions of a value
+//! share 32 bits, see [`Bf16`]. A slot's bytes need no alignment.
 
 use oss_simd::{Isa, Kernel, Simd};
 
+mod bf16;
 mod float;
 mod int4;
 mod int8;
 
-pub use float::{Bf16, F16, F32};
+pub use bf16::Bf16;
+pub use float::{F16, F32};
 pub use int4::Int4;
 pub use int8::Int8;
 
@@ -51,6 +54,8 @@ pub trait KvVisitor {
 pub trait KvCodec: 'static {
     /// Its name in the enum.
     const FORMAT: KvFormat;
+    /// Bits of a number, scales aside.
+    const BITS: usize;
 
     /// Bytes of the keys of a slot; the values begin there.
     fn key_bytes(head_dim: usize) -> usize;
@@ -64,10 +69,12 @@ pub trait KvCodec: 'static {
     fn read_key(slot: &[u8], position: usize, key: &mut [f32]);
     /// Reads the value of one position back.
     fn read_value(slot: &[u8], position: usize, value: &mut [f32]);
-    /// Dimension `d` of the keys of all sixteen positions.
-    fn key_column<S: Simd>(s: S, slot: &[u8], head_dim: usize, d: usize) -> S::F32;
-    /// Dimensions `16 d16 .. 16 d16 + 16` of the value at `position`; those past `head_dim` are 0.
-    fn value<S: Simd>(s: S, slot: &[u8], head_dim: usize, position: usize, d16: usize) -> S::F32;
+    /// Dimensions `2 d2` and `2 d2 + 1` of the keys of all sixteen positions. The second means
+    /// nothing where it is `head_dim`.
+    fn key_columns<S: Simd>(s: S, slot: &[u8], head_dim: usize, d2: usize) -> [S::F32; 2];
+    /// Dimensions `16 d16 .. 16 d16 + 16` of the values at positions `2 p2` and `2 p2 + 1`; those
+    /// past `head_dim` are 0.
+    fn values<S: Simd>(s: S, slot: &[u8], head_dim: usize, p2: usize, d16: usize) -> [S::F32; 2];
 
     /// Bytes of a slot.
     #[inline(always)]

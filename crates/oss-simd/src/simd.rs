@@ -190,6 +190,13 @@ pub trait Simd: Copy + Send + Sync + 'static {
         self.i32_as_f32(self.shl_i32::<16>(self.load_u16_i32(from)))
     }
 
+    /// The bf16 numbers in the lower and in the upper halves of the lanes.
+    #[inline(always)]
+    fn bf16_halves(self, x: Self::I32) -> [Self::F32; 2] {
+        let upper = self.and_i32(x, self.splat_i32(0xffff_0000_u32 as i32));
+        [self.i32_as_f32(self.shl_i32::<16>(x)), self.i32_as_f32(upper)]
+    }
+
     /// The nearest bf16 bits, ties to even, in the upper half of each lane; NaNs stay NaNs.
     #[inline(always)]
     fn bf16_bits(self, x: Self::F32) -> Self::I32 {

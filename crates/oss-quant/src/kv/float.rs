@@ -10,15 +10,13 @@ pub enum F32 {}
 /// [`KvFormat::F16`].
 #[derive(Debug)]
 pub enum F16 {}
-/// [`KvFormat::Bf16`].
-#[derive(Debug)]
-pub enum Bf16 {}
 
 /// The width of a number and its conversions are all that differs between these formats.
 macro_rules! float_codec {
     ($name:ident, $bits:ty, $store:expr, $decode:expr, $load:expr) => {
         impl KvCodec for $name {
             const FORMAT: KvFormat = KvFormat::$name;
+            const BITS: usize = 8 * size_of::<$bits>();
 
             #[inline(always)]
             fn key_bytes(head_dim: usize) -> usize {
@@ -72,23 +70,25 @@ macro_rules! float_codec {
             }
 
             #[inline(always)]
-            fn key_column<S: Simd>(s: S, slot: &[u8], head_dim: usize, d: usize) -> S::F32 {
+            fn key_columns<S: Simd>(s: S, slot: &[u8], _: usize, d2: usize) -> [S::F32; 2] {
                 const BYTES: usize = PAGE_TOKENS * size_of::<$bits>();
-                $load(s, bytemuck::cast(slot.as_chunks::<BYTES>().0[..head_dim][d]))
+                let column = |d| bytemuck::cast(*array::<BYTES>(slot, d * BYTES));
+                [$load(s, column(2 * d2)), $load(s, column(2 * d2 + 1))]
             }
 
             #[inline(always)]
-            fn value<S: Simd>(
+            fn values<S: Simd>(
                 s: S,
                 slot: &[u8],
                 head_dim: usize,
-                position: usize,
+                p2: usize,
                 d16: usize,
-            ) -> S::F32 {
+            ) -> [S::F32; 2] {
                 const BYTES: usize = 16 * size_of::<$bits>();
                 let vectors = lanes(head_dim) / 16;
-                let at = Self::key_bytes(head_dim) + (position * vectors + d16) * BYTES;
-                $load(s, bytemuck::cast(*array::<BYTES>(slot, at)))
+                let begin = Self::key_bytes(head_dim) + d16 * BYTES;
+                let row = |p| bytemuck::cast(*array::<BYTES>(slot, begin + p * vectors * BYTES));
+                [$load(s, row(2 * p2)), $load(s, row(2 * p2 + 1))]
             }
         }
     };
@@ -105,11 +105,6 @@ fn load_f16<S: Simd>(s: S, from: [u16; 16]) -> S::F32 {
 }
 
 #[inline(always)]
-fn load_bf16<S: Simd>(s: S, from: [u16; 16]) -> S::F32 {
-    s.load_bf16(&from)
-}
-
-#[inline(always)]
 fn store_f32<S: Simd>(s: S, x: S::F32) -> [u32; 16] {
     let mut to = [0.0; 16];
     s.store(x, &mut to);
@@ -123,21 +118,9 @@ fn store_f16<S: Simd>(s: S, x: S::F32) -> [u16; 16] {
     to
 }
 
-#[inline(always)]
-fn store_bf16<S: Simd>(s: S, x: S::F32) -> [u16; 16] {
-    let mut to = [0; 16];
-    s.store_bf16(x, &mut to);
-    to
-}
-
 fn unhalf(bits: u16) -> f32 {
     half::f16::from_bits(bits).to_f32()
 }
 
-fn unbrain(bits: u16) -> f32 {
-    half::bf16::from_bits(bits).to_f32()
-}
-
 float_codec!(F32, u32, store_f32, f32::from_bits, load_f32);
 float_codec!(F16, u16, store_f16, unhalf, load_f16);
-float_codec!(Bf16, u16, store_bf16, unbrain, load_bf16);

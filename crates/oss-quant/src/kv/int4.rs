@@ -74,6 +74,7 @@ fn centred<S: Simd>(s: S, codes: &[u8; 16], high: usize) -> S::F32 {
 
 impl KvCodec for Int4 {
     const FORMAT: KvFormat = KvFormat::Int4;
+    const BITS: usize = 4;
 
     #[inline(always)]
     fn key_bytes(head_dim: usize) -> usize {
@@ -132,21 +133,27 @@ impl KvCodec for Int4 {
     }
 
     #[inline(always)]
-    fn key_column<S: Simd>(s: S, slot: &[u8], head_dim: usize, d: usize) -> S::F32 {
-        let block = d / 32;
-        let codes = array::<16>(slot, block * CODES + (d % 16) * PAGE_TOKENS);
+    fn key_columns<S: Simd>(s: S, slot: &[u8], head_dim: usize, d2: usize) -> [S::F32; 2] {
+        // Both dimensions are in the same block, and in the same halves of their bytes.
+        let (block, half) = (d2 / 16, d2 / 8 % 2);
+        let at = block * CODES + 2 * d2 % 16 * PAGE_TOKENS;
         let scales = *array::<SCALES>(slot, blocks(head_dim) * CODES + block * SCALES);
-        s.mul(centred(s, codes, (d / 16) % 2), s.load_f16(&bytemuck::cast(scales)))
+        let scales = s.load_f16(&bytemuck::cast(scales));
+        let first = centred(s, array::<16>(slot, at), half);
+        let second = centred(s, array::<16>(slot, at + PAGE_TOKENS), half);
+        [s.mul(first, scales), s.mul(second, scales)]
     }
 
     #[inline(always)]
-    fn value<S: Simd>(s: S, slot: &[u8], head_dim: usize, position: usize, d16: usize) -> S::F32 {
+    fn values<S: Simd>(s: S, slot: &[u8], head_dim: usize, p2: usize, d16: usize) -> [S::F32; 2] {
         let n = blocks(head_dim);
         let tile = Self::key_bytes(head_dim);
-        let unit = position * n + d16 / 2;
-        let codes = array::<16>(slot, tile + 16 * unit);
-        let scale = u16::from_le_bytes(*array(slot, tile + n * CODES + 2 * unit));
-        let scale = s.load_f16(&[scale; 16]);
-        s.mul(centred(s, codes, d16 % 2), scale)
+        let value = |unit: usize| {
+            let codes = array::<16>(slot, tile + 16 * unit);
+            let scale = u16::from_le_bytes(*array(slot, tile + n * CODES + 2 * unit));
+            s.mul(centred(s, codes, d16 % 2), s.load_f16(&[scale; 16]))
+        };
+        let unit = 2 * p2 * n + d16 / 2;
+        [value(unit), value(unit + n)]
     }
 }

@@ -63,6 +63,7 @@ fn get_scale(tile: &[u8], position: usize) -> f32 {
 
 impl KvCodec for Int8 {
     const FORMAT: KvFormat = KvFormat::Int8;
+    const BITS: usize = 8;
 
     #[inline(always)]
     fn key_bytes(head_dim: usize) -> usize {
@@ -117,18 +118,29 @@ impl KvCodec for Int8 {
     }
 
     #[inline(always)]
-    fn key_column<S: Simd>(s: S, slot: &[u8], head_dim: usize, d: usize) -> S::F32 {
-        let codes: [i8; 16] = bytemuck::cast(*array::<16>(slot, d * PAGE_TOKENS));
+    fn key_columns<S: Simd>(s: S, slot: &[u8], head_dim: usize, d2: usize) -> [S::F32; 2] {
         let scales: [f32; 16] = bytemuck::cast(*array::<64>(slot, head_dim * PAGE_TOKENS));
-        s.mul(s.i32_to_f32(s.load_i8_i32(&codes)), s.load(&scales))
+        let scales = s.load(&scales);
+        let at = 2 * d2 * PAGE_TOKENS;
+        [numbers(s, slot, at, scales), numbers(s, slot, at + PAGE_TOKENS, scales)]
     }
 
     #[inline(always)]
-    fn value<S: Simd>(s: S, slot: &[u8], head_dim: usize, position: usize, d16: usize) -> S::F32 {
-        let at = Self::key_bytes(head_dim) + position * lanes(head_dim) + 16 * d16;
-        let codes: [i8; 16] = bytemuck::cast(*array::<16>(slot, at));
-        let scales = Self::slot_bytes(head_dim) - SCALES;
-        let scale = f32::from_le_bytes(*array(slot, scales + position * size_of::<f32>()));
-        s.mul(s.i32_to_f32(s.load_i8_i32(&codes)), s.splat(scale))
+    fn values<S: Simd>(s: S, slot: &[u8], head_dim: usize, p2: usize, d16: usize) -> [S::F32; 2] {
+        let row = lanes(head_dim);
+        let at = Self::key_bytes(head_dim) + 2 * p2 * row + 16 * d16;
+        let scales = Self::slot_bytes(head_dim) - SCALES + 2 * p2 * size_of::<f32>();
+        let scale = |at| s.splat(f32::from_le_bytes(*array(slot, at)));
+        [
+            numbers(s, slot, at, scale(scales)),
+            numbers(s, slot, at + row, scale(scales + size_of::<f32>())),
+        ]
     }
+}
+
+/// The sixteen codes at so many bytes, times their scales.
+#[inline(always)]
+fn numbers<S: Simd>(s: S, slot: &[u8], at: usize, scales: S::F32) -> S::F32 {
+    let codes: [i8; 16] = bytemuck::cast(*array::<16>(slot, at));
+    s.mul(s.i32_to_f32(s.load_i8_i32(&codes)), scales)
 }

@@ -85,7 +85,8 @@ impl Kernel for ReadAll<'_> {
                 let mut lanes = [0.0; 16];
                 let mut expected = vec![0.0; head_dim];
                 for d in 0..head_dim {
-                    s.store(C::key_column(s, slot, head_dim, d), &mut lanes);
+                    let columns = C::key_columns(s, slot, head_dim, d / 2);
+                    s.store(columns[d % 2], &mut lanes);
                     for (position, lane) in lanes.iter().enumerate() {
                         C::read_key(slot, position, &mut expected);
                         assert_eq!(lane.to_bits(), expected[d].to_bits(), "{format} {}", S::NAME);
@@ -94,7 +95,8 @@ impl Kernel for ReadAll<'_> {
                 for position in 0..PAGE_TOKENS {
                     C::read_value(slot, position, &mut expected);
                     for d16 in 0..head_dim.div_ceil(16) {
-                        s.store(C::value(s, slot, head_dim, position, d16), &mut lanes);
+                        let values = C::values(s, slot, head_dim, position / 2, d16);
+                        s.store(values[position % 2], &mut lanes);
                         for (i, lane) in lanes.iter().enumerate() {
                             let want = expected.get(16 * d16 + i).copied().unwrap_or(0.0);
                             assert!(*lane == want, "{format} {}: {lane}, not {want}", S::NAME);

@@ -127,11 +127,15 @@ impl RowCuts<'_> {
     /// A range of rows.
     ///
     /// # Panics
-    /// When `At` has no such range.
+    /// When there is no such range.
     pub fn range(&self, index: usize) -> Range<usize> {
-        match self {
+        match *self {
             Self::At(borders) => borders[index]..borders[index + 1],
-            Self::Every { rows, block } => index * block..*rows.min(&((index + 1) * block)),
+            Self::Every { rows, block } => {
+                let begin = index * block;
+                assert!(begin < rows, "range {index} of {}", self.ranges());
+                begin..rows.min(begin + block)
+            }
         }
     }
 }

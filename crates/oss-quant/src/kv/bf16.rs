@@ -1,0 +1,101 @@
+//! Keys and values in bf16, in pairs: a 32-bit lane becomes two numbers with a shift and a mask.
+
+use super::{KvCodec, KvFormat, PAGE_TOKENS, lanes, load};
+use crate::bytes::array;
+use oss_simd::Simd;
+
+/// [`KvFormat::Bf16`].
+///
+/// ```text
+/// keys    [head_dim / 2][16 positions][2]   dimensions 2 d and 2 d + 1 next to each other
+/// values  [8][lanes][2]                     positions 2 p and 2 p + 1 next to each other
+/// ```
+#[derive(Debug)]
+pub enum Bf16 {}
+
+/// Bytes of sixteen pairs.
+const PAIRS: usize = 64;
+
+impl KvCodec for Bf16 {
+    const FORMAT: KvFormat = KvFormat::Bf16;
+    const BITS: usize = 16;
+
+    #[inline(always)]
+    fn key_bytes(head_dim: usize) -> usize {
+        head_dim.div_ceil(2) * PAIRS
+    }
+
+    #[inline(always)]
+    fn value_bytes(head_dim: usize) -> usize {
+        lanes(head_dim) / 16 * (PAGE_TOKENS / 2) * PAIRS
+    }
+
+    #[inline(always)]
+    fn write_key<S: Simd>(s: S, slot: &mut [u8], position: usize, key: &[f32]) {
+        let columns = slot[..Self::key_bytes(key.len())].chunks_mut(8 * PAIRS);
+        for (columns, chunk) in columns.zip(key.chunks(16)) {
+            let mut bits = [0; 16];
+            s.store_bf16(load(s, chunk), &mut bits);
+            let pairs: [[u8; 4]; 8] = bytemuck::cast(bits);
+            for (column, pair) in columns.chunks_exact_mut(PAIRS).zip(&pairs) {
+                column[4 * position..][..4].copy_from_slice(pair);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn write_value<S: Simd>(s: S, slot: &mut [u8], position: usize, value: &[f32]) {
+        let row_bytes = lanes(value.len()) / 16 * PAIRS;
+        let at = Self::key_bytes(value.len()) + position / 2 * row_bytes;
+        let (row, _) = slot[at..at + row_bytes].as_chunks_mut::<PAIRS>();
+        for (pairs, chunk) in row.iter_mut().zip(value.chunks(16)) {
+            let old = s.load_i32(&bytemuck::cast(*pairs));
+            let bits = s.bf16_bits(load(s, chunk));
+            let new = if position.is_multiple_of(2) {
+                let second = s.and_i32(old, s.splat_i32(0xffff_0000_u32 as i32));
+                s.or_i32(second, s.shr_i32::<16>(bits))
+            } else {
+                s.or_i32(s.and_i32(old, s.splat_i32(0xffff)), bits)
+            };
+            let mut to = [0; 16];
+            s.store_i32(new, &mut to);
+            *pairs = bytemuck::cast(to);
+        }
+    }
+
+    fn read_key(slot: &[u8], position: usize, key: &mut [f32]) {
+        for (d, x) in key.iter_mut().enumerate() {
+            *x = decode(slot, d / 2 * PAIRS + 4 * position + 2 * (d % 2));
+        }
+    }
+
+    fn read_value(slot: &[u8], position: usize, value: &mut [f32]) {
+        let row_bytes = lanes(value.len()) / 16 * PAIRS;
+        let row = &slot[Self::key_bytes(value.len()) + position / 2 * row_bytes..];
+        for (d, x) in value.iter_mut().enumerate() {
+            *x = decode(row, 4 * d + 2 * (position % 2));
+        }
+    }
+
+    #[inline(always)]
+    fn key_columns<S: Simd>(s: S, slot: &[u8], _: usize, d2: usize) -> [S::F32; 2] {
+        pairs_at(s, slot, d2 * PAIRS)
+    }
+
+    #[inline(always)]
+    fn values<S: Simd>(s: S, slot: &[u8], head_dim: usize, p2: usize, d16: usize) -> [S::F32; 2] {
+        let at = Self::key_bytes(head_dim) + (p2 * (lanes(head_dim) / 16) + d16) * PAIRS;
+        pairs_at(s, slot, at)
+    }
+}
+
+/// The sixteen pairs at so many bytes: the first of each, and the second of each.
+#[inline(always)]
+fn pairs_at<S: Simd>(s: S, slot: &[u8], at: usize) -> [S::F32; 2] {
+    s.bf16_halves(s.load_i32(&bytemuck::cast(*array::<PAIRS>(slot, at))))
+}
+
+/// The number at so many bytes.
+fn decode(bytes: &[u8], at: usize) -> f32 {
+    half::bf16::from_bits(u16::from_le_bytes(*array(bytes, at))).to_f32()
+}
