@@ -2,7 +2,7 @@
 //! forward pass, head nor draws (at most 50 are wanted at 16 sequences): books, plan, text, events.
 //! `benches/sampler.rs` measures draws.
 //!
-//! The figures are upper ends of a histogram's buckets, at most 26 % above the truth.
+//! The figures come from a histogram whose buckets are 26 % wide.
 
 use std::time::Duration;
 
