@@ -72,8 +72,7 @@ impl Histogram {
         for (upper, count) in self.buckets() {
             let count = count as f64;
             if seen + count >= wanted {
-                let within = lower + (upper.min(self.max) - lower) * (wanted - seen) / count;
-                return within.min(self.max);
+                return lower + (upper.min(self.max) - lower) * (wanted - seen) / count;
             }
             (lower, seen) = (upper, seen + count);
         }

@@ -6,6 +6,7 @@
 //! order. Both start at absolute positions, so the result depends only on the token, its position
 //! and what the pages hold: not on how the prompt was cut or on who else is in the batch.
 
+use crate::prefetch::ask;
 use oss_quant::kv::{KvCodec, KvFormat, KvVisitor};
 use oss_simd::{Isa, Kernel, Simd, math};
 use std::{array, marker::PhantomData, ops::Range};
@@ -408,7 +409,8 @@ impl Tile<'_, '_> {
             let mut keys = [[s.zero(); 2]; P];
             for p in 0..P {
                 keys[p] = C::key_columns(s, slots[p], dim, d2);
-                ask::<S, C, 1>(s, ahead[p], 0, d2);
+                let bytes = const { 2 * PAGE * C::BITS / 8 };
+                ask(s, ahead[p], d2 * bytes, bytes);
             }
             for i in 0..2 {
                 for h in 0..H {
@@ -464,7 +466,8 @@ impl Tile<'_, '_> {
             if all.start <= first && first + PAGE <= all.end {
                 for p2 in 0..PAGE / 2 {
                     let values = values_at::<S, C, N>(s, slot, dim, (p2, d16));
-                    ask::<S, C, N>(s, ahead, begin, p2);
+                    let bytes = const { 2 * 16 * N * C::BITS / 8 };
+                    ask(s, ahead, begin + p2 * bytes, bytes);
                     for i in 0..2 {
                         for h in 0..H {
                             let weight = s.splat(weights[h][first + 2 * p2 + i]);
@@ -476,14 +479,16 @@ impl Tile<'_, '_> {
                 }
                 continue;
             }
-            for position in 0..PAGE {
-                let at = first + position;
-                let values = values_at::<S, C, N>(s, slot, dim, (position / 2, d16));
-                for h in 0..H {
-                    if visible.begin[h] <= at && at < visible.end[h] {
-                        let weight = s.splat(weights[h][at]);
-                        for n in 0..N {
-                            acc[h][n] = s.fma(weight, values[n][position % 2], acc[h][n]);
+            for p2 in 0..PAGE / 2 {
+                let values = values_at::<S, C, N>(s, slot, dim, (p2, d16));
+                for i in 0..2 {
+                    let at = first + 2 * p2 + i;
+                    for h in 0..H {
+                        if visible.begin[h] <= at && at < visible.end[h] {
+                            let weight = s.splat(weights[h][at]);
+                            for n in 0..N {
+                                acc[h][n] = s.fma(weight, values[n][i], acc[h][n]);
+                            }
                         }
                     }
                 }
@@ -512,15 +517,6 @@ fn values_at<S: Simd, C: KvCodec, const N: usize>(
         *values = C::values(s, slot, head_dim, p2, d16 + n);
     }
     values
-}
-
-/// Asks for the bytes of the `step`-th N times 32 numbers after `begin` of a page.
-#[inline(always)]
-fn ask<S: Simd, C: KvCodec, const N: usize>(s: S, page: &[u8], begin: usize, step: usize) {
-    let bytes = const { N * 32 * C::BITS / 8 };
-    for line in 0..const { (N * 32 * C::BITS / 8).div_ceil(64) } {
-        s.prefetch(page, begin + step * bytes + 64 * line);
-    }
 }
 
 /// Turns a tile's scores into weights relative to the new maximum; returns what the older values

@@ -184,12 +184,6 @@ pub trait Simd: Copy + Send + Sync + 'static {
         self.i32_as_f32(self.and_i32(self.f32_as_i32(x), self.splat_i32(0x7fff_ffff)))
     }
 
-    /// Sixteen bf16 numbers.
-    #[inline(always)]
-    fn load_bf16(self, from: &[u16; 16]) -> Self::F32 {
-        self.i32_as_f32(self.shl_i32::<16>(self.load_u16_i32(from)))
-    }
-
     /// The bf16 numbers in the lower and in the upper halves of the lanes.
     #[inline(always)]
     fn bf16_halves(self, x: Self::I32) -> [Self::F32; 2] {

@@ -59,7 +59,9 @@ impl Kernel for Everything {
         s.store_f16(a, &mut half);
         push(s.load_f16(&half));
         s.store_bf16(b, &mut half);
-        push(s.load_bf16(&half));
+        let [lower, upper] = s.bf16_halves(s.f32_as_i32(a));
+        push(lower);
+        push(upper);
         out.extend(half.map(u32::from));
         out.push(s.reduce_add(a).to_bits());
         out.push(s.reduce_max(a).to_bits());

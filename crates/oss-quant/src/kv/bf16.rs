@@ -49,16 +49,14 @@ impl KvCodec for Bf16 {
         let at = Self::key_bytes(value.len()) + position / 2 * row_bytes;
         let (row, _) = slot[at..at + row_bytes].as_chunks_mut::<PAIRS>();
         for (pairs, chunk) in row.iter_mut().zip(value.chunks(16)) {
-            let old = s.load_i32(&bytemuck::cast(*pairs));
+            let [first, second] = pairs_at(s, pairs, 0);
             let bits = s.bf16_bits(load(s, chunk));
-            let new = if position.is_multiple_of(2) {
-                let second = s.and_i32(old, s.splat_i32(0xffff_0000_u32 as i32));
-                s.or_i32(second, s.shr_i32::<16>(bits))
-            } else {
-                s.or_i32(s.and_i32(old, s.splat_i32(0xffff)), bits)
+            let (first, second) = match position % 2 {
+                0 => (bits, s.f32_as_i32(second)),
+                _ => (s.f32_as_i32(first), bits),
             };
             let mut to = [0; 16];
-            s.store_i32(new, &mut to);
+            s.store_i32(s.or_i32(second, s.shr_i32::<16>(first)), &mut to);
             *pairs = bytemuck::cast(to);
         }
     }
