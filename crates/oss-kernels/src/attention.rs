@@ -479,16 +479,14 @@ impl Tile<'_, '_> {
                 }
                 continue;
             }
-            for p2 in 0..PAGE / 2 {
-                let values = values_at::<S, C, N>(s, slot, dim, (p2, d16));
-                for i in 0..2 {
-                    let at = first + 2 * p2 + i;
-                    for h in 0..H {
-                        if visible.begin[h] <= at && at < visible.end[h] {
-                            let weight = s.splat(weights[h][at]);
-                            for n in 0..N {
-                                acc[h][n] = s.fma(weight, values[n][i], acc[h][n]);
-                            }
+            for position in 0..PAGE {
+                let at = first + position;
+                let values = values_at::<S, C, N>(s, slot, dim, (position / 2, d16));
+                for h in 0..H {
+                    if visible.begin[h] <= at && at < visible.end[h] {
+                        let weight = s.splat(weights[h][at]);
+                        for n in 0..N {
+                            acc[h][n] = s.fma(weight, values[n][position % 2], acc[h][n]);
                         }
                     }
                 }
