@@ -147,13 +147,16 @@ impl KvCodec for Int4 {
     #[inline(always)]
     fn values<S: Simd>(s: S, slot: &[u8], head_dim: usize, p2: usize, d16: usize) -> [S::F32; 2] {
         let n = blocks(head_dim);
-        let tile = Self::key_bytes(head_dim);
-        let value = |unit: usize| {
-            let codes = array::<16>(slot, tile + 16 * unit);
-            let scale = u16::from_le_bytes(*array(slot, tile + n * CODES + 2 * unit));
-            s.mul(centred(s, codes, d16 % 2), s.load_f16(&[scale; 16]))
-        };
         let unit = 2 * p2 * n + d16 / 2;
-        [value(unit), value(unit + n)]
+        [value(s, slot, n, unit, d16 % 2), value(s, slot, n, unit + n, d16 % 2)]
     }
+}
+
+/// Half of a unit of values: one position's block, of which it has `n`.
+#[inline(always)]
+fn value<S: Simd>(s: S, slot: &[u8], n: usize, unit: usize, half: usize) -> S::F32 {
+    let tile = n * (CODES + SCALES);
+    let codes = array::<16>(slot, tile + 16 * unit);
+    let scale = u16::from_le_bytes(*array(slot, tile + n * CODES + 2 * unit));
+    s.mul(centred(s, codes, half), s.load_f16(&[scale; 16]))
 }
