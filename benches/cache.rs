@@ -1,7 +1,8 @@
 //! What do the cache's look-ups, moves between tiers and policies cost?
 //!
-//! Page-table look-ups per slot, prefix look-ups per block (at most 1 µs is wanted), compression
-//! and restoration in GB/s of the page, and whole traces replayed per policy with their hit rates.
+//! Extents taken, given back and moved together, page-table look-ups per slot, prefix look-ups
+//! per block (at most 1 µs is wanted), compression and restoration in GB/s of the page, and whole
+//! traces replayed per policy with their hit rates.
 #![expect(missing_docs, reason = "criterion_group makes public functions")]
 
 use std::hint::black_box;
@@ -9,6 +10,7 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use oss_cache::tier::codec;
 use oss_cache::{Group, KvCache, PolicyKind, SequenceId, Shape, simulate};
+use oss_memory::{Extent, Extents};
 use oss_testing::Seeded;
 
 /// Small slots, so that long prompts fit; the tables are those of a model with 24 layers.
@@ -28,6 +30,39 @@ fn computed(cache: &mut KvCache, tokens: &[u32]) -> SequenceId {
         cache.commit_tokens(id, chunk.iter().copied());
     }
     id
+}
+
+/// The books of 8,192 pages in pieces of 32.
+fn extents(criterion: &mut Criterion) {
+    const PAGES: usize = 8192;
+    let mut group = criterion.benchmark_group("extents");
+    group.throughput(Throughput::Elements(PAGES as u64));
+    group.bench_function("8,192 pages of 16 sequences taken in turns, and given back", |bencher| {
+        let mut books = Extents::new(PAGES, 32);
+        bencher.iter(|| {
+            let mut last = [None; 16];
+            for n in 0..PAGES {
+                let last: &mut Option<Extent> = &mut last[n % 16];
+                let next = last.map(|last| Extent::unit(last.first + 1));
+                let next = next.filter(|&next| next.first % 32 != 0 && books.allocate_at(next));
+                *last = next.or_else(|| books.allocate_with_room());
+            }
+            (0..PAGES).for_each(|page| books.free(Extent::unit(page)));
+            black_box(books.used())
+        });
+    });
+    group.bench_function(
+        "a plan to free all pieces that can be, a third of all in use",
+        |bencher| {
+            let mut books = Extents::new(PAGES, 32);
+            let mut seeded = Seeded::new(1);
+            let pages: Vec<Option<Extent>> = (0..PAGES).map(|_| books.allocate(1)).collect();
+            let given_back = pages.into_iter().flatten().filter(|_| seeded.chance(0.67));
+            given_back.for_each(|page| books.free(page));
+            bencher.iter(|| black_box(books.plan_compaction(usize::MAX).len()));
+        },
+    );
+    group.finish();
 }
 
 fn tables(criterion: &mut Criterion) {
@@ -142,5 +177,5 @@ fn policies(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, tables, prefix, compression, policies);
+criterion_group!(benches, extents, tables, prefix, compression, policies);
 criterion_main!(benches);

@@ -221,12 +221,14 @@ impl KvCache {
             if let Some(page) = table.get(current)
                 && self.pool.refs(page) > 1
             {
-                let copy = self.pool.take_copy(&self.layout, group, page);
+                let before = current.checked_sub(1).map_or(NO_PAGE, |index| table.pages[index]);
+                let copy = self.pool.take_copy(&self.layout, group, before, page);
                 table.pages[current] = copy.expect("room was made");
                 self.pool.release(&self.layout, group, page);
             }
             while table.pages.len() < last {
-                let page = self.pool.take(&self.layout, group);
+                let before = table.pages.last().copied().unwrap_or(NO_PAGE);
+                let page = self.pool.take(&self.layout, group, before);
                 table.pages.push(page.expect("room was made"));
             }
         }
@@ -329,8 +331,8 @@ impl KvCache {
         let table = &self.sequences.get(id).tables[group].pages;
         let number = table.get(page).copied().unwrap_or(NO_PAGE);
         assert!(number != NO_PAGE, "page {page} of layer {layer} is not at hand ({id:?})");
-        let start = self.pool.start(layout, group, number)
-            + (index * layout.n_kv_heads + kv_head) * layout.slot_stride;
+        let slot = index * layout.n_kv_heads + kv_head;
+        let start = self.pool.start(layout, group, number, slot);
         start..start + layout.slot_bytes
     }
 
@@ -361,10 +363,15 @@ impl KvCache {
         }
     }
 
-    /// Bytes of memory that the pages take of the machine, free ones that have been used before
-    /// included.
+    /// Bytes of memory that the pages take of the machine, free ones beside them included.
     pub fn bytes_resident(&self) -> usize {
-        self.pool.bytes_resident(&self.layout)
+        self.pool.bytes_resident()
+    }
+
+    /// The share of the free memory among that ([`KvCache::bytes_resident`]) that could not be
+    /// given back to the system before pages are moved: 0 when all could, 1 when none.
+    pub fn fragmentation(&self) -> f64 {
+        self.pool.fragmentation()
     }
 
     /// A hash over the complete pages a sequence has at hand, in order. Equal for sequences with
@@ -381,7 +388,8 @@ impl KvCache {
                 .first_page_needed(sequence.len, self.layout.page_tokens)
                 .max(table.first);
             for page in (first..complete).filter_map(|index| table.get(index)) {
-                hash.update(&self.pool.arena()[self.pool.range(&self.layout, group, page)]);
+                let bytes = self.pool.bytes(&self.layout, group, page);
+                bytes.slots().for_each(|slot| hash.update(slot));
             }
         }
         hash.digest()

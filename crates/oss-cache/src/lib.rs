@@ -5,7 +5,8 @@
 //! affair. Positions are kept in pages of [`Shape::page_tokens`]; a sequence is a table of pages
 //! per [`Group`] of layers. Sequences share pages after a [`KvCache::fork`] and copy them when they
 //! write. A page of a sliding-window group is let go when the last position that it holds falls
-//! behind the window.
+//! behind the window. Pages that follow each other lie next to each other, head by head, while
+//! there is room for that, and move together when memory is taken away.
 //!
 //! One forward pass over `n` new positions is: [`KvCache::reserve`], write phases over
 //! [`KvCache::slot_range`]s of [`KvCache::arena_mut`], reads through [`KvCache::slot`] (the new
@@ -79,6 +80,7 @@
 //! scheduler's part.
 #![forbid(unsafe_code)]
 
+mod arena;
 mod cache;
 mod error;
 pub mod policy;

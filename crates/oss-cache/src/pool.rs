@@ -1,14 +1,13 @@
-//! Pages: one arena, extents that pass between the groups, reference counts.
+//! Pages: extents that pass between the groups, reference counts.
 //!
 //! The arena is cut into extents as large as the largest group's page. An extent is free or
 //! belongs to one group, which cuts it into its own pages; an extent whose pages are all free
 //! goes back to all groups. So the groups share one budget without a fixed split, and groups
 //! with equal pages (the usual case) waste nothing.
 
-use std::ops::Range;
+use std::collections::HashMap;
 
-use oss_memory::{Buffer, Pages};
-
+use crate::arena::{Arena, PageBytes};
 use crate::shape::Layout;
 use crate::{Error, Result};
 
@@ -29,8 +28,6 @@ struct Extent {
     listed_at: u32,
     /// One bit for each free page.
     free: u64,
-    /// Takes memory: it has been touched, and not been given back to the system since.
-    resident: bool,
 }
 
 #[derive(Debug, Default)]
@@ -47,19 +44,11 @@ struct GroupPages {
 /// The pages of all groups.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    arena: Buffer,
+    arena: Arena,
     refs: Vec<u32>,
     /// Whether the prefix tree is one of a page's owners.
     in_tree: Vec<bool>,
     extents: Vec<Extent>,
-    /// Extents given back; the last one given is the first one taken, while it is warm.
-    returned: Vec<u32>,
-    /// Extents from here on have never been touched: they are zero and use no memory yet.
-    untouched: usize,
-    /// Extents that may be in use.
-    limit: usize,
-    /// Extents that take memory.
-    resident: usize,
     groups: Vec<GroupPages>,
 }
 
@@ -72,17 +61,10 @@ impl Pool {
         }
         let n_extents = n_extents.min(most);
         Ok(Pool {
-            arena: Buffer::new(n_extents * layout.extent_bytes, Pages::Huge)?,
+            arena: Arena::new(layout, n_extents)?,
             refs: vec![0; n_extents << layout.extent_shift],
             in_tree: vec![false; n_extents << layout.extent_shift],
-            extents: vec![
-                Extent { group: 0, listed_at: u32::MAX, free: 0, resident: false };
-                n_extents
-            ],
-            returned: Vec::with_capacity(n_extents),
-            untouched: 0,
-            limit: n_extents,
-            resident: 0,
+            extents: vec![Extent { group: 0, listed_at: u32::MAX, free: 0 }; n_extents],
             groups: layout
                 .groups
                 .iter()
@@ -94,18 +76,36 @@ impl Pool {
         })
     }
 
-    /// The bytes of one page within the arena.
-    pub(crate) fn range(&self, layout: &Layout, group: usize, page: PageId) -> Range<usize> {
-        let start = self.start(layout, group, page);
-        start..start + layout.groups[group].page_bytes
+    /// The extent of a page, and its first slot there.
+    #[inline]
+    fn place(layout: &Layout, group: usize, page: PageId) -> (usize, usize) {
+        let within = (page & ((1 << layout.extent_shift) - 1)) as usize;
+        ((page >> layout.extent_shift) as usize, within * layout.groups[group].slots)
     }
 
-    /// The first byte of one page within the arena.
+    /// The first byte of one slot of a page within [`Pool::arena`].
     #[inline]
-    pub(crate) fn start(&self, layout: &Layout, group: usize, page: PageId) -> usize {
-        let within = (page & ((1 << layout.extent_shift) - 1)) as usize;
-        let extent = (page >> layout.extent_shift) as usize;
-        extent * layout.extent_bytes + within * layout.groups[group].page_bytes
+    pub(crate) fn start(&self, layout: &Layout, group: usize, page: PageId, slot: usize) -> usize {
+        let (extent, first) = Pool::place(layout, group, page);
+        self.arena.start(extent, first + slot)
+    }
+
+    /// The bytes of one page.
+    pub(crate) fn bytes(&self, layout: &Layout, group: usize, page: PageId) -> PageBytes<'_> {
+        let (extent, first) = Pool::place(layout, group, page);
+        self.arena.read(extent, first, layout.groups[group].slots)
+    }
+
+    /// Gives one page the bytes that [`Pool::bytes`] will return.
+    pub(crate) fn write(&mut self, layout: &Layout, group: usize, page: PageId, bytes: &[u8]) {
+        let group_layout = &layout.groups[group];
+        let (got, expected) = (bytes.len(), group_layout.page_bytes);
+        assert!(got == expected, "a page of {got} bytes, expected {expected}");
+        let (extent, first) = Pool::place(layout, group, page);
+        let slots = self.arena.write(extent, first, group_layout.slots);
+        for (slot, bytes) in slots.zip(bytes.chunks_exact(layout.slot_stride)) {
+            slot.copy_from_slice(bytes);
+        }
     }
 
     /// Page ids are below this.
@@ -114,69 +114,81 @@ impl Pool {
     }
 
     pub(crate) fn arena(&self) -> &[u8] {
-        &self.arena
+        self.arena.bytes()
     }
 
     pub(crate) fn arena_mut(&mut self) -> &mut [u8] {
-        &mut self.arena
-    }
-
-    fn extents_in_use(&self) -> usize {
-        self.untouched - self.returned.len()
-    }
-
-    fn free_extents(&self) -> usize {
-        self.limit.saturating_sub(self.extents_in_use())
+        self.arena.bytes_mut()
     }
 
     /// Changes how many extents may be in use; more than there are is no more than all.
     pub(crate) fn set_limit(&mut self, extents: usize) {
-        self.limit = extents.min(self.extents.len());
+        self.arena.set_limit(extents);
     }
 
     /// Whether more extents are in use than may be.
     pub(crate) fn is_over_limit(&self) -> bool {
-        self.extents_in_use() > self.limit
+        self.arena.in_use() > self.arena.limit()
     }
 
     /// Whether fewer extents are free than a step may want: a sixteenth of all, at most
     /// [`SPARE_EXTENTS`].
     pub(crate) fn is_nearly_full(&self) -> bool {
-        self.free_extents() < (self.limit / 16).min(SPARE_EXTENTS)
+        self.arena.available() < (self.arena.limit() / 16).min(SPARE_EXTENTS)
     }
 
     /// Gives the memory of free extents back to the system.
-    pub(crate) fn release_free(&mut self, layout: &Layout) -> Result<()> {
-        let mut free = self.returned.clone();
-        free.sort_unstable();
-        for run in free.chunk_by(|&a, &b| a + 1 == b) {
-            let (first, last) = (run[0] as usize, run[run.len() - 1] as usize);
-            self.arena.release(first * layout.extent_bytes..(last + 1) * layout.extent_bytes)?;
-            for extent in &mut self.extents[first..=last] {
-                self.resident -= usize::from(std::mem::take(&mut extent.resident));
+    pub(crate) fn release_free(&mut self) -> Result<()> {
+        self.arena.release_free()
+    }
+
+    /// Moves pages so that less memory is taken, if that is more than may be, and returns the new
+    /// numbers of those that have moved: their owners have to be told.
+    pub(crate) fn compact(&mut self, layout: &Layout) -> HashMap<PageId, PageId> {
+        let mut moved = HashMap::new();
+        for step in self.arena.plan_compaction() {
+            self.arena.apply(step);
+            let (from, to) = (step.from.first, step.to.first);
+            self.extents.swap(from, to);
+            let Extent { group, listed_at, free } = self.extents[to];
+            if free != 0 {
+                self.groups[usize::from(group)].partly_free[listed_at as usize] = to as u32;
+            }
+            for within in 0..1 << layout.extent_shift {
+                let page = |extent: usize| extent << layout.extent_shift | within;
+                self.refs.swap(page(from), page(to));
+                self.in_tree.swap(page(from), page(to));
+                if self.refs[page(to)] > 0 {
+                    moved.insert(page(from) as PageId, page(to) as PageId);
+                }
             }
         }
-        Ok(())
+        moved
     }
 
     /// Pages the group could still get if no other group took any.
     pub(crate) fn available(&self, layout: &Layout, group: usize) -> usize {
-        self.groups[group].free + self.free_extents() * layout.groups[group].pages_per_extent
+        self.groups[group].free + self.arena.available() * layout.groups[group].pages_per_extent
     }
 
     pub(crate) fn in_use(&self, group: usize) -> usize {
         self.groups[group].in_use
     }
 
-    /// Bytes of extents that take memory.
-    pub(crate) fn bytes_resident(&self, layout: &Layout) -> usize {
-        self.resident * layout.extent_bytes
+    /// Bytes of memory taken.
+    pub(crate) fn bytes_resident(&self) -> usize {
+        self.arena.bytes_resident()
+    }
+
+    /// The share of the free memory that cannot be given back before pages are moved.
+    pub(crate) fn fragmentation(&self) -> f64 {
+        self.arena.fragmentation()
     }
 
     /// Whether `wanted[group]` pages of every group can be had together; else the group that
     /// runs short. With `evicting`, idle pages count as free.
     pub(crate) fn check(&self, layout: &Layout, wanted: &[usize], evicting: bool) -> Result<()> {
-        let mut extents = self.free_extents();
+        let mut extents = self.arena.available();
         let alone = |group: usize| layout.groups[group].pages_per_extent == 1;
         let idle = |group: usize| if evicting { self.groups[group].idle } else { 0 };
         extents += (0..wanted.len()).filter(|&group| alone(group)).map(idle).sum::<usize>();
@@ -196,54 +208,50 @@ impl Pool {
         Ok(())
     }
 
-    /// A page with one reference and all bytes zero; none when the group cannot get any.
-    pub(crate) fn take(&mut self, layout: &Layout, group: usize) -> Option<PageId> {
-        let (page, fresh) = self.take_any(layout, group)?;
-        if !fresh {
-            let range = self.range(layout, group, page);
-            self.arena[range].fill(0);
+    /// A page with one reference and all bytes zero, if possible next to `before`, the page of the
+    /// positions before it; none when the group cannot get any.
+    pub(crate) fn take(&mut self, layout: &Layout, group: usize, before: PageId) -> Option<PageId> {
+        let (page, is_zero) = self.take_any(layout, group, before)?;
+        if !is_zero {
+            let (extent, first) = Pool::place(layout, group, page);
+            let slots = self.arena.write(extent, first, layout.groups[group].slots);
+            slots.for_each(|slot| slot.fill(0));
         }
         Some(page)
     }
 
-    /// A page with one reference and the bytes of `source`.
+    /// A page with one reference and the bytes of `source`; `before` as for [`Pool::take`].
     pub(crate) fn take_copy(
         &mut self,
         layout: &Layout,
         group: usize,
+        before: PageId,
         source: PageId,
     ) -> Option<PageId> {
-        let (page, _) = self.take_any(layout, group)?;
-        let from = self.range(layout, group, source);
-        let to = self.range(layout, group, page).start;
-        self.arena.copy_within(from, to);
+        let (page, _) = self.take_any(layout, group, before)?;
+        let from = Pool::place(layout, group, source);
+        let to = Pool::place(layout, group, page);
+        self.arena.copy(from, to, layout.groups[group].slots);
         Some(page)
     }
 
-    /// A page and whether its memory has never been touched.
-    fn take_any(&mut self, layout: &Layout, group: usize) -> Option<(PageId, bool)> {
-        let has_extent = self.free_extents() > 0;
+    /// A page and whether its memory is known to be zero.
+    fn take_any(
+        &mut self,
+        layout: &Layout,
+        group: usize,
+        before: PageId,
+    ) -> Option<(PageId, bool)> {
         let pages = &mut self.groups[group];
-        let mut fresh = false;
+        let mut is_zero = false;
         if pages.partly_free.is_empty() {
-            if !has_extent {
-                return None;
-            }
-            let extent = match self.returned.pop() {
-                Some(extent) => extent,
-                None if self.untouched < self.extents.len() => {
-                    fresh = layout.groups[group].pages_per_extent == 1;
-                    self.untouched += 1;
-                    (self.untouched - 1) as u32
-                }
-                None => return None,
-            };
+            let before = (before != NO_PAGE).then_some(before >> layout.extent_shift);
+            let (extent, never_touched) = self.arena.take(before.map(|extent| extent as usize))?;
             let count = layout.groups[group].pages_per_extent;
+            is_zero = never_touched && count == 1;
             let free = u64::MAX >> (64 - count);
-            self.resident += usize::from(!self.extents[extent as usize].resident);
-            self.extents[extent as usize] =
-                Extent { group: group as u16, listed_at: 0, free, resident: true };
-            pages.partly_free.push(extent);
+            self.extents[extent] = Extent { group: group as u16, listed_at: 0, free };
+            pages.partly_free.push(extent as u32);
             pages.free += count;
         }
         let extent_id = *pages.partly_free.last()?;
@@ -258,7 +266,7 @@ impl Pool {
         }
         let page = extent_id << layout.extent_shift | within;
         self.refs[page as usize] = 1;
-        Some((page, fresh))
+        Some((page, is_zero))
     }
 
     pub(crate) fn refs(&self, page: PageId) -> u32 {
@@ -338,7 +346,7 @@ impl Pool {
             if let Some(&moved) = pages.partly_free.get(at) {
                 self.extents[moved as usize].listed_at = at as u32;
             }
-            self.returned.push(extent_id);
+            self.arena.give_back(extent_id as usize);
         }
     }
 
@@ -354,21 +362,17 @@ impl Pool {
         let mut in_use = vec![0; self.groups.len()];
         let mut idle = vec![0; self.groups.len()];
         let mut partly_free = vec![0; self.groups.len()];
-        let mut is_free = vec![false; self.extents.len()];
-        for &extent in &self.returned {
-            same("an extent returned twice", usize::from(is_free[extent as usize]), 0)?;
-            is_free[extent as usize] = true;
-        }
-        for (index, extent) in self.extents.iter().enumerate().take(self.untouched) {
-            let first = index << layout.extent_shift;
+        let mut is_used = vec![false; self.extents.len()];
+        for (index, extent) in self.extents.iter().enumerate() {
+            let pages = index << layout.extent_shift..(index + 1) << layout.extent_shift;
+            is_used[index] = self.refs[pages.clone()].iter().any(|&refs| refs > 0);
             let group = usize::from(extent.group);
-            let count = if is_free[index] { 0 } else { layout.groups[group].pages_per_extent };
-            for within in 0..1 << layout.extent_shift {
+            let count = if is_used[index] { layout.groups[group].pages_per_extent } else { 0 };
+            for (within, page) in pages.enumerate() {
                 let expected = within < count && extent.free >> within & 1 == 0;
-                same("page in use", usize::from(self.refs[first + within] > 0), expected.into())?;
+                same("page in use", usize::from(self.refs[page] > 0), expected.into())?;
                 in_use[group] += usize::from(expected);
-                let in_tree = self.in_tree[first + within];
-                idle[group] += usize::from(in_tree && self.refs[first + within] == 1);
+                idle[group] += usize::from(self.in_tree[page] && self.refs[page] == 1);
             }
             partly_free[group] += extent.free.count_ones() as usize;
             if extent.free != 0 {
@@ -376,8 +380,7 @@ impl Pool {
                 same("extent in its list", self.groups[group].partly_free[at] as usize, index)?;
             }
         }
-        let resident = self.extents.iter().filter(|extent| extent.resident).count();
-        same("resident extents", self.resident, resident)?;
+        self.arena.validate(&is_used)?;
         for (group, pages) in self.groups.iter().enumerate() {
             same("pages in use", pages.in_use, in_use[group])?;
             same("idle pages", pages.idle, idle[group])?;

@@ -1,7 +1,7 @@
 //! Making room: which pages go when there are none left.
 
 use crate::cache::KvCache;
-use crate::pool::NO_PAGE;
+use crate::pool::{NO_PAGE, PageId};
 use crate::tree::{NodeId, Places, ROOT};
 use crate::{Error, Result};
 
@@ -22,16 +22,34 @@ impl KvCache {
     }
 
     /// Changes how many bytes of pages may be in use, up to what the cache was made with. Pages
-    /// kept for reuse are given up as far as needed, and the memory of free pages goes back to the
-    /// system. Returns the bytes still resident: more than asked for while sequences use them.
+    /// kept for reuse are given up as far as needed, those that stay move together, and the memory
+    /// of free ones goes back to the system. Returns the bytes still resident: more than asked for
+    /// while sequences use them.
     ///
     /// # Errors
     /// [`Error::Memory`] when the system does not take the memory back.
     pub fn set_capacity(&mut self, bytes: usize) -> Result<usize> {
         self.pool.set_limit(bytes / self.layout.extent_bytes);
         while self.pool.is_over_limit() && (self.thin() || self.evict() || self.thin_all()) {}
-        self.pool.release_free(&self.layout)?;
+        self.compact();
+        self.pool.release_free()?;
         Ok(self.bytes_resident())
+    }
+
+    /// Moves pages together where more memory is taken than may be, in as many rounds as help.
+    fn compact(&mut self) {
+        loop {
+            let moved = self.pool.compact(&self.layout);
+            if moved.is_empty() {
+                return;
+            }
+            let renumber = |page: &mut PageId| *page = moved.get(page).copied().unwrap_or(*page);
+            for sequence in self.sequences.iter_mut() {
+                sequence.tables.iter_mut().flat_map(|table| &mut table.pages).for_each(renumber);
+            }
+            self.tree.hot_pages_mut().for_each(renumber);
+            self.stats.moved_pages += moved.len() as u64;
+        }
     }
 
     /// Lets pages go ahead of need while the thread that compresses them has time, so that a step

@@ -21,7 +21,7 @@ pub struct Group {
 
 /// The shape of one engine's keys and values.
 ///
-/// One page of a group holds `page_tokens` positions as `[layer in group][kv head][slot]`; the
+/// One page of a group holds `page_tokens` positions in slots, `[layer in group][kv head]`; the
 /// bytes inside a slot (a key tile, then a value tile) belong to the format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
@@ -58,6 +58,8 @@ pub(crate) struct Layout {
 pub(crate) struct GroupLayout {
     pub(crate) window: Option<usize>,
     pub(crate) page_bytes: usize,
+    /// Slots of a page.
+    pub(crate) slots: usize,
     pub(crate) pages_per_extent: usize,
 }
 
@@ -97,6 +99,7 @@ impl Layout {
             .map(|group| GroupLayout {
                 window: group.window,
                 page_bytes: page_bytes(group),
+                slots: group.layers.len() * shape.n_kv_heads,
                 pages_per_extent: (extent_bytes / page_bytes(group)).min(MAX_PAGES_PER_EXTENT),
             })
             .collect();

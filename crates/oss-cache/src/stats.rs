@@ -25,6 +25,8 @@ pub struct Stats {
     pub thinned_pages: u64,
     /// Resident pages given up by policy.
     pub evicted_pages: u64,
+    /// Pages moved so that memory could be given back.
+    pub moved_pages: u64,
     /// Pages compressed when they were given up.
     pub compressed_pages: u64,
     /// Pages that would not have shrunk enough.

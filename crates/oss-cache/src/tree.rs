@@ -219,6 +219,11 @@ impl Tree {
         &self.places[id as usize * self.groups..][..self.groups]
     }
 
+    /// The numbers of all resident pages, and [`NO_PAGE`]s.
+    pub(crate) fn hot_pages_mut(&mut self) -> impl Iterator<Item = &mut PageId> {
+        self.places.iter_mut().map(|places| &mut places.hot)
+    }
+
     /// Notes a resident page, or its loss ([`NO_PAGE`]), and returns the one before.
     pub(crate) fn set_hot(&mut self, id: NodeId, group: usize, page: PageId) -> PageId {
         let before = std::mem::replace(&mut self.places_mut(id, group).hot, page);

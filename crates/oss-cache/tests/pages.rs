@@ -307,3 +307,77 @@ fn a_layer_in_two_groups_or_in_none_is_refused() {
     let error = KvCache::new(shape(&[(&[0], None)]), 10).unwrap_err().to_string();
     assert_eq!(error, "cache capacity: got 10 bytes, expected at least 256");
 }
+
+#[test]
+fn pages_that_follow_each_other_are_neighbours_head_by_head() {
+    let groups: [(&[usize], _); 2] = [(&[0, 2], Some(40)), (&[1, 3], None)];
+    let page = PAGE * BYTES * HEADS * 2;
+    let mut cache = KvCache::new(shape(&groups), 1024 * page).unwrap();
+    let sequences = [cache.create(), cache.create(), cache.create()];
+    for n in 0..64 {
+        // They grow in turns, as in a batch.
+        for id in sequences {
+            cache.reserve(id, PAGE).unwrap();
+            write(&mut cache, id, n * PAGE, &[n as u32; PAGE]);
+            cache.commit(id, PAGE);
+        }
+    }
+    let mut breaks = 0;
+    for id in sequences {
+        for (layer, head) in (0..4).flat_map(|layer| [(layer, 0), (layer, 1)]) {
+            let first = cache.first_position(layer, id) / PAGE;
+            for n in first..63 {
+                let (this, next) = (n, n + 1);
+                let this = cache.slot_range(layer, id, this, head);
+                let next = cache.slot_range(layer, id, next, head);
+                breaks += usize::from(this.end != next.start);
+            }
+        }
+        let tokens: Vec<u32> = (0..64 * PAGE).map(|at| (at / PAGE) as u32).collect();
+        check(&cache, id, &tokens);
+    }
+    // Runs of 32 pages: of 64 full-attention pages one follows another elsewhere, for each head.
+    assert_eq!(breaks, 3 * 2 * 2);
+    cache.validate().unwrap();
+}
+
+/// Sequences that come and go leave gaps in every piece of memory: taking capacity away moves the
+/// pages that stay together, and everything that is left reads as before.
+#[test]
+fn pages_move_together_when_capacity_is_taken_away() {
+    let groups: [(&[usize], _); 2] = [(&[0], Some(40)), (&[1, 2, 3], None)];
+    let page = PAGE * BYTES * HEADS * 3;
+    let mut seeded = Seeded::new(7);
+    for capacity in [64 * page, 333 * page, 1500 * page] {
+        let cache = KvCache::new(shape(&groups), capacity).unwrap();
+        let mut run = Run { cache, plain: Vec::new(), seeded: Seeded::new(3), refused: 0 };
+        let (mut moved, mut limit) = (0, capacity);
+        for round in 0..60 {
+            for _ in 0..1 + seeded.below(60) {
+                run.step();
+            }
+            if round % 3 == 0 {
+                while run.plain.len() > 2 && seeded.chance(0.8) {
+                    let (id, _) = run.plain.swap_remove(seeded.below(run.plain.len()));
+                    run.cache.remove(id);
+                }
+                limit = if seeded.chance(0.3) { capacity } else { seeded.below(capacity) };
+            }
+            let used: usize = (0..2)
+                .map(|group| run.cache.pages(group))
+                .map(|pages| pages.in_use * pages.page_bytes)
+                .sum();
+            let resident = run.cache.set_capacity(limit).unwrap();
+            assert_eq!(resident, run.cache.bytes_resident());
+            assert!(resident >= used && (0.0..=1.0).contains(&run.cache.fragmentation()));
+            // What is over the limit is in use, but for less than a piece (of 32 extents at most;
+            // the pages of the first group share extents by threes).
+            let extents = run.cache.pages(0).in_use + run.cache.pages(1).in_use;
+            assert!(resident <= limit.max((extents + 32) * page), "{resident} of {limit}");
+            run.cache.validate().unwrap_or_else(|error| panic!("round {round}: {error}"));
+            run.plain.iter().for_each(|(id, tokens)| check(&run.cache, *id, tokens));
+            moved = run.cache.stats().moved_pages;
+        }
+        assert!(moved > 0 || capacity == 64 * page, "{capacity}: nothing had to move");
+    }
+}

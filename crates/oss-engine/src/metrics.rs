@@ -186,6 +186,9 @@ pub struct Metrics {
     pub step_rows: Histogram,
     /// Pages of the cache, by group of layers.
     pub pages: Vec<PageUse>,
+    /// The share of the cache's free memory that cannot be given back to the system before pages
+    /// are moved: 0 when all of it can, 1 when none.
+    pub fragmentation: f64,
     /// What the tiers of the cache have and gave.
     pub tiers: TierUse,
     /// How experts were found, where the model is larger than its memory.
@@ -258,6 +261,7 @@ impl Recorder {
             overhead: Histogram::new(1e-6),
             step_rows: Histogram::new(1.0),
             pages: Vec::new(),
+            fragmentation: 0.0,
             tiers: TierUse::default(),
             experts: None,
             memory: MemoryUse::default(),

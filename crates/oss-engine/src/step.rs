@@ -316,6 +316,7 @@ impl Scheduler {
         metrics.tiers.cold_pages = self.cache.cold_pages();
         metrics.pages.clear();
         metrics.pages.extend(pages);
+        metrics.fragmentation = self.cache.fragmentation();
         metrics.experts = self.model.weights.expert_use();
         metrics.memory = MemoryUse {
             weights: self.model.weights.resident_bytes(),

@@ -1,7 +1,8 @@
-//! A buddy allocator of extents: 4 KiB × 2ⁿ, within a range of addresses that its owner holds.
+//! A buddy allocator of extents: 2ⁿ neighbouring units of a range that its owner holds.
 //!
-//! It keeps the books only: extents are offsets, and the bytes belong to whoever owns the range (a
-//! [`crate::Buffer`], a file). Splitting and merging take `O(log n)` steps and allocate nothing.
+//! It keeps the books only. What a unit is, 4 KiB of a file or the place of one page of keys and
+//! values, is its owner's business, and so is the piece: so many units as the owner can give back
+//! to the system together. Splitting and merging take `O(log n)` steps and allocate nothing.
 
 mod bits;
 mod compaction;
@@ -9,59 +10,87 @@ mod compaction;
 use bits::Bits;
 pub use compaction::Move;
 
-/// Bytes of the smallest extent.
-pub const SMALLEST: usize = 4096;
-/// The order of an extent that a huge page fits.
-const HUGE_ORDER: usize = (crate::HUGE_PAGE / SMALLEST).trailing_zeros() as usize;
-
-/// A piece of the range: it begins at a multiple of its length.
+/// Units next to each other: they begin at a multiple of their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Extent {
-    /// Where it begins, in bytes from the start of the range.
-    pub offset: usize,
-    /// Its length in bytes, [`SMALLEST`] × 2ⁿ.
-    pub bytes: usize,
+    /// The first unit.
+    pub first: usize,
+    /// How many there are, a power of two.
+    pub len: usize,
+}
+
+impl Extent {
+    /// One unit.
+    #[must_use]
+    pub const fn unit(first: usize) -> Self {
+        Self { first, len: 1 }
+    }
 }
 
 /// The books of a range.
 #[derive(Clone, Debug)]
 pub struct Extents {
-    /// Length of the range in blocks of [`SMALLEST`].
-    blocks: usize,
-    /// Free extents by order, as offset / length.
+    units: usize,
+    /// The order of a piece.
+    piece: usize,
+    /// Free extents by order, as first / length.
     free: Vec<Bits>,
-    /// For each block that an allocated extent begins at, its order + 1; otherwise 0.
+    /// For each unit that an allocated extent begins at, its order + 1; otherwise 0.
     allocated: Vec<u8>,
-    used_blocks: usize,
+    used: usize,
 }
 
 impl Extents {
-    /// The books of an empty range of `bytes`.
+    /// The books of `units` free units that can be given back `piece` at a time.
     ///
     /// # Panics
-    /// When `bytes` is not a multiple of [`SMALLEST`].
-    pub fn new(bytes: usize) -> Self {
-        assert!(bytes.is_multiple_of(SMALLEST), "{bytes} bytes, expected a multiple of {SMALLEST}");
-        let blocks = bytes / SMALLEST;
-        let orders = if blocks == 0 { 0 } else { blocks.ilog2() as usize + 1 };
-        let mut free: Vec<Bits> = (0..orders).map(|order| Bits::new(blocks >> order)).collect();
+    /// When `piece` is not a power of two.
+    pub fn new(units: usize, piece: usize) -> Self {
+        assert!(piece.is_power_of_two(), "a piece of {piece} units, expected a power of two");
+        let orders = if units == 0 { 0 } else { units.ilog2() as usize + 1 };
+        let mut free: Vec<Bits> = (0..orders).map(|order| Bits::new(units >> order)).collect();
         // The largest aligned extents that fit, from the front: the binary digits of the length.
         let mut begin = 0;
-        for order in (0..orders).rev().filter(|order| blocks >> order & 1 == 1) {
+        for order in (0..orders).rev().filter(|order| units >> order & 1 == 1) {
             free[order].insert(begin >> order);
             begin += 1 << order;
         }
-        Self { blocks, free, allocated: vec![0; blocks], used_blocks: 0 }
+        let piece = piece.trailing_zeros() as usize;
+        Self { units, piece, free, allocated: vec![0; units], used: 0 }
     }
 
-    /// The extent that serves `bytes`, from the smallest free one that is large enough, the lowest
-    /// of these; none when there is none.
+    /// An extent of at least `len` units, from the smallest free one that is large enough, the
+    /// lowest of these; none when there is none.
     ///
     /// # Panics
-    /// When `bytes` is 0.
-    pub fn allocate(&mut self, bytes: usize) -> Option<Extent> {
-        let order = order_of(bytes);
+    /// When `len` is 0.
+    pub fn allocate(&mut self, len: usize) -> Option<Extent> {
+        let order = order_of(len);
         self.allocate_below(order, self.free.len())
+    }
+
+    /// The first unit of the largest free extent, the lowest of these: what is taken after it can
+    /// follow it for long.
+    pub fn allocate_with_room(&mut self) -> Option<Extent> {
+        let order = self.free.iter().rposition(|free| free.len() > 0)?;
+        let first = self.free[order].first()? << order;
+        self.carve(first, order, first, 0);
+        Some(Extent::unit(first))
+    }
+
+    /// Allocates exactly `wanted`; false when part of it is in use or beyond the end.
+    ///
+    /// # Panics
+    /// When `wanted` does not begin at a multiple of its length, or that is not a power of two.
+    pub fn allocate_at(&mut self, wanted: Extent) -> bool {
+        let order = order_of(wanted.len);
+        assert!(wanted == extent(wanted.first >> order << order, order), "{wanted:?}");
+        let is_free = |&at: &usize| self.free[at].contains(wanted.first >> at);
+        let around = (order..self.free.len()).find(is_free);
+        if let Some(at) = around {
+            self.carve(wanted.first >> at << at, at, wanted.first, order);
+        }
+        around.is_some()
     }
 
     /// Gives an extent back; it merges with free neighbours.
@@ -70,67 +99,66 @@ impl Extents {
     /// When the extent is not one that was allocated and not yet freed.
     pub fn free(&mut self, extent: Extent) {
         let order = self.forget(extent);
-        self.insert_free(extent.offset / SMALLEST, order);
+        self.insert_free(extent.first, order);
     }
 
-    /// Length of the range in bytes.
-    pub fn capacity(&self) -> usize {
-        self.blocks * SMALLEST
+    /// Units of the range.
+    pub fn units(&self) -> usize {
+        self.units
     }
 
-    /// Bytes of all allocated extents.
-    pub fn used_bytes(&self) -> usize {
-        self.used_blocks * SMALLEST
+    /// Units of a piece.
+    pub fn piece(&self) -> usize {
+        1 << self.piece
     }
 
-    /// Bytes of all free extents.
-    pub fn free_bytes(&self) -> usize {
-        self.capacity() - self.used_bytes()
+    /// Units of all allocated extents.
+    pub fn used(&self) -> usize {
+        self.used
     }
 
-    /// Bytes of the largest extent that can be allocated now.
+    /// Units of all free extents.
+    pub fn available(&self) -> usize {
+        self.units - self.used
+    }
+
+    /// Units of the largest extent that can be allocated now.
     pub fn largest_free(&self) -> usize {
         let order = self.free.iter().rposition(|free| free.len() > 0);
-        order.map_or(0, |order| SMALLEST << order)
+        order.map_or(0, |order| 1 << order)
     }
 
-    /// Pieces of [`crate::HUGE_PAGE`] that are wholly free and could be given back to the system.
-    pub fn free_huge_pages(&self) -> usize {
-        let large = self.free.iter().enumerate().skip(HUGE_ORDER);
-        large.map(|(order, free)| free.len() << (order - HUGE_ORDER)).sum()
+    /// The pieces that are wholly free and could be given back to the system, ascending.
+    pub fn free_pieces(&self) -> impl Iterator<Item = Extent> + '_ {
+        let pieces =
+            (0..self.units >> self.piece).map(|index| extent(index << self.piece, self.piece));
+        pieces.filter(|piece| {
+            (self.piece..self.free.len()).any(|at| self.free[at].contains(piece.first >> at))
+        })
     }
 
-    /// The share of the free bytes that lies in pieces of [`crate::HUGE_PAGE`] that are partly
-    /// used: 0 when all of it could be given back, 1 when none.
+    /// The share of the free units that lies in pieces that are partly used: 0 when all of it
+    /// could be given back, 1 when none.
     pub fn fragmentation(&self) -> f64 {
-        let free = self.free_bytes();
-        let whole = self.free_huge_pages() * crate::HUGE_PAGE;
+        let large = self.free.iter().enumerate().skip(self.piece);
+        let whole: usize = large.map(|(order, free)| free.len() << order).sum();
+        let free = self.available();
         if free == 0 { 0.0 } else { (free - whole) as f64 / free as f64 }
     }
 
     /// The allocated extents, ascending.
     pub fn allocated(&self) -> impl Iterator<Item = Extent> + '_ {
         let marks = self.allocated.iter().enumerate().filter(|&(_, &mark)| mark != 0);
-        marks.map(|(block, &mark)| extent(block, usize::from(mark) - 1))
+        marks.map(|(first, &mark)| extent(first, usize::from(mark) - 1))
     }
 
     /// Allocates from a free extent of an order below `limit`.
     fn allocate_below(&mut self, order: usize, limit: usize) -> Option<Extent> {
         let found = (order..limit.min(self.free.len())).find(|&at| self.free[at].len() > 0)?;
         let index = self.free[found].first()?;
-        let block = index << found;
-        self.carve(block, found, block, order);
-        Some(extent(block, order))
-    }
-
-    /// Allocates exactly `wanted`; false when part of it is in use.
-    fn allocate_at(&mut self, wanted: Extent) -> bool {
-        let (block, order) = (wanted.offset / SMALLEST, order_of(wanted.bytes));
-        let around = (order..self.free.len()).find(|&at| self.free[at].contains(block >> at));
-        if let Some(at) = around {
-            self.carve(block >> at << at, at, block, order);
-        }
-        around.is_some()
+        let first = index << found;
+        self.carve(first, found, first, order);
+        Some(extent(first, order))
     }
 
     /// Takes the extent `wanted` of `order` out of the free extent `whole` of order `at`, and frees
@@ -141,43 +169,40 @@ impl Extents {
             self.free[half].insert((wanted >> half) ^ 1);
         }
         self.allocated[wanted] = order as u8 + 1;
-        self.used_blocks += 1 << order;
+        self.used += 1 << order;
     }
 
     /// Takes an allocated extent out of the books and returns its order.
     fn forget(&mut self, extent: Extent) -> usize {
-        let order = order_of(extent.bytes);
-        let block = extent.offset / SMALLEST;
-        let mark = self.allocated.get(block).copied().unwrap_or(0);
+        let order = order_of(extent.len);
+        let mark = self.allocated.get(extent.first).copied().unwrap_or(0);
         assert!(
-            usize::from(mark) == order + 1 && extent == self::extent(block, order),
+            usize::from(mark) == order + 1 && extent.len == 1 << order,
             "{extent:?} is freed, expected an allocated extent"
         );
-        self.allocated[block] = 0;
-        self.used_blocks -= 1 << order;
+        self.allocated[extent.first] = 0;
+        self.used -= 1 << order;
         order
     }
 
     /// Adds a free extent and merges it with its buddies.
-    fn insert_free(&mut self, mut block: usize, mut order: usize) {
-        while order + 1 < self.free.len() && self.free[order].remove((block >> order) ^ 1) {
-            block &= !(1 << order);
+    fn insert_free(&mut self, mut first: usize, mut order: usize) {
+        while order + 1 < self.free.len() && self.free[order].remove((first >> order) ^ 1) {
+            first &= !(1 << order);
             order += 1;
         }
-        self.free[order].insert(block >> order);
+        self.free[order].insert(first >> order);
     }
 }
 
-fn extent(block: usize, order: usize) -> Extent {
-    Extent { offset: block * SMALLEST, bytes: SMALLEST << order }
+fn extent(first: usize, order: usize) -> Extent {
+    Extent { first, len: 1 << order }
 }
 
-/// The order of the smallest extent that holds `bytes`.
-fn order_of(bytes: usize) -> usize {
-    assert!(bytes > 0, "an extent of {bytes} bytes, expected at least 1");
-    (bytes - 1)
-        .checked_div(SMALLEST)
-        .map_or(0, |more| (usize::BITS - more.leading_zeros()) as usize)
+/// The order of the smallest extent that holds `len` units.
+fn order_of(len: usize) -> usize {
+    assert!(len > 0, "an extent of {len} units, expected at least 1");
+    len.next_power_of_two().trailing_zeros() as usize
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ mod scratch;
 pub use budget::{Budget, Kind, Reservation};
 pub use buffer::{Buffer, Pages};
 pub use error::{Error, Result};
-pub use extents::{Extent, Extents, Move, SMALLEST};
+pub use extents::{Extent, Extents, Move};
 pub use os::{HUGE_PAGE, page_size};
 pub use piece::Piece;
 pub use scratch::{Frame, Scratch, ScratchSize};

@@ -7,6 +7,7 @@ use oss_memory::file::RandomAccess;
 
 use super::format::{Label, Parsed, SECTOR, Sizes};
 use super::workers::Worker;
+use crate::arena::PageBytes;
 use crate::policy::{Policy, PolicyKind};
 use crate::stats::ColdStats;
 use crate::tree::NodeId;
@@ -48,7 +49,7 @@ enum State {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Payload<'a> {
     /// As it is.
-    Plain(&'a [u8]),
+    Plain(PageBytes<'a>),
     /// Compressed, and its length when it is not; the thread that writes restores it.
     Packed(&'a [u8], usize),
 }
@@ -237,7 +238,7 @@ impl Cold {
         let packed = match payload {
             Payload::Plain(page) => {
                 self.sizes.compose(label, self.number, page.len(), &mut bytes);
-                bytes.extend_from_slice(page);
+                page.append_to(&mut bytes);
                 None
             }
             Payload::Packed(packed, page_bytes) => {
@@ -305,21 +306,13 @@ impl Cold {
         matches!(self.states[slot as usize], State::Writing(_))
     }
 
-    /// Reads a written slot into `page`; false when it does not hold that page whole.
-    pub(crate) fn load(&mut self, slot: u32, label: &Label, page: &mut [u8]) -> bool {
-        self.buffer.resize(self.sizes.header + page.len(), 0);
+    /// Reads the page of `page_bytes` bytes from a written slot; none when it does not hold that
+    /// page whole.
+    pub(crate) fn load(&mut self, slot: u32, label: &Label, page_bytes: usize) -> Option<&[u8]> {
+        self.buffer.resize(self.sizes.header + page_bytes, 0);
         let read = self.file.read_at(&mut self.buffer, self.sizes.offset(slot)).is_ok();
-        match self.sizes.open(&self.buffer, label, page.len()).filter(|_| read) {
-            Some(payload) => {
-                page.copy_from_slice(payload);
-                self.stats.read_bytes += self.buffer.len() as u64;
-                true
-            }
-            None => {
-                self.stats.bad_slots += 1;
-                false
-            }
-        }
+        let payload = self.sizes.open(&self.buffer, label, page_bytes).filter(|_| read);
+        count(&mut self.stats, self.buffer.len(), payload)
     }
 
     /// Asks for a slot's bytes in the background; false when the queue is full or it is on its way.
@@ -353,15 +346,14 @@ impl Cold {
         Some((slot, parcel.bytes))
     }
 
-    /// Checks fetched bytes and copies the page out of them; false when they are not the page.
-    pub(crate) fn unpack(&mut self, bytes: &[u8], label: &Label, page: &mut [u8]) -> bool {
-        let Some(payload) = self.sizes.open(bytes, label, page.len()) else {
-            self.stats.bad_slots += 1;
-            return false;
-        };
-        page.copy_from_slice(payload);
-        self.stats.read_bytes += bytes.len() as u64;
-        true
+    /// The page of `page_bytes` bytes in fetched bytes; none when they do not hold that page.
+    pub(crate) fn unpack<'a>(
+        &mut self,
+        bytes: &'a [u8],
+        label: &Label,
+        page_bytes: usize,
+    ) -> Option<&'a [u8]> {
+        count(&mut self.stats, bytes.len(), self.sizes.open(bytes, label, page_bytes))
     }
 
     pub(crate) fn recycle(&mut self, bytes: Vec<u8>) {
@@ -372,4 +364,13 @@ impl Cold {
     pub(crate) fn sync(&self) -> Result<()> {
         Ok(self.file.sync()?)
     }
+}
+
+/// Counts what reading a slot of `bytes` bytes has given.
+fn count<'a>(stats: &mut ColdStats, bytes: usize, payload: Option<&'a [u8]>) -> Option<&'a [u8]> {
+    match payload {
+        Some(_) => stats.read_bytes += bytes as u64,
+        None => stats.bad_slots += 1,
+    }
+    payload
 }

@@ -1,6 +1,5 @@
 //! How pages pass between the tiers.
 
-use super::codec;
 use super::cold::{Cold, ColdOptions, Found, Payload, Slot};
 use super::format::{Label, shape_key};
 use super::warm::{Packed, Warm};
@@ -197,7 +196,7 @@ impl KvCache {
         block: NodeId,
         group: usize,
     ) -> std::result::Result<PageId, Missing> {
-        let page = self.page_for_one(group).ok_or(Missing::NoRoom)?;
+        let page = self.page_for_one(block, group).ok_or(Missing::NoRoom)?;
         let on_its_way = |cache: &KvCache| {
             let slot = cache.tree.places(block, group).cold;
             let cold = cache.tiers.cold.as_ref().filter(|_| slot != NO_SLOT);
@@ -208,19 +207,20 @@ impl KvCache {
         };
         while is_being_packed(self) && self.note_packed(true) {}
         while on_its_way(self) && self.note_one_written(true) {}
-        let range = self.pool.range(&self.layout, group, page);
         let place = self.tree.places(block, group);
         let (slot, is_warm) = (place.cold, place.warm.is_some());
-        let target = &mut self.pool.arena_mut()[range];
+        let page_bytes = self.layout.groups[group].page_bytes;
         let restored = match (&place.warm, &mut self.tiers.cold) {
-            (Some(Packed::Ready(packed)), _) => codec::restore(packed, target),
-            (Some(Packed::OnItsWay(_)), _) => false,
+            (Some(Packed::Ready(packed)), _) => self.tiers.warm.restore(packed, page_bytes),
+            (Some(Packed::OnItsWay(_)), _) => None,
             (None, Some(cold)) if slot != NO_SLOT => {
-                cold.load(slot, &label(&self.tree, block, group), target)
+                cold.load(slot, &label(&self.tree, block, group), page_bytes)
             }
-            (None, _) => false,
+            (None, _) => None,
         };
-        if !restored {
+        if let Some(bytes) = restored {
+            self.pool.write(&self.layout, group, page, bytes);
+        } else {
             self.pool.release(&self.layout, group, page);
             match is_warm {
                 true => self.forget_warm(block, group),
@@ -286,14 +286,16 @@ impl KvCache {
         self.settle(block);
     }
 
-    fn page_for_one(&mut self, group: usize) -> Option<PageId> {
+    /// Room for a page of a block, next to that of the block before if possible.
+    fn page_for_one(&mut self, block: NodeId, group: usize) -> Option<PageId> {
         let mut wanted = std::mem::take(&mut self.wanted);
         wanted.fill(0);
         wanted[group] = 1;
         let room = self.make_room(&wanted);
         self.wanted = wanted;
         room.ok()?;
-        self.pool.take(&self.layout, group)
+        let before = self.tree.places(self.tree.node(block).parent, group).hot;
+        self.pool.take(&self.layout, group, before)
     }
 
     fn note_written(&mut self) {
@@ -341,12 +343,16 @@ impl KvCache {
 
     /// Makes fetched bytes a resident page; false when they are not what they should be.
     fn enter_fetched(&mut self, Slot { block, group }: Slot, bytes: &[u8]) -> bool {
-        let Some(page) = self.page_for_one(group) else { return true };
-        let range = self.pool.range(&self.layout, group, page);
+        let Some(page) = self.page_for_one(block, group) else { return true };
         let label = label(&self.tree, block, group);
-        let target = &mut self.pool.arena_mut()[range];
-        let right = self.tiers.cold.as_mut().is_some_and(|cold| cold.unpack(bytes, &label, target));
-        if right && self.tree.places(block, group).hot == NO_PAGE {
+        let page_bytes = self.layout.groups[group].page_bytes;
+        let cold = self.tiers.cold.as_mut();
+        let payload = cold.and_then(|cold| cold.unpack(bytes, &label, page_bytes));
+        let right = payload.is_some();
+        if let Some(payload) = payload
+            && self.tree.places(block, group).hot == NO_PAGE
+        {
+            self.pool.write(&self.layout, group, page, payload);
             self.enter_hot(block, group, page);
             self.stats.prefetched_pages += 1;
         } else {
@@ -377,10 +383,9 @@ impl KvCache {
     fn store_hot(&mut self, block: NodeId, group: usize) {
         let Some(slot) = self.cold_slot() else { return };
         let page = self.tree.places(block, group).hot;
-        let range = self.pool.range(&self.layout, group, page);
         let label = label(&self.tree, block, group);
         let Some(cold) = &mut self.tiers.cold else { return };
-        let payload = Payload::Plain(&self.pool.arena()[range]);
+        let payload = Payload::Plain(self.pool.bytes(&self.layout, group, page));
         if cold.store(slot, Slot { block, group }, &label, payload) {
             self.tree.places_mut(block, group).cold = slot;
         }
@@ -391,7 +396,7 @@ impl KvCache {
         let Some(slot) = self.cold_slot() else { return };
         let label = label(&self.tree, block, group);
         let Some(cold) = &mut self.tiers.cold else { return };
-        if cold.store(slot, Slot { block, group }, &label, Payload::Plain(page)) {
+        if cold.store(slot, Slot { block, group }, &label, Payload::Plain(page.into())) {
             self.tree.places_mut(block, group).cold = slot;
         }
     }

@@ -3,6 +3,7 @@
 //! A thread of its own compresses them: the owner of the cache copies a page that must go and has
 //! the compressed one later.
 
+use super::codec;
 use super::cold::Slot;
 use super::workers::{Parcel, Worker};
 use crate::cache::KvCache;
@@ -31,6 +32,8 @@ pub(crate) struct Warm {
     /// Orders the blocks with pages here.
     order: Box<dyn Policy>,
     packer: Option<Worker>,
+    /// The page restored last.
+    page: Vec<u8>,
     /// Whose pages are being compressed; none where nobody wants them any more.
     senders: Vec<Option<Slot>>,
     /// Numbers of `senders` that are not in use.
@@ -44,11 +47,25 @@ impl Warm {
         let packer = (limit > 0).then(|| Worker::packer(PACK_QUEUE).map_err(thread)).transpose()?;
         let senders = vec![None; PACK_QUEUE];
         let free = (0..PACK_QUEUE as u32).collect();
-        Ok(Warm { limit, bytes: 0, order: PolicyKind::Lru.build(), packer, senders, free })
+        Ok(Warm {
+            limit,
+            bytes: 0,
+            order: PolicyKind::Lru.build(),
+            packer,
+            page: Vec::new(),
+            senders,
+            free,
+        })
     }
 
     pub(crate) fn touch(&mut self, block: NodeId) {
         self.order.touch(block);
+    }
+
+    /// Restores a page of `bytes` bytes; none when that is not what was packed.
+    pub(crate) fn restore(&mut self, packed: &[u8], bytes: usize) -> Option<&[u8]> {
+        self.page.resize(bytes, 0);
+        codec::restore(packed, &mut self.page).then_some(&self.page)
     }
 
     /// Whether another page could be taken without waiting.
@@ -83,13 +100,12 @@ impl KvCache {
                 return false;
             }
         }
-        let range = self.pool.range(&self.layout, group, page);
         let Warm { packer: Some(packer), senders, free, order, .. } = &mut self.tiers.warm else {
             return false;
         };
         let (Some(mut bytes), Some(number)) = (packer.buffer(), free.pop()) else { return false };
         bytes.clear();
-        bytes.extend_from_slice(&self.pool.arena()[range]);
+        self.pool.bytes(&self.layout, group, page).append_to(&mut bytes);
         if !packer.send(number, bytes, None) {
             free.push(number);
             return false;

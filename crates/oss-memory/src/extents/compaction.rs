@@ -1,7 +1,6 @@
-//! Which extents to move so that whole huge pages become free.
+//! Which extents to move so that whole pieces become free.
 
-use super::{Extent, Extents, HUGE_ORDER, SMALLEST, order_of};
-use crate::HUGE_PAGE;
+use super::{Extent, Extents, order_of};
 
 /// An extent to be copied to a free place of the same length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,21 +12,21 @@ pub struct Move {
 }
 
 impl Extents {
-    /// Moves that together free up to `huge_pages` pieces of [`crate::HUGE_PAGE`]: the least used
-    /// pieces are emptied into the gaps of others. Pieces that cannot be emptied are left alone.
+    /// Moves that together free up to `most` pieces: the least used ones are emptied into the gaps
+    /// of others. Pieces that cannot be emptied, and extents of a piece and more, are left alone.
     ///
-    /// All targets are free now, so the moves may be made in any order: copy the bytes, then tell
-    /// [`Extents::apply`]. Planning takes time in proportion to the range; call it when memory is
-    /// wanted back, not while serving.
-    pub fn plan_compaction(&self, huge_pages: usize) -> Vec<Move> {
+    /// All targets are free now, so the moves may be made in any order: copy what is there, then
+    /// tell [`Extents::apply`]. Another plan after these moves may free more. Planning takes time
+    /// in proportion to the range; call it when memory is wanted back, not while serving.
+    pub fn plan_compaction(&self, most: usize) -> Vec<Move> {
         let mut pieces = self.pieces();
-        pieces.sort_by_key(|piece| (piece.used_blocks, piece.index));
+        pieces.sort_by_key(|piece| (piece.used, piece.index));
         let mut books = self.clone();
-        let mut is_target = vec![false; self.blocks >> HUGE_ORDER];
+        let mut is_target = vec![false; self.units >> self.piece];
         let mut moves = Vec::new();
         let mut freed = 0;
         for piece in pieces {
-            if freed == huge_pages {
+            if freed == most {
                 break;
             }
             if is_target[piece.index] {
@@ -35,8 +34,8 @@ impl Extents {
             }
             if let Some(planned) = books.empty(&piece) {
                 for step in &planned {
-                    // The last piece of the range may be shorter than a huge page.
-                    if let Some(mark) = is_target.get_mut(step.to.offset / HUGE_PAGE) {
+                    // The end of the range may be less than a piece.
+                    if let Some(mark) = is_target.get_mut(step.to.first >> self.piece) {
                         *mark = true;
                     }
                 }
@@ -53,8 +52,8 @@ impl Extents {
     /// # Panics
     /// When `from` is not allocated, or the lengths differ.
     pub fn apply(&mut self, step: Move) -> bool {
-        let (from, to) = (step.from.bytes, step.to.bytes);
-        assert!(from == to, "a move to {to} bytes, expected {from}");
+        let (from, to) = (step.from.len, step.to.len);
+        assert!(from == to, "a move to {to} units, expected {from}");
         if !self.allocate_at(step.to) {
             return false;
         }
@@ -62,19 +61,19 @@ impl Extents {
         true
     }
 
-    /// Pieces of a huge page's length that are used in part, by extents smaller than the piece.
+    /// Pieces that are used in part, by extents smaller than the piece.
     fn pieces(&self) -> Vec<Piece> {
         let mut pieces: Vec<Piece> = Vec::new();
-        for extent in self.allocated().filter(|extent| extent.bytes < HUGE_PAGE) {
-            let index = extent.offset / HUGE_PAGE;
-            if index >= self.blocks >> HUGE_ORDER {
+        for extent in self.allocated().filter(|extent| extent.len < self.piece()) {
+            let index = extent.first >> self.piece;
+            if index >= self.units >> self.piece {
                 break;
             }
             if pieces.last().is_none_or(|piece| piece.index != index) {
-                pieces.push(Piece { index, used_blocks: 0, extents: Vec::new() });
+                pieces.push(Piece { index, used: 0, extents: Vec::new() });
             }
             if let Some(piece) = pieces.last_mut() {
-                piece.used_blocks += extent.bytes / SMALLEST;
+                piece.used += extent.len;
                 piece.extents.push(extent);
             }
         }
@@ -86,14 +85,14 @@ impl Extents {
         let gaps = self.take_gaps(piece.index);
         let mut extents = piece.extents.clone();
         // Large ones first, as they find fewer gaps.
-        extents.sort_by_key(|extent| (std::cmp::Reverse(extent.bytes), extent.offset));
+        extents.sort_by_key(|extent| (std::cmp::Reverse(extent.len), extent.first));
         let mut moves = Vec::with_capacity(extents.len());
         for from in extents {
-            match self.allocate_below(order_of(from.bytes), HUGE_ORDER) {
+            match self.allocate_below(order_of(from.len), self.piece) {
                 Some(to) => moves.push(Move { from, to }),
                 None => {
                     moves.iter().for_each(|step| self.free(step.to));
-                    gaps.iter().for_each(|&(block, order)| self.free[order].insert(block >> order));
+                    gaps.iter().for_each(|&(first, order)| self.free[order].insert(first >> order));
                     return None;
                 }
             }
@@ -101,35 +100,35 @@ impl Extents {
         for step in &moves {
             self.forget(step.from);
         }
-        self.insert_free(piece.index << HUGE_ORDER, HUGE_ORDER);
+        self.insert_free(piece.index << self.piece, self.piece);
         Some(moves)
     }
 
-    /// Takes the free extents of a piece off the lists, as (block, order).
+    /// Takes the free extents of a piece off the lists, as (first, order).
     fn take_gaps(&mut self, index: usize) -> Vec<(usize, usize)> {
         let mut gaps = Vec::new();
-        let (mut block, end) = (index << HUGE_ORDER, (index + 1) << HUGE_ORDER);
-        while block < end {
-            let mark = usize::from(self.allocated[block]);
+        let (mut unit, end) = (index << self.piece, (index + 1) << self.piece);
+        while unit < end {
+            let mark = usize::from(self.allocated[unit]);
             if mark != 0 {
-                block += 1 << (mark - 1);
+                unit += 1 << (mark - 1);
                 continue;
             }
-            let order = (0..HUGE_ORDER).find(|&order| {
-                block.is_multiple_of(1 << order) && self.free[order].contains(block >> order)
+            let order = (0..self.piece).find(|&order| {
+                unit.is_multiple_of(1 << order) && self.free[order].contains(unit >> order)
             });
-            let order = order.expect("a block that is not allocated is free");
-            self.free[order].remove(block >> order);
-            gaps.push((block, order));
-            block += 1 << order;
+            let order = order.expect("a unit that is not allocated is free");
+            self.free[order].remove(unit >> order);
+            gaps.push((unit, order));
+            unit += 1 << order;
         }
         gaps
     }
 }
 
-/// One piece of a huge page's length.
+/// One piece.
 struct Piece {
     index: usize,
-    used_blocks: usize,
+    used: usize,
     extents: Vec<Extent>,
 }

@@ -2,8 +2,23 @@
 
 use proptest::prelude::*;
 
-use super::{Extent, Extents, SMALLEST};
-use crate::HUGE_PAGE;
+use super::{Extent, Extents};
+
+fn overlap(a: Extent, b: Extent) -> bool {
+    a.first < b.first + b.len && b.first < a.first + a.len
+}
+
+/// The free extents of `len` units, found by trying all.
+fn free_of(units: usize, len: usize, used: &[Extent]) -> impl Iterator<Item = Extent> + '_ {
+    let all = (0..units / len).map(move |index| Extent { first: index * len, len });
+    all.filter(|&at| !used.iter().any(|&extent| overlap(at, extent)))
+}
+
+/// The largest free extent, the lowest of these.
+fn largest_free(units: usize, used: &[Extent]) -> Option<Extent> {
+    let lens = (0..usize::BITS).map(|order| 1 << order).take_while(|&len| len <= units);
+    lens.filter_map(|len| free_of(units, len, used).next()).last()
+}
 
 /// Checks the books against the extents in use.
 fn check(extents: &Extents, used: &[Extent]) {
@@ -11,48 +26,32 @@ fn check(extents: &Extents, used: &[Extent]) {
     sorted.sort_unstable();
     assert!(extents.allocated().eq(sorted.iter().copied()));
     for pair in sorted.windows(2) {
-        assert!(pair[0].offset + pair[0].bytes <= pair[1].offset, "{pair:?} overlap");
+        assert!(!overlap(pair[0], pair[1]), "{pair:?} overlap");
     }
-    let bytes: usize = used.iter().map(|extent| extent.bytes).sum();
-    assert_eq!((extents.used_bytes(), extents.free_bytes()), (bytes, extents.capacity() - bytes));
-    // The free huge pages, counted the plain way.
-    let pieces = extents.capacity() / HUGE_PAGE;
-    let touched = |piece: usize| {
-        let (begin, end) = (piece * HUGE_PAGE, (piece + 1) * HUGE_PAGE);
-        used.iter().any(|extent| extent.offset < end && extent.offset + extent.bytes > begin)
-    };
-    assert_eq!(extents.free_huge_pages(), (0..pieces).filter(|&piece| !touched(piece)).count());
-}
-
-/// The largest aligned power of two of free blocks, found by trying all.
-fn largest_free(capacity: usize, used: &[Extent]) -> usize {
-    let mut bytes = SMALLEST;
-    let mut largest = 0;
-    while bytes <= capacity {
-        let is_free = |offset: usize| {
-            let overlaps = |e: &Extent| e.offset < offset + bytes && e.offset + e.bytes > offset;
-            !used.iter().any(overlaps)
-        };
-        if (0..=(capacity - bytes)).step_by(bytes).any(is_free) {
-            largest = bytes;
-        }
-        bytes *= 2;
-    }
-    largest
+    let taken: usize = used.iter().map(|extent| extent.len).sum();
+    assert_eq!((extents.used(), extents.available()), (taken, extents.units() - taken));
+    let pieces: Vec<Extent> = free_of(extents.units(), extents.piece(), used).collect();
+    assert!(extents.free_pieces().eq(pieces.iter().copied()));
+    let partly = (extents.available() - pieces.len() * extents.piece()) as f64;
+    assert_eq!(extents.fragmentation(), partly / extents.available().max(1) as f64);
 }
 
 #[derive(Clone, Debug)]
 enum Step {
     Allocate(usize),
+    AllocateWithRoom,
+    Follow(usize),
     Free(usize),
     Compact(usize),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        6 => (0u32..11, 1usize..=SMALLEST).prop_map(|(order, odd)| {
-            Step::Allocate((SMALLEST << order) - SMALLEST + odd)
+        6 => (0u32..11, any::<prop::sample::Index>()).prop_map(|(order, odd)| {
+            Step::Allocate((1 << order) - odd.index((1 << order) / 2 + 1).min((1 << order) - 1))
         }),
+        3 => Just(Step::AllocateWithRoom),
+        3 => any::<usize>().prop_map(Step::Follow),
         5 => any::<usize>().prop_map(Step::Free),
         1 => (0usize..5).prop_map(Step::Compact),
     ];
@@ -60,42 +59,58 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// Runs steps on an allocator and on a list.
-fn run(blocks: usize, steps: &[Step]) {
-    let mut extents = Extents::new(blocks * SMALLEST);
+fn run(units: usize, piece: usize, steps: &[Step]) {
+    let mut extents = Extents::new(units, piece);
     let mut used: Vec<Extent> = Vec::new();
     for step in steps {
         match *step {
-            Step::Allocate(bytes) => {
-                let expected = bytes.next_multiple_of(SMALLEST).next_power_of_two();
-                let fits = largest_free(extents.capacity(), &used) >= expected;
-                let got = extents.allocate(bytes);
-                assert_eq!(got.map(|extent| extent.bytes), fits.then_some(expected));
+            Step::Allocate(len) => {
+                let expected = len.next_power_of_two();
+                let fits = largest_free(units, &used).is_some_and(|most| most.len >= expected);
+                let got = extents.allocate(len);
+                assert_eq!(got.map(|extent| extent.len), fits.then_some(expected));
                 used.extend(got);
+            }
+            Step::AllocateWithRoom => {
+                let got = extents.allocate_with_room();
+                assert_eq!(got, largest_free(units, &used).map(|most| Extent::unit(most.first)));
+                used.extend(got);
+            }
+            Step::Follow(which) if !used.is_empty() => {
+                let before = used[which % used.len()];
+                let next = Extent { first: before.first + before.len, len: before.len };
+                let next = if which % 2 == 0 { Extent::unit(next.first) } else { next };
+                if next.first % next.len == 0 {
+                    let is_free = free_of(units, next.len, &used).any(|free| free == next);
+                    assert_eq!(extents.allocate_at(next), is_free, "{next:?}");
+                    used.extend(is_free.then_some(next));
+                }
             }
             Step::Free(which) if !used.is_empty() => {
                 extents.free(used.swap_remove(which % used.len()));
             }
-            Step::Free(_) => {}
-            Step::Compact(huge_pages) => compact(&mut extents, &mut used, huge_pages),
+            Step::Follow(_) | Step::Free(_) => {}
+            Step::Compact(most) => compact(&mut extents, &mut used, most),
         }
         check(&extents, &used);
-        assert_eq!(extents.largest_free(), largest_free(extents.capacity(), &used));
+        let largest = largest_free(units, &used).map_or(0, |most| most.len);
+        assert_eq!(extents.largest_free(), largest);
     }
     used.drain(..).for_each(|extent| extents.free(extent));
-    assert_eq!(format!("{extents:?}"), format!("{:?}", Extents::new(blocks * SMALLEST)));
+    assert_eq!(format!("{extents:?}"), format!("{:?}", Extents::new(units, piece)));
 }
 
-fn compact(extents: &mut Extents, used: &mut [Extent], huge_pages: usize) {
-    let before = extents.free_huge_pages();
-    let moves = extents.plan_compaction(huge_pages);
+fn compact(extents: &mut Extents, used: &mut [Extent], most: usize) {
+    let before = extents.free_pieces().count();
+    let moves = extents.plan_compaction(most);
     // Backwards, since any order must do.
     for step in moves.iter().rev() {
         assert!(extents.apply(*step), "{step:?} of {moves:?}");
         let moved = used.iter_mut().find(|extent| **extent == step.from).expect("in use");
         *moved = step.to;
     }
-    let freed = extents.free_huge_pages() - before;
-    assert!(freed <= huge_pages, "{freed} by {moves:?}");
+    let freed = extents.free_pieces().count() - before;
+    assert!(freed <= most, "{freed} by {moves:?}");
     assert_eq!(freed == 0, moves.is_empty(), "{freed} by {moves:?}");
 }
 
@@ -103,35 +118,37 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn any_sequence_agrees_with_a_plain_list(blocks in 0usize..3000, steps in steps()) {
-        run(blocks, &steps);
+    fn any_sequence_agrees_with_a_plain_list(
+        units in 0usize..3000,
+        piece in 0u32..10,
+        steps in steps(),
+    ) {
+        run(units, 1 << piece, &steps);
     }
 }
 
 #[test]
 fn compaction_empties_the_least_used_pieces_into_gaps() {
-    let mut extents = Extents::new(4 * HUGE_PAGE);
-    let half = HUGE_PAGE / 2;
-    let used: Vec<Extent> = (0..8).map(|_| extents.allocate(half).expect("room")).collect();
+    let mut extents = Extents::new(4 * 512, 512);
+    let used: Vec<Extent> = (0..8).map(|_| extents.allocate(256).expect("room")).collect();
     // One half of each piece stays: two pieces can be emptied into the two others.
     used.iter().skip(1).step_by(2).for_each(|&extent| extents.free(extent));
-    assert_eq!((extents.free_huge_pages(), extents.fragmentation()), (0, 1.0));
+    assert_eq!((extents.free_pieces().count(), extents.fragmentation()), (0, 1.0));
     let moves = extents.plan_compaction(4);
     assert_eq!(moves.len(), 2);
     assert!(moves.iter().all(|&step| extents.apply(step)));
-    assert_eq!((extents.free_huge_pages(), extents.fragmentation()), (2, 0.0));
+    assert_eq!((extents.free_pieces().count(), extents.fragmentation()), (2, 0.0));
     assert_eq!(extents.plan_compaction(4), []);
 }
 
 #[test]
 fn a_move_whose_target_was_taken_meanwhile_changes_nothing() {
-    let mut extents = Extents::new(2 * HUGE_PAGE);
-    let used: Vec<Extent> =
-        (0..4).map(|_| extents.allocate(HUGE_PAGE / 2).expect("room")).collect();
+    let mut extents = Extents::new(2 * 512, 512);
+    let used: Vec<Extent> = (0..4).map(|_| extents.allocate(256).expect("room")).collect();
     extents.free(used[1]);
     extents.free(used[3]);
     let moves = extents.plan_compaction(1);
-    let taken = [extents.allocate(SMALLEST), extents.allocate(HUGE_PAGE / 2)];
+    let taken = [extents.allocate(1), extents.allocate(256)];
     assert!(taken.iter().all(Option::is_some));
     assert!(!extents.apply(moves[0]));
     check(&extents, &[used[0], used[2], taken[0].expect("some"), taken[1].expect("some")]);
@@ -140,7 +157,7 @@ fn a_move_whose_target_was_taken_meanwhile_changes_nothing() {
 #[test]
 #[should_panic(expected = "is freed, expected an allocated extent")]
 fn freeing_twice_panics() {
-    let mut extents = Extents::new(HUGE_PAGE);
+    let mut extents = Extents::new(512, 512);
     let extent = extents.allocate(1).expect("room");
     extents.free(extent);
     extents.free(extent);
