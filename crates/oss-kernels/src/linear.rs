@@ -12,7 +12,7 @@ mod values;
 
 pub use panel::Panel;
 
-use crate::input::CodeBlock;
+use crate::input::{CodeBlock, MAX_PLANES};
 use crate::prefetch::ask;
 use crate::{Activation, Input};
 use oss_quant::{CodeFormat, FloatFormat, Matrix, Visitor};
@@ -120,8 +120,10 @@ impl<'a> Walk<'a, '_> {
     /// One of them.
     #[inline(always)]
     fn code_row(&self, index: usize) -> &'a [CodeBlock] {
-        let row = self.rows[index / self.planes] as usize;
-        self.product.input.plane(row, index % self.planes)
+        // By a constant, where it could be any number: dividing takes time.
+        const { assert!(MAX_PLANES == 2) };
+        let (row, plane) = if self.planes == 1 { (index, 0) } else { (index / 2, index % 2) };
+        self.product.input.plane(self.rows[row] as usize, plane)
     }
 
     /// Where the products of a group with the call's `row`-th row go.

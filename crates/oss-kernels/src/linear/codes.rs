@@ -25,8 +25,8 @@ pub(super) trait Source: Copy {
     /// Asks for the j-th fourth of what comes a while after a block, where N groups are read at the
     /// same time. Evenly over a block: memory is read slower by asking for much at once.
     fn ask<S: Simd, const N: usize>(self, s: S, block: usize, j: usize);
-    /// Asks for what comes after all blocks, at the first of a tile's rows: so many out of all.
-    fn ask_next<S: Simd>(self, s: S, rows: Range<usize>, all: usize);
+    /// Asks for what comes after all blocks: the share of a tile's rows.
+    fn ask_next<S: Simd>(self, s: S, rows: Range<usize>);
     /// The codes of columns `4 j..` and `16 + 4 j..` of a block, four columns a lane.
     fn pair<S: Simd>(self, s: S, block: usize, j: usize) -> (S::U8, S::U8);
     /// The scales of a block's halves.
@@ -82,7 +82,7 @@ impl<F: CodeFormat> Source for Group<'_, F> {
         }
     }
     #[inline(always)]
-    fn ask_next<S: Simd>(self, _: S, _: Range<usize>, _: usize) {}
+    fn ask_next<S: Simd>(self, _: S, _: Range<usize>) {}
     #[inline(always)]
     fn pair<S: Simd>(self, s: S, block: usize, j: usize) -> (S::U8, S::U8) {
         F::pair(s, self.bytes, self.n_blocks, block, j)
@@ -162,10 +162,11 @@ pub(super) fn tiles<S: Simd, W: Source, const G: usize, const MOST: usize>(
     walk: &mut Walk<'_, '_>,
     all: Place,
 ) {
+    let n_tiles = all.n.div_ceil(widest::<S, MOST>());
+    let (narrow, wider) = (all.n / n_tiles.max(1), all.n % n_tiles.max(1));
     let mut first = 0;
-    while first < all.n {
-        let left = all.n - first;
-        let n = left.div_ceil(left.div_ceil(widest::<S, MOST>()));
+    for tile_index in 0..n_tiles {
+        let n = narrow + usize::from(tile_index < wider);
         let place = Place { first, n, ..all };
         // The constants keep tiles that are too wide from even being compiled.
         match n {
@@ -212,7 +213,7 @@ fn tile<S: Simd, W: Source, const G: usize, const T: usize>(
         }
     }
     for group in groups {
-        group.ask_next(s, first..first + n, walk.code_rows());
+        group.ask_next(s, first..first + n);
     }
     for block in 0..end - begin {
         let a = rows.map(|row| &row[block]);

@@ -83,6 +83,8 @@ struct Unpacked<'a, const CALLS: usize, const HALVES: bool, const MIN: bool> {
     zero: u8,
     /// What is unpacked next.
     next: &'a [u8],
+    /// Bytes of it that each input row asks for.
+    next_share: usize,
 }
 
 impl<const CALLS: usize, const HALVES: bool, const MIN: bool> Source
@@ -99,9 +101,10 @@ impl<const CALLS: usize, const HALVES: bool, const MIN: bool> Source
     #[inline(always)]
     fn ask<S: Simd, const N: usize>(self, _: S, _: usize, _: usize) {}
     #[inline(always)]
-    fn ask_next<S: Simd>(self, s: S, rows: Range<usize>, all: usize) {
-        let (begin, end) = (self.next.len() * rows.start / all, self.next.len() * rows.end / all);
-        ask(s, &self.next[begin..], 0, end - begin);
+    fn ask_next<S: Simd>(self, s: S, rows: Range<usize>) {
+        let share = self.next_share;
+        let begin = (rows.start * share).min(self.next.len());
+        ask(s, &self.next[begin..], 0, rows.len() * share);
     }
     #[inline(always)]
     fn pair<S: Simd>(self, s: S, block: usize, j: usize) -> (S::U8, S::U8) {
@@ -188,7 +191,8 @@ fn multiply_panel<const CALLS: usize, const HALVES: bool, const MIN: bool, F: Co
             _ => &[],
         };
         let next = &next[..next.len().min(BLOCKS * F::BLOCK_BYTES)];
-        Unpacked::<CALLS, HALVES, MIN> { blocks: &panel.0[g], zero, next }
+        let next_share = next.len().div_ceil(place.n.max(1));
+        Unpacked::<CALLS, HALVES, MIN> { blocks: &panel.0[g], zero, next, next_share }
     });
     isa.run(Tiles { groups, walk, place, n_groups });
 }
