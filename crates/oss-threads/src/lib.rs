@@ -33,8 +33,7 @@
 //!
 //! [`topology`] tells how many threads are worth having.
 //!
-//! It knows nothing of the work it runs, has no futures and no work stealing, and phases do not
-//! nest.
+//! It knows nothing of the work it runs and has no futures, and phases do not nest.
 
 mod error;
 mod options;
@@ -42,6 +41,7 @@ mod os;
 mod partition;
 mod patience;
 mod protocol;
+mod shares;
 mod sync;
 mod team;
 pub mod topology;

@@ -17,6 +17,7 @@ use crate::os;
 use crate::partition::{Partition, Parts};
 use crate::patience::{Manners, Patience};
 use crate::protocol::Gang;
+use crate::shares::Shares;
 use crate::topology::{self, Topology};
 
 use crowd::Crowd;
@@ -56,6 +57,7 @@ struct Shared {
 struct Inner {
     shared: Arc<Shared>,
     threads: usize,
+    shares: Shares,
     lease: Mutex<()>,
     holder: Holder,
     crowd: Crowd,
@@ -94,6 +96,7 @@ impl Team {
         let mut inner = Inner {
             shared,
             threads,
+            shares: Shares::new(threads),
             lease: Mutex::new(()),
             holder: Holder::default(),
             crowd: Crowd::new(),
@@ -128,15 +131,15 @@ impl Team {
 
     /// Runs `body` once for each unit of `0..units`, with the unit's part of `out`.
     ///
-    /// The first four fifths of the units are shared out in contiguous runs, worker by worker; the
-    /// rest are claimed by whoever is free, in ever smaller runs. The call returns when all units
-    /// are done. Writes of the body are visible to the caller and to later phases.
+    /// The units are shared out in contiguous runs, worker by worker; who is done with their own
+    /// takes over half of what another has not begun. The call returns when all units are done.
+    /// Writes of the body are visible to the caller and to later phases.
     ///
     /// One phase of a team runs at a time; other callers wait (see [`Team::lease`]).
     ///
     /// # Panics
     /// When `out` has fewer units than `units` or serves fewer workers than the team has threads;
-    /// when called from inside the body of a phase; and, after all workers have stopped, with the
+    /// when several threads share 2³² units or more; when called from inside the body of a phase; and, after all workers have stopped, with the
     /// panic of a body. The team is usable afterwards.
     pub fn phase<P, B>(&self, units: usize, out: P, body: B)
     where
@@ -149,18 +152,19 @@ impl Team {
         let _body = Body::enter();
         let _lease = self.inner.lease_for_phase();
         let threads = self.threads().min(units.max(1));
-        let phase = Phase::new(units, threads, out, body);
+        let phase = Phase::new(&self.inner.shares, out, body);
         if threads > 1 {
+            self.inner.shares.share(units, threads);
             self.inner.run(&phase);
         } else {
-            phase.run_alone();
+            phase.run_alone(units);
         }
     }
 }
 
 impl Inner {
     /// Runs a phase on all workers; the calling thread holds the lease.
-    fn run<P, B>(&self, phase: &Phase<P, B>)
+    fn run<P, B>(&self, phase: &Phase<'_, P, B>)
     where
         P: Partition,
         B: for<'p> Fn(Unit, <P as Parts<'p>>::Part) + Sync,

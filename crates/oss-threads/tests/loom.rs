@@ -1,20 +1,23 @@
-//! Every interleaving of release, arrive and sleep, by loom:
+//! Every interleaving of release, arrive and sleep, and of workers that take units, by loom:
 //! `RUSTFLAGS="--cfg loom" cargo test -p oss-threads --release --test loom`.
 #![cfg(loom)]
 
 #[path = "../src/protocol.rs"]
 mod protocol;
+#[path = "../src/shares.rs"]
+mod shares;
 
 /// What the protocol is written in, as loom has it.
 mod sync {
     pub(crate) use loom::cell::UnsafeCell as Cell;
-    pub(crate) use loom::sync::atomic::{AtomicUsize, Ordering, fence};
+    pub(crate) use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
     pub(crate) use loom::sync::{Condvar, Mutex};
 }
 
 use loom::sync::Arc;
 use loom::thread;
 use protocol::{Gang, Wait};
+use shares::Shares;
 use sync::Cell;
 
 /// Polls so many times, then sleeps.
@@ -103,4 +106,33 @@ fn two_workers_of_one_group_arrive_before_the_caller_goes_on() {
 fn two_groups_arrive_before_the_caller_goes_on() {
     every(2, || phases(2, 1, 2, Polls(0)));
     every(2, || phases(2, 1, 1, Polls(1)));
+}
+
+fn takes(workers: usize, units: usize) {
+    let shares = Arc::new(Shares::new(workers));
+    shares.share(units, workers);
+    let all = |worker: usize, shares: &Shares| {
+        let mut taken = Vec::new();
+        while let Some(units) = shares.take(worker) {
+            taken.extend(units);
+        }
+        taken
+    };
+    let threads: Vec<_> = (1..workers)
+        .map(|worker| {
+            let shares = Arc::clone(&shares);
+            thread::spawn(move || all(worker, &shares))
+        })
+        .collect();
+    let mut taken = all(0, &shares);
+    threads.into_iter().for_each(|thread| taken.extend(thread.join().expect("a worker ends")));
+    taken.sort_unstable();
+    assert_eq!(taken, (0..units).collect::<Vec<_>>());
+}
+
+#[test]
+fn every_unit_is_taken_once() {
+    every(3, || takes(2, 1));
+    every(3, || takes(2, 7));
+    every(2, || takes(3, 4));
 }

@@ -3,12 +3,12 @@
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::Unit;
 use crate::partition::{Partition, Parts};
-use crate::protocol::Padded;
+use crate::shares::Shares;
 
 thread_local! {
     static IN_BODY: Cell<bool> = const { Cell::new(false) };
@@ -57,36 +57,23 @@ impl Job {
 }
 
 /// One phase, on the caller's stack.
-pub(super) struct Phase<P, B> {
-    units: usize,
-    threads: usize,
-    /// Units that are shared out beforehand.
-    fixed: usize,
+pub(super) struct Phase<'a, P, B> {
+    shares: &'a Shares,
     out: P,
     body: B,
     panicked: AtomicBool,
     payload: Mutex<Option<Box<dyn Any + Send>>>,
-    /// The next unit to be claimed.
-    next: Padded<AtomicUsize>,
 }
 
-impl<P, B> Phase<P, B>
+impl<'a, P, B> Phase<'a, P, B>
 where
     P: Partition,
     B: for<'p> Fn(Unit, <P as Parts<'p>>::Part) + Sync,
 {
-    pub(super) fn new(units: usize, threads: usize, out: P, body: B) -> Self {
-        let fixed = units - units / 5;
-        Self {
-            units,
-            threads,
-            fixed,
-            out,
-            body,
-            panicked: AtomicBool::new(false),
-            payload: Mutex::new(None),
-            next: Padded(AtomicUsize::new(fixed)),
-        }
+    /// A phase over units that are shared out already.
+    pub(super) fn new(shares: &'a Shares, out: P, body: B) -> Self {
+        let (panicked, payload) = (AtomicBool::new(false), Mutex::new(None));
+        Self { shares, out, body, panicked, payload }
     }
 
     pub(super) fn job(&self) -> Job {
@@ -96,16 +83,16 @@ where
             P: Partition,
             B: for<'p> Fn(Unit, <P as Parts<'p>>::Part) + Sync,
         {
-            // SAFETY: `job` made the pointer from a `Phase<P, B>`, which the caller keeps alive.
-            let phase = unsafe { &*phase.cast::<Phase<P, B>>() };
+            // SAFETY: `job` made the pointer from a `Phase`, which the caller keeps alive.
+            let phase = unsafe { &*phase.cast::<Phase<'_, P, B>>() };
             phase.work(worker);
         }
         Job { phase: std::ptr::from_ref(self).cast(), run: run::<P, B> }
     }
 
     /// Runs all units on this thread.
-    pub(super) fn run_alone(&self) {
-        (0..self.units).for_each(|unit| self.unit(unit, 0));
+    pub(super) fn run_alone(&self, units: usize) {
+        (0..units).for_each(|unit| self.unit(unit, 0));
     }
 
     /// Runs the share of `worker`, then what it can claim. Never unwinds.
@@ -132,47 +119,19 @@ where
     }
 
     fn share(&self, worker: usize) {
-        if worker < self.threads {
-            let border = |worker: usize| {
-                // Up to MAX_THREADS runs whose lengths differ by 1 at most.
-                let (each, more) = (self.fixed / self.threads, self.fixed % self.threads);
-                each * worker + more.min(worker)
-            };
-            self.units(border(worker), border(worker + 1), worker);
-        }
-        while let Some((begin, end)) = self.claim() {
-            self.units(begin, end, worker);
-        }
-    }
-
-    /// Some of the units that are left: many at first, to leave the shared line alone, one by one
-    /// in the end, so that all workers stop together.
-    fn claim(&self) -> Option<(usize, usize)> {
-        let mut begin = self.next.0.load(Ordering::Relaxed);
-        while begin < self.units && !self.panicked.load(Ordering::Relaxed) {
-            let end = begin + ((self.units - begin) / (4 * self.threads)).max(1);
-            let order = Ordering::Relaxed;
-            match self.next.0.compare_exchange_weak(begin, end, order, order) {
-                Ok(_) => return Some((begin, end)),
-                Err(now) => begin = now,
+        while let Some(units) = self.shares.take(worker) {
+            for unit in units {
+                if self.panicked.load(Ordering::Relaxed) {
+                    return;
+                }
+                self.unit(unit, worker);
             }
-        }
-        None
-    }
-
-    fn units(&self, begin: usize, end: usize, worker: usize) {
-        for unit in begin..end {
-            if self.panicked.load(Ordering::Relaxed) {
-                break;
-            }
-            self.unit(unit, worker);
         }
     }
 
     fn unit(&self, index: usize, worker: usize) {
-        // SAFETY: `Team::phase` has checked units and workers against the partition; the fixed runs
-        // and the claims are disjoint, so a unit comes here once; one thread is `worker` in a
-        // phase.
+        // SAFETY: `Team::phase` has checked units and workers against the partition; the shares
+        // are disjoint, so a unit comes here once; one thread is `worker` in a phase.
         #[expect(unsafe_code, reason = "takes the unit's part")]
         let part = unsafe { self.out.part(index, worker) };
         (self.body)(Unit { index, worker }, part);

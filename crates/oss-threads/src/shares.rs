@@ -1,0 +1,94 @@
+//! Who runs which units of a phase: a contiguous share each, and the far end of another's share for
+//! whoever is done with their own.
+//!
+//! So a worker reads what lies in memory one after the other, which the processor's prefetching
+//! follows, until in the last microseconds some take over from others.
+//!
+//! This file uses only `crate::sync`, which the loom test replaces.
+
+use std::ops::Range;
+
+use crate::protocol::Padded;
+use crate::sync::{AtomicU64, Ordering};
+
+/// The units of a phase that nobody has begun.
+pub(crate) struct Shares {
+    /// Of each worker the first of its units and their end: 32 bits each, to change together.
+    left: Box<[Padded<AtomicU64>]>,
+}
+
+impl Shares {
+    /// No units, for so many workers.
+    pub(crate) fn new(workers: usize) -> Self {
+        Self { left: (0..workers).map(|_| Padded(AtomicU64::new(0))).collect() }
+    }
+
+    /// Shares out `0..units` among the first `workers`; between phases, when nobody takes any.
+    ///
+    /// # Panics
+    /// When there are 2³² units or more.
+    pub(crate) fn share(&self, units: usize, workers: usize) {
+        let units = u32::try_from(units).expect("fewer than 2^32 units");
+        let mut begin = 0;
+        for (worker, left) in self.left.iter().enumerate() {
+            // Lengths differ by 1 at most.
+            let all = units as usize;
+            let more = usize::from(worker < all % workers);
+            let n = if worker < workers { all / workers + more } else { 0 };
+            let end = begin + n as u32;
+            // Publishing the phase publishes this.
+            left.0.store(pack(begin, end), Ordering::Relaxed);
+            begin = end;
+        }
+    }
+
+    /// Units that `worker` is to run now, in order: some of its own share, many while many are left
+    /// and one by one in the end, or half of what another has left.
+    pub(crate) fn take(&self, worker: usize) -> Option<Range<usize>> {
+        let own = |left: u32| (left / 4).max(1);
+        if let Some((begin, end)) = self.cut(worker, |begin, end| begin + own(end - begin), true) {
+            return Some(begin as usize..end as usize);
+        }
+        for other in 1..self.left.len() {
+            let other = (worker + other) % self.left.len();
+            let half = |begin: u32, end: u32| end - (end - begin).div_ceil(2);
+            if let Some((begin, end)) = self.cut(other, half, false) {
+                // What is not run now is this worker's share, for others to take from in turn.
+                // Nobody else writes to an empty one.
+                let now = begin + own(end - begin);
+                self.left[worker].0.store(pack(now, end), Ordering::Relaxed);
+                return Some(begin as usize..now as usize);
+            }
+        }
+        None
+    }
+
+    /// Cuts what a worker has left in two and takes the first or the second part.
+    fn cut(
+        &self,
+        worker: usize,
+        border: impl Fn(u32, u32) -> u32,
+        first: bool,
+    ) -> Option<(u32, u32)> {
+        let left = &self.left[worker].0;
+        let mut seen = left.load(Ordering::Relaxed);
+        loop {
+            let (begin, end) = ((seen >> 32) as u32, seen as u32);
+            if begin == end {
+                return None;
+            }
+            let border = border(begin, end);
+            let (taken, rest) = ((begin, border), (border, end));
+            let (taken, rest) = if first { (taken, rest) } else { (rest, taken) };
+            let order = Ordering::Relaxed;
+            match left.compare_exchange_weak(seen, pack(rest.0, rest.1), order, order) {
+                Ok(_) => return Some(taken),
+                Err(now) => seen = now,
+            }
+        }
+    }
+}
+
+const fn pack(begin: u32, end: u32) -> u64 {
+    (begin as u64) << 32 | end as u64
+}
