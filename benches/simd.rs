@@ -11,7 +11,7 @@ mod packed;
 use oss_kernels::attention::{PAGE, Query, Shape, attend};
 use oss_kernels::elementwise::Gate;
 use oss_kernels::{
-    Activation, InputBuffer, Panel, Product, linear, prepare, prepare_gated, softmax,
+    Activation, GateUpSums, InputBuffer, Panel, Product, linear, prepare, prepare_gated, softmax,
 };
 use oss_quant::kv::KvFormat;
 use oss_quant::{CodeFormat, Dtype, FloatFormat, Matrix, Packing, Visitor};
@@ -103,12 +103,14 @@ fn attention() {
 fn activations() {
     let (sums, mut out) = (numbers(2 * COLS), vec![0.0; COLS]);
     let mut input = InputBuffer::new(1, COLS, Activation::F32);
-    for (name, activation) in
+    for (name, gate) in
         [("silu", Gate::Silu), ("clamped", Gate::Clamped { alpha: 1.702, limit: 7.0 })]
     {
         row(&format!("activation, {name}"), 3.0, &mut |isa| {
-            let sums = (black_box(&sums[..]), None);
-            prepare_gated(isa, Activation::F32, activation, sums, input.row(0));
+            let sums = black_box(&sums[..]);
+            let (width, n) = (sums.len(), sums.len());
+            let sums = GateUpSums { gate, sums, width, n, bias: None };
+            prepare_gated(isa, Activation::F32, sums, &mut input);
         });
     }
     row("activation, softmax", 3.0, &mut |isa| softmax(isa, &mut out));

@@ -110,6 +110,21 @@ pub struct InputRow<'a> {
     pub codes: [&'a mut [CodeBlock]; MAX_PLANES],
 }
 
+/// Rows to be written, one at a time.
+pub trait InputRowsMut {
+    /// The `row`-th of them.
+    fn row(&mut self, row: usize) -> InputRow<'_>;
+}
+
+impl InputRowsMut for InputRow<'_> {
+    #[inline(always)]
+    fn row(&mut self, row: usize) -> InputRow<'_> {
+        assert_eq!(row, 0, "a row of one");
+        let Self { values, value_sums, codes } = self;
+        InputRow { values, value_sums, codes: codes.each_mut().map(|codes| &mut **codes) }
+    }
+}
+
 /// Writes `x` (at most as many numbers as there are columns) into a row, in the forms that
 /// `activation` needs.
 ///
@@ -121,26 +136,46 @@ pub struct InputRow<'a> {
 pub fn prepare(isa: Isa, activation: Activation, x: &[f32], mut row: InputRow<'_>) {
     let columns = row.check(activation);
     assert!(x.len() <= columns, "{} numbers for {columns} columns", x.len());
-    isa.run(Prepare { activation, numbers: Given(x), row: &mut row });
+    let (n_rows, n_blocks) = (1, columns / 32);
+    isa.run(Prepare { activation, numbers: Given(x), rows: &mut row, n_rows, n_blocks });
 }
 
-/// What follows a gate and up matrix: adds `bias` to a row of its products, in which sixteen gates
-/// and sixteen ups alternate, and writes `gate(gate, up)` into a row as [`prepare`] does.
+/// Products with a gate and up matrix, in which sixteen gates and sixteen ups alternate.
+#[derive(Clone, Copy, Debug)]
+pub struct GateUpSums<'a> {
+    /// What becomes of a gate and an up.
+    pub gate: Gate,
+    /// `[rows, width]`.
+    pub sums: &'a [f32],
+    /// A multiple of 32.
+    pub width: usize,
+    /// How many numbers of a row are gates and ups, the others are padding.
+    pub n: usize,
+    /// As many to be added to them.
+    pub bias: Option<&'a [f32]>,
+}
+
+/// Writes `gate(gate, up)` of each row's gates and ups into a row as [`prepare`] does.
 ///
 /// # Panics
-/// When sums and bias differ in length, or the forms in columns, or these are fewer than the gates.
+/// When the rows' forms differ in columns, or these are fewer than the gates; when width, sums or
+/// bias are not as long as they say.
 pub fn prepare_gated(
     isa: Isa,
     activation: Activation,
-    gate: Gate,
-    (sums, bias): (&[f32], Option<&[f32]>),
-    mut row: InputRow<'_>,
+    numbers: GateUpSums<'_>,
+    rows: &mut impl InputRowsMut,
 ) {
-    let columns = row.check(activation);
-    assert!(sums.len() <= 2 * columns, "{} gates and ups for {columns} columns", sums.len());
-    assert!(bias.is_none_or(|bias| bias.len() == sums.len()), "a bias for each sum");
+    let GateUpSums { gate, sums, width, n, bias } = numbers;
+    assert!(width.is_multiple_of(32) && n <= width, "{n} gates and ups in rows of {width}");
+    assert!(sums.len().is_multiple_of(width.max(1)), "{} sums in rows of {width}", sums.len());
+    assert!(bias.is_none_or(|bias| bias.len() == n), "a bias for each of {n} sums");
+    let n_rows = sums.len() / width.max(1);
+    let Some(columns) = (n_rows > 0).then(|| rows.row(0).check(activation)) else { return };
+    assert!(n <= 2 * columns, "{n} gates and ups for {columns} columns");
     let (sums, bias) = (sums.as_chunks().0, bias.map_or(&[][..], |bias| bias.as_chunks().0));
-    isa.run(Prepare { activation, numbers: Gated { gate, sums, bias }, row: &mut row });
+    let numbers = Gated { gate, sums, width: width / 16, n: n / 16, bias };
+    isa.run(Prepare { activation, numbers, rows, n_rows, n_blocks: columns / 32 });
 }
 
 impl InputRow<'_> {
@@ -160,18 +195,18 @@ impl InputRow<'_> {
     }
 }
 
-/// Where the numbers of a row come from.
+/// Where the numbers of rows come from.
 trait Numbers {
-    /// Columns `16 i..16 i + 16`.
-    fn lanes<S: Simd>(&self, s: S, i: usize) -> S::F32;
+    /// Columns `16 i..16 i + 16` of a row.
+    fn lanes<S: Simd>(&self, s: S, row: usize, i: usize) -> S::F32;
 }
 
-/// Numbers from memory, zeros after them.
+/// Numbers of one row from memory, zeros after them.
 struct Given<'a>(&'a [f32]);
 
 impl Numbers for Given<'_> {
     #[inline(always)]
-    fn lanes<S: Simd>(&self, s: S, i: usize) -> S::F32 {
+    fn lanes<S: Simd>(&self, s: S, _: usize, i: usize) -> S::F32 {
         let (all, rest) = self.0.as_chunks();
         match all.get(i) {
             Some(x) => s.load(x),
@@ -181,19 +216,20 @@ impl Numbers for Given<'_> {
     }
 }
 
-/// Gates and ups as products left them.
+/// A [`GateUpSums`], its lengths in vectors.
 struct Gated<'a> {
     gate: Gate,
-    /// Gates and ups in turn.
     sums: &'a [[f32; 16]],
-    /// As many, or none.
+    width: usize,
+    n: usize,
     bias: &'a [[f32; 16]],
 }
 
 impl Numbers for Gated<'_> {
     #[inline(always)]
-    fn lanes<S: Simd>(&self, s: S, i: usize) -> S::F32 {
-        let Some([gate, up]) = self.sums.get(2 * i..2 * i + 2) else { return s.zero() };
+    fn lanes<S: Simd>(&self, s: S, row: usize, i: usize) -> S::F32 {
+        let sums = &self.sums[row * self.width..][..self.n];
+        let Some([gate, up]) = sums.get(2 * i..2 * i + 2) else { return s.zero() };
         let (mut gate, mut up) = (s.load(gate), s.load(up));
         if let Some([for_gate, for_up]) = self.bias.get(2 * i..2 * i + 2) {
             (gate, up) = (s.add(gate, s.load(for_gate)), s.add(up, s.load(for_up)));
@@ -202,70 +238,157 @@ impl Numbers for Gated<'_> {
     }
 }
 
-struct Prepare<'a, 'b, N> {
+struct Prepare<'a, N, R> {
     activation: Activation,
     numbers: N,
-    /// Where it is: moving it would wait for its parts, which were written just before.
-    row: &'a mut InputRow<'b>,
+    /// Where they are: moving a row would wait for its parts, which were written just before.
+    rows: &'a mut R,
+    n_rows: usize,
+    n_blocks: usize,
 }
 
-impl<N: Numbers> Kernel for Prepare<'_, '_, N> {
+impl<N: Numbers, R: InputRowsMut> Kernel for Prepare<'_, N, R> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Self { activation, numbers, row } = self;
-        let InputRow { values, value_sums, codes } = row;
-        let planes = activation.planes();
-        let n_blocks = if planes > 0 { codes[0].len() } else { values.len() / 32 };
-        let (values, _) = values.as_chunks_mut::<16>();
-        for block in 0..n_blocks {
-            let x = [numbers.lanes(s, 2 * block), numbers.lanes(s, 2 * block + 1)];
-            for half in 0..if values.is_empty() { 0 } else { 2 } {
-                let v = if activation == Activation::F32 { x[half] } else { s.round_bf16(x[half]) };
-                s.store(v, &mut values[2 * block + half]);
-                value_sums[2 * block + half] = s.reduce_add(v);
+        // Alone, a block is done sooner without lanes for three others.
+        if self.n_rows * self.n_blocks < 4 { self.by::<S, 1>(s) } else { self.by::<S, 4>(s) }
+    }
+}
+
+impl<N: Numbers, R: InputRowsMut> Prepare<'_, N, R> {
+    /// Some blocks at a time.
+    #[inline(always)]
+    fn by<S: Simd, const TOGETHER: usize>(self, s: S) {
+        let Self { activation, numbers, rows, n_rows, n_blocks } = self;
+        let (planes, has_values) = (activation.planes(), !rows.row(0).values.is_empty());
+        let mut next = (0, 0);
+        let all = n_rows * n_blocks;
+        for first in (0..all).step_by(TOGETHER) {
+            let n = TOGETHER.min(all - first);
+            let mut places = [(0, 0); TOGETHER];
+            let mut x = [[s.zero(); 2]; TOGETHER];
+            for (place, x) in places.iter_mut().zip(&mut x).take(n) {
+                let (row, block) = next;
+                *place = next;
+                next = if block + 1 < n_blocks { (row, block + 1) } else { (row + 1, 0) };
+                *x = [numbers.lanes(s, row, 2 * block), numbers.lanes(s, row, 2 * block + 1)];
+                if has_values {
+                    let InputRow { values, value_sums, .. } = rows.row(row);
+                    let (values, _) = values.as_chunks_mut::<16>();
+                    for (half, &x) in x.iter().enumerate() {
+                        let v = if activation == Activation::F32 { x } else { s.round_bf16(x) };
+                        s.store(v, &mut values[2 * block + half]);
+                        value_sums[2 * block + half] = s.reduce_add(v);
+                    }
+                }
             }
-            let mut rest = x;
-            for plane in &mut codes[..planes] {
-                rest = encode(s, rest, &mut plane[block]);
+            for plane in 0..planes {
+                let blocks = Encoded::new(s, &mut x);
+                for (i, (row, block)) in places.into_iter().enumerate() {
+                    if i < n {
+                        blocks.store(s, i, &mut rows.row(row).codes[plane][block]);
+                    }
+                }
             }
         }
     }
 }
 
-/// Adds up two sums at once: of columns 0 and 1 of each four in bits 0..16, of 2 and 3 above.
-const PLACES: [i32; 16] = {
-    let mut places = [0; 16];
+/// Columns whose sum is in bits 0..16 of a row's: 0 and 1 of each four. That of 2 and 3 is above.
+const LOW: [i32; 16] = {
+    let mut low = [0; 16];
     let mut column = 0;
     while column < 16 {
-        places[column] = if column % 4 < 2 { 1 } else { 1 << 16 };
+        low[column] = if column % 4 < 2 { -1 } else { 0 };
         column += 1;
     }
-    places
+    low
 };
 
-/// Writes 32 numbers as codes; returns what the codes leave of them.
-#[inline(always)]
-fn encode<S: Simd>(s: S, x: [S::F32; 2], out: &mut CodeBlock) -> [S::F32; 2] {
-    let largest = s.reduce_max(s.max(s.abs(x[0]), s.abs(x[1])));
-    let inverse = s.splat(if largest > 0.0 { 127.0 / largest } else { 0.0 });
-    out.scale = largest / 127.0;
-    let back = s.splat(-out.scale);
-    let (codes, _) = out.codes.as_chunks_mut::<16>();
-    let mut rest = x;
-    let mut sums = [[0; 2]; 2];
-    for half in 0..2 {
-        let code = s.round_i32(s.mul(x[half], inverse));
-        s.store_i8(code, &mut codes[half]);
-        let both = s.reduce_add_i32(s.mul_i32(code, s.load_i32(&PLACES)));
-        let first = i32::from(both as i16);
-        sums[half] = [first, (both - first) >> 16];
-        rest[half] = s.fma(s.i32_to_f32(code), back, x[half]);
+/// One block as codes or four of them: what each block has once is a lane.
+struct Encoded<S: Simd, const N: usize> {
+    codes: [[S::I32; 2]; N],
+    scales: [f32; 16],
+    sums: [[i32; 16]; 3],
+    minus: [[f32; 16]; 3],
+}
+
+impl<S: Simd, const N: usize> Encoded<S, N> {
+    /// Makes codes of numbers, and leaves of these what the codes do.
+    #[inline(always)]
+    fn new(s: S, x: &mut [[S::F32; 2]; N]) -> Self {
+        let mut magnitudes = [s.zero(); N];
+        for ([low, high], magnitude) in x.iter().zip(&mut magnitudes) {
+            *magnitude = s.max(s.abs(*low), s.abs(*high));
+        }
+        let largest = match magnitudes[..] {
+            [a, b, c, d] => s.max_each([a, b, c, d]),
+            _ => s.splat(s.reduce_max(magnitudes[0])),
+        };
+        let scale = s.div(largest, s.splat(127.0));
+        let inverse = s.div(s.splat(127.0), largest);
+        let inverse = s.select_lt(s.zero(), largest, inverse, s.zero());
+        let (mut scales, mut inverses) = ([0.0; 16], [0.0; 16]);
+        s.store(scale, &mut scales);
+        s.store(inverse, &mut inverses);
+
+        let low = s.load_i32(&LOW);
+        let high = s.sub_i32(s.splat_i32(-1), low);
+        let mut codes = [[s.splat_i32(0); 2]; N];
+        let mut placed = [[s.splat_i32(0); N]; 2];
+        for block in 0..N {
+            let (inverse, back) = (s.splat(inverses[block]), s.splat(-scales[block]));
+            for half in 0..2 {
+                let numbers = x[block][half];
+                let code = s.round_i32(s.mul(numbers, inverse));
+                codes[block][half] = code;
+                let above = s.and_i32(s.shl_i32::<16>(code), high);
+                placed[half][block] = s.or_i32(s.and_i32(code, low), above);
+                x[block][half] = s.fma(s.i32_to_f32(code), back, numbers);
+            }
+        }
+
+        let [low, high] = [two_sums(s, placed[0]), two_sums(s, placed[1])];
+        let all = [s.add_i32(low[0], high[0]), s.add_i32(low[1], high[1])];
+        let (mut sums, mut minus) = ([[0; 16]; 3], [[0.0; 16]; 3]);
+        let back = s.sub(s.zero(), scale);
+        for (i, [first, second]) in [low, high, all].into_iter().enumerate() {
+            let first_bits = s.and_i32(first, s.splat_i32(0xffff));
+            s.store_i32(s.or_i32(s.shl_i32::<16>(second), first_bits), &mut sums[i]);
+            s.store(s.mul(back, s.i32_to_f32(s.add_i32(first, second))), &mut minus[i]);
+        }
+        Self { codes, scales, sums, minus }
     }
-    let [low, high] = sums;
-    let sums = [low, high, [low[0] + high[0], low[1] + high[1]]];
-    out.sums = sums.map(|[first, second]| second << 16 | first & 0xffff);
-    out.minus = sums.map(|[first, second]| -out.scale * (first + second) as f32);
-    rest
+
+    /// Writes the `i`-th block.
+    #[inline(always)]
+    fn store(&self, s: S, i: usize, out: &mut CodeBlock) {
+        let (codes, _) = out.codes.as_chunks_mut::<16>();
+        s.store_i8(self.codes[i][0], &mut codes[0]);
+        s.store_i8(self.codes[i][1], &mut codes[1]);
+        out.scale = self.scales[i];
+        out.sums = [self.sums[0][i], self.sums[1][i], self.sums[2][i]];
+        out.minus = [self.minus[0][i], self.minus[1][i], self.minus[2][i]];
+    }
+}
+
+/// Both sums of each row of codes: of columns 0 and 1 of each four, and of 2 and 3, which are in
+/// the upper halves.
+#[inline(always)]
+fn two_sums<S: Simd, const N: usize>(s: S, rows: [S::I32; N]) -> [S::I32; 2] {
+    let both = match rows[..] {
+        [a, b, c, d] => s.sum_each([a, b, c, d]),
+        _ => s.splat_i32(s.reduce_add_i32(rows[0])),
+    };
+    let first = sign_extended(s, both);
+    [first, sign_extended(s, s.shr_i32::<16>(s.sub_i32(both, first)))]
+}
+
+/// The lower halves of the lanes as signed numbers.
+#[inline(always)]
+fn sign_extended<S: Simd>(s: S, x: S::I32) -> S::I32 {
+    let moved = s.and_i32(s.add_i32(x, s.splat_i32(0x8000)), s.splat_i32(0xffff));
+    s.sub_i32(moved, s.splat_i32(0x8000))
 }

@@ -30,7 +30,8 @@ mod prefetch;
 mod route;
 
 pub use input::{
-    Activation, CodeBlock, Input, InputBuffer, InputRow, MAX_PLANES, prepare, prepare_gated,
+    Activation, CodeBlock, GateUpSums, Input, InputBuffer, InputRow, InputRowsMut, MAX_PLANES,
+    prepare, prepare_gated,
 };
 pub use linear::{GROUP_ROWS, Panel, Product, linear, out_len};
 pub use norm::rms_norm;

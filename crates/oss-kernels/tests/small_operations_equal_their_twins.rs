@@ -1,7 +1,9 @@
 //! Norm, elementwise work and routing against double precision, on every instruction set.
 
 use oss_kernels::elementwise::{Gate, add, rotate, scaled_add};
-use oss_kernels::{Activation, InputBuffer, prepare, prepare_gated, rms_norm, route, softmax};
+use oss_kernels::{
+    Activation, GateUpSums, InputBuffer, prepare, prepare_gated, rms_norm, route, softmax,
+};
 use oss_simd::Isa;
 use oss_testing::{Seeded, assert_close, twins};
 
@@ -35,19 +37,25 @@ fn silu(x: f64) -> f64 {
 fn gates_equal_double_precision() {
     let mut seeded = Seeded::new(6);
     let clamped = Gate::Clamped { alpha: 1.702, limit: 7.0 };
-    for n in [16, 32, 48, 80] {
-        // Sixteen gates, sixteen ups, and so on.
-        let (sums, bias) = (seeded.normals(2 * n, 5.0), seeded.normals(2 * n, 1.0));
-        let with = |bias: Option<&[f32]>, i: usize| {
-            f64::from(bias.map_or(sums[i], |bias| sums[i] + bias[i]))
+    for n in [16_usize, 32, 48, 80] {
+        // Some rows of sixteen gates, sixteen ups, and so on.
+        let (rows, padded) = (7, n.next_multiple_of(32));
+        let (sums, bias) = (seeded.normals(2 * n * rows, 5.0), seeded.normals(2 * n, 1.0));
+        let with = |bias: Option<&[f32]>, row: usize, i: usize| {
+            let sum = sums[2 * n * row + i];
+            f64::from(bias.map_or(sum, |bias| sum + bias[i]))
         };
         let cases =
             [Gate::Silu, clamped].into_iter().flat_map(|gate| [(gate, false), (gate, true)]);
         for (gate, is_biased) in cases {
             let bias = is_biased.then_some(&bias[..]);
-            let want = (0..n).map(|i| {
+            let want = (0..rows * padded).map(|i| {
+                let (row, i) = (i / padded, i % padded);
+                if i >= n {
+                    return 0.0;
+                }
                 let at = i / 16 * 32 + i % 16;
-                let (g, u) = (with(bias, at), with(bias, at + 16));
+                let (g, u) = (with(bias, row, at), with(bias, row, at + 16));
                 match gate {
                     Gate::Silu => silu(g) * u,
                     Gate::Clamped { .. } => {
@@ -56,23 +64,25 @@ fn gates_equal_double_precision() {
                     }
                 }
             });
-            let mut want: Vec<f64> = want.collect();
-            want.resize(n.next_multiple_of(32), 0.0);
+            let want: Vec<f64> = want.collect();
+            let numbers = GateUpSums { gate, sums: &sums, width: 2 * n, n: 2 * n, bias };
             for isa in Isa::available() {
-                let mut exact = InputBuffer::new(1, n, Activation::F32);
-                prepare_gated(isa, Activation::F32, gate, (&sums, bias), exact.row(0));
+                let mut exact = InputBuffer::new(rows, n, Activation::F32);
+                prepare_gated(isa, Activation::F32, numbers, &mut exact);
                 assert_close(&exact.values, &want, 1e-5, 2e-6);
                 // Other forms are those of the same numbers, with and without the numbers beside.
                 for activation in Activation::ALL {
-                    let mut expected = InputBuffer::new(1, n, activation);
-                    prepare(isa, activation, &exact.values, expected.row(0));
-                    let mut got = InputBuffer::new(1, n, activation);
-                    prepare_gated(isa, activation, gate, (&sums, bias), got.row(0));
+                    let mut expected = InputBuffer::new(rows, n, activation);
+                    for (row, exact) in exact.values.chunks_exact(padded).enumerate() {
+                        prepare(isa, activation, exact, expected.row(row));
+                    }
+                    let mut got = InputBuffer::new(rows, n, activation);
+                    prepare_gated(isa, activation, numbers, &mut got);
                     assert_eq!(got.values, expected.values, "{isa} {activation:?}");
                     assert_eq!(got.value_sums, expected.value_sums, "{isa} {activation:?}");
                     assert_eq!(got.codes, expected.codes, "{isa} {activation:?}");
-                    let mut codes = InputBuffer::for_codes(1, n, activation);
-                    prepare_gated(isa, activation, gate, (&sums, bias), codes.row(0));
+                    let mut codes = InputBuffer::for_codes(rows, n, activation);
+                    prepare_gated(isa, activation, numbers, &mut codes);
                     assert_eq!(codes.codes, expected.codes, "{isa} {activation:?}");
                     assert_eq!(codes.values.is_empty(), activation.planes() > 0);
                 }

@@ -1,6 +1,6 @@
 //! An [`InputBuffer`] split among the units of a phase, so that each prepares its own numbers.
 
-use oss_kernels::{CodeBlock, InputBuffer, InputRow};
+use oss_kernels::{CodeBlock, InputBuffer, InputRow, InputRowsMut};
 use oss_threads::{Chunks, RowCuts, Tile, Tiles};
 
 /// Values, their sums and the planes of codes, each row by row, where there are some.
@@ -85,15 +85,20 @@ pub(crate) fn tiles<'a>(
     )
 }
 
-/// One row of a unit of [`tiles`].
-pub(crate) fn tile_row<'p>(tile: &'p mut InputTile<'_>, row: usize) -> InputRow<'p> {
-    fn part<'p, T>(tile: &'p mut Option<Tile<'_, T>>, row: usize) -> &'p mut [T] {
-        tile.as_mut().map_or_else(Default::default, |tile| tile.row_mut(row))
-    }
-    let (values, value_sums, first, second) = tile;
-    InputRow {
-        values: part(values, row),
-        value_sums: part(value_sums, row),
-        codes: [part(first, row), part(second, row)],
+/// The rows of a unit of [`tiles`].
+pub(crate) struct TileRows<'t, 'p>(pub(crate) &'t mut InputTile<'p>);
+
+impl InputRowsMut for TileRows<'_, '_> {
+    #[inline]
+    fn row(&mut self, row: usize) -> InputRow<'_> {
+        fn part<'p, T>(tile: &'p mut Option<Tile<'_, T>>, row: usize) -> &'p mut [T] {
+            tile.as_mut().map_or_else(Default::default, |tile| tile.row_mut(row))
+        }
+        let (values, value_sums, first, second) = &mut *self.0;
+        InputRow {
+            values: part(values, row),
+            value_sums: part(value_sums, row),
+            codes: [part(first, row), part(second, row)],
+        }
     }
 }

@@ -100,8 +100,6 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn load_u8_i32(self, from: &[u8; 16]) -> Self::I32;
     /// Sixteen signed bytes, sign-extended.
     fn load_i8_i32(self, from: &[i8; 16]) -> Self::I32;
-    /// Sixteen 16-bit integers, zero-extended.
-    fn load_u16_i32(self, from: &[u16; 16]) -> Self::I32;
     /// The lanes as signed bytes; they must fit.
     fn store_i8(self, x: Self::I32, to: &mut [i8; 16]);
     /// The lanes as 16-bit integers; they must be in `0..65536`.
@@ -176,6 +174,26 @@ pub trait Simd: Copy + Send + Sync + 'static {
         let mut all = [0.0; 16];
         self.store(x, &mut all);
         to.copy_from_slice(&all[..to.len()]);
+    }
+
+    /// The largest number of each row: lane `i` is that of row `i % 4`; none may be a NaN.
+    #[inline(always)]
+    fn max_each(self, rows: [Self::F32; 4]) -> Self::F32 {
+        let mut lanes = [0.0; 16];
+        for i in 0..16 {
+            lanes[i] = if i < 4 { self.reduce_max(rows[i]) } else { lanes[i - 4] };
+        }
+        self.load(&lanes)
+    }
+
+    /// The sum of each row, wrapping: lane `i` is that of row `i % 4`.
+    #[inline(always)]
+    fn sum_each(self, rows: [Self::I32; 4]) -> Self::I32 {
+        let mut lanes = [0; 16];
+        for i in 0..16 {
+            lanes[i] = if i < 4 { self.reduce_add_i32(rows[i]) } else { lanes[i - 4] };
+        }
+        self.load_i32(&lanes)
     }
 
     /// `|x|`.

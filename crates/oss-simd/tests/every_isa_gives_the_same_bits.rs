@@ -54,6 +54,9 @@ impl Kernel for Everything {
         push(math::sigmoid(s, b));
         push(s.round_bf16(a));
         push(s.load_partial(&floats(self.seed)[..7]));
+        push(s.max_each([a, b, s.add(a, b), s.abs(a)]));
+        let bits = [s.f32_as_i32(a), s.f32_as_i32(b)];
+        push(s.i32_as_f32(s.sum_each([bits[0], bits[1], s.shl_i32::<3>(bits[0]), bits[0]])));
         push(s.i32_to_f32(s.round_i32(s.mul(a, s.splat(1e-3)))));
         let mut half = [0; 16];
         s.store_f16(a, &mut half);

@@ -139,8 +139,9 @@ impl Team {
     ///
     /// # Panics
     /// When `out` has fewer units than `units` or serves fewer workers than the team has threads;
-    /// when several threads share 2³² units or more; when called from inside the body of a phase; and, after all workers have stopped, with the
-    /// panic of a body. The team is usable afterwards.
+    /// when several threads share 2³² units or more; when called from inside the body of a phase;
+    /// and, after all workers have stopped, with the panic of a body. The team is usable
+    /// afterwards.
     pub fn phase<P, B>(&self, units: usize, out: P, body: B)
     where
         P: Partition,

@@ -1,6 +1,6 @@
 //! Memory for activations: the one thing of this crate that allocates, before any kernel runs.
 
-use super::{Activation, CodeBlock, Input, InputRow, MAX_PLANES};
+use super::{Activation, CodeBlock, Input, InputRow, InputRowsMut, MAX_PLANES};
 
 /// Memory for an [`Input`], made once by whoever calls the kernels.
 #[derive(Clone, Debug)]
@@ -75,6 +75,12 @@ impl InputBuffer {
         size_of_val(self.values.as_slice())
             + size_of_val(self.value_sums.as_slice())
             + self.codes.iter().map(|codes| size_of_val(codes.as_slice())).sum::<usize>()
+    }
+}
+
+impl InputRowsMut for InputBuffer {
+    fn row(&mut self, row: usize) -> InputRow<'_> {
+        self.row(row)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::input;
 use crate::state::{KvWrite, State, WorkerScratch};
 use oss_kernels::attention::{PAGE, QUERIES, Query, Shape, attend};
 use oss_kernels::elementwise::rotate;
-use oss_kernels::prepare;
+use oss_kernels::{InputRowsMut, prepare};
 use oss_threads::{PerWorker, RowCuts, Spans};
 
 /// Queries, keys and values of all rows; the keys, turned by their positions, and the values go to
@@ -132,7 +132,7 @@ fn attend_all(page: &mut Page<'_>, layer: usize) {
             });
         }
         for (t, row) in attended.chunks_exact(width).take(end - first).enumerate() {
-            prepare(model.isa, model.activation, row, input::tile_row(&mut tile, t));
+            prepare(model.isa, model.activation, row, input::TileRows(&mut tile).row(t));
         }
     });
 }

@@ -10,7 +10,9 @@ use crate::model::Model;
 use crate::state::{Event, State, WorkerScratch};
 use crate::weights::{ExpertWeights, FeedForwardWeights, Network, Round, Rounds, UNIT_ROWS};
 use oss_kernels::elementwise::scaled_add;
-use oss_kernels::{Activation, Product, expect_row, expect_soon, prepare_gated, route};
+use oss_kernels::{
+    Activation, GateUpSums, InputRowsMut, Product, expect_row, expect_soon, prepare_gated, route,
+};
 use oss_threads::{Chunks, PerWorker, RowCuts, Tiles};
 use std::ops::Range;
 
@@ -58,14 +60,14 @@ impl GateUp<'_> {
             expect_soon(isa, bias);
         }
         let width = 16 * self.groups.len();
+        let mut to = input::TileRows(tile);
         for row in 0..self.rows.len() {
-            expect_row(isa, &input::tile_row(tile, row));
+            expect_row(isa, &to.row(row));
         }
         let sums = scratch.multiply(isa, self.product, self.rows, self.groups);
-        for (row, sums) in sums.chunks_exact(width).enumerate() {
-            let sums = (&sums[..self.n], self.bias);
-            prepare_gated(isa, activation, self.config.gate, sums, input::tile_row(tile, row));
-        }
+        let Self { n, bias, .. } = self;
+        let numbers = GateUpSums { gate: self.config.gate, sums, width, n, bias };
+        prepare_gated(isa, activation, numbers, &mut to);
     }
 }
 

@@ -18,6 +18,20 @@ impl<const DOT: bool> Avx512<DOT> {
 
 add_products!(__m512i, zmm_reg, "avx512bw");
 
+/// Folds each of four rows to one lane: lane `i` of the result is that of row `i % 4`. Halves of
+/// two rows become one row, twice over; then what four quarters hold is folded.
+macro_rules! fold_each {
+    ($rows:expr, $fold:ident, $low:ident, $high:ident, $pd:ident, $back:ident,
+     $quarters:ident) => {{
+        let [a, b, c, d] = $rows;
+        let ab = $pd($fold($low(a, b), $high(a, b)));
+        let cd = $pd($fold($low(c, d), $high(c, d)));
+        let all = $fold($back(_mm512_unpacklo_pd(ab, cd)), $back(_mm512_unpackhi_pd(ab, cd)));
+        let half = $fold(all, $quarters::<0x4e>(all, all));
+        $fold(half, $quarters::<0xb1>(half, half))
+    }};
+}
+
 /// Magnitudes, and which bytes are negative.
 type Signed = (__m512i, __mmask64);
 
@@ -81,8 +95,6 @@ impl<const DOT: bool> Simd for Avx512<DOT> {
             _mm512_cvtepu8_epi32(_mm_loadu_si128(from.as_ptr().cast()));
         fn load_i8_i32(from: &[i8; 16]) -> __m512i =
             _mm512_cvtepi8_epi32(_mm_loadu_si128(from.as_ptr().cast()));
-        fn load_u16_i32(from: &[u16; 16]) -> __m512i =
-            _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
         fn store_i8(x: __m512i, to: &mut [i8; 16]) =
             _mm_storeu_si128(to.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(x));
         fn store_u16(x: __m512i, to: &mut [u16; 16]) =
@@ -136,6 +148,15 @@ impl<const DOT: bool> Simd for Avx512<DOT> {
             let pairs = _mm512_maddubs_epi16(bytes.0, quad);
             _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))
         };
+
+        fn max_each(rows: [__m512; 4]) -> __m512 = fold_each!(
+            rows, _mm512_max_ps, _mm512_unpacklo_ps, _mm512_unpackhi_ps,
+            _mm512_castps_pd, _mm512_castpd_ps, _mm512_shuffle_f32x4
+        );
+        fn sum_each(rows: [__m512i; 4]) -> __m512i = fold_each!(
+            rows, _mm512_add_epi32, _mm512_unpacklo_epi32, _mm512_unpackhi_epi32,
+            _mm512_castsi512_pd, _mm512_castpd_si512, _mm512_shuffle_i32x4
+        );
 
         fn prefetch(base: &[u8], offset: usize) =
             _mm_prefetch::<_MM_HINT_T0>(base.as_ptr().wrapping_add(offset).cast());
