@@ -319,6 +319,7 @@ impl<S: Simd, const N: usize> Encoded<S, N> {
     /// Makes codes of numbers, and leaves of these what the codes do.
     #[inline(always)]
     fn new(s: S, x: &mut [[S::F32; 2]; N]) -> Self {
+        const { assert!(N == 1 || N == 4, "one block or four") };
         let mut magnitudes = [s.zero(); N];
         for ([low, high], magnitude) in x.iter().zip(&mut magnitudes) {
             *magnitude = s.max(s.abs(*low), s.abs(*high));

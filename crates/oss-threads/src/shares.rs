@@ -43,32 +43,38 @@ impl Shares {
     }
 
     /// Units that `worker` is to run now, in order: some of its own share, many while many are left
-    /// and one by one in the end, or half of what another has left.
+    /// and one by one in the end; or, when it has none, of the far half of another's.
     pub(crate) fn take(&self, worker: usize) -> Option<Range<usize>> {
-        let own = |left: u32| (left / 4).max(1);
-        if let Some((begin, end)) = self.cut(worker, |begin, end| begin + own(end - begin), true) {
+        let some = |begin: u32, end: u32| begin + ((end - begin) / 4).max(1);
+        let near = |begin, end| {
+            let border = some(begin, end);
+            [(begin, border), (border, end)]
+        };
+        if let Some((begin, end)) = self.cut(worker, near) {
             return Some(begin as usize..end as usize);
         }
         for other in 1..self.left.len() {
             let other = (worker + other) % self.left.len();
-            let half = |begin: u32, end: u32| end - (end - begin).div_ceil(2);
-            if let Some((begin, end)) = self.cut(other, half, false) {
+            let far = |begin: u32, end: u32| {
+                let border = begin + (end - begin) / 2;
+                [(border, end), (begin, border)]
+            };
+            if let Some((begin, end)) = self.cut(other, far) {
                 // What is not run now is this worker's share, for others to take from in turn.
                 // Nobody else writes to an empty one.
-                let now = begin + own(end - begin);
-                self.left[worker].0.store(pack(now, end), Ordering::Relaxed);
-                return Some(begin as usize..now as usize);
+                let border = some(begin, end);
+                self.left[worker].0.store(pack(border, end), Ordering::Relaxed);
+                return Some(begin as usize..border as usize);
             }
         }
         None
     }
 
-    /// Cuts what a worker has left in two and takes the first or the second part.
+    /// Takes of what a worker has left the first part that `parts` makes of it, leaves the second.
     fn cut(
         &self,
         worker: usize,
-        border: impl Fn(u32, u32) -> u32,
-        first: bool,
+        parts: impl Fn(u32, u32) -> [(u32, u32); 2],
     ) -> Option<(u32, u32)> {
         let left = &self.left[worker].0;
         let mut seen = left.load(Ordering::Relaxed);
@@ -77,9 +83,7 @@ impl Shares {
             if begin == end {
                 return None;
             }
-            let border = border(begin, end);
-            let (taken, rest) = ((begin, border), (border, end));
-            let (taken, rest) = if first { (taken, rest) } else { (rest, taken) };
+            let [taken, rest] = parts(begin, end);
             let order = Ordering::Relaxed;
             match left.compare_exchange_weak(seen, pack(rest.0, rest.1), order, order) {
                 Ok(_) => return Some(taken),
