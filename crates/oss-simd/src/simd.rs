@@ -178,22 +178,16 @@ pub trait Simd: Copy + Send + Sync + 'static {
 
     /// The largest number of each row: lane `i` is that of row `i % 4`; none may be a NaN.
     #[inline(always)]
-    fn max_each(self, rows: [Self::F32; 4]) -> Self::F32 {
-        let mut lanes = [0.0; 16];
-        for i in 0..16 {
-            lanes[i] = if i < 4 { self.reduce_max(rows[i]) } else { lanes[i - 4] };
-        }
-        self.load(&lanes)
+    fn max_each(self, [a, b, c, d]: [Self::F32; 4]) -> Self::F32 {
+        let (a, b) = (self.reduce_max(a), self.reduce_max(b));
+        self.load(&repeated([a, b, self.reduce_max(c), self.reduce_max(d)]))
     }
 
     /// The sum of each row, wrapping: lane `i` is that of row `i % 4`.
     #[inline(always)]
-    fn sum_each(self, rows: [Self::I32; 4]) -> Self::I32 {
-        let mut lanes = [0; 16];
-        for i in 0..16 {
-            lanes[i] = if i < 4 { self.reduce_add_i32(rows[i]) } else { lanes[i - 4] };
-        }
-        self.load_i32(&lanes)
+    fn sum_each(self, [a, b, c, d]: [Self::I32; 4]) -> Self::I32 {
+        let (a, b) = (self.reduce_add_i32(a), self.reduce_add_i32(b));
+        self.load_i32(&repeated([a, b, self.reduce_add_i32(c), self.reduce_add_i32(d)]))
     }
 
     /// `|x|`.
@@ -232,4 +226,10 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn store_bf16(self, x: Self::F32, to: &mut [u16; 16]) {
         self.store_u16(self.shr_i32::<16>(self.bf16_bits(x)), to);
     }
+}
+
+/// Four numbers, four times.
+#[inline(always)]
+const fn repeated<T: Copy>([a, b, c, d]: [T; 4]) -> [T; 16] {
+    [a, b, c, d, a, b, c, d, a, b, c, d, a, b, c, d]
 }

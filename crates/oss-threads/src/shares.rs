@@ -4,7 +4,7 @@
 //! So a worker reads what lies in memory one after the other, which the processor's prefetching
 //! follows, until in the last microseconds some take over from others.
 //!
-//! This file uses only `crate::sync`, which the loom test replaces.
+//! This file uses only `crate::sync`, which the loom test replaces, and the protocol's `Padded`.
 
 use std::ops::Range;
 
