@@ -67,13 +67,13 @@ impl<S: Simd> Visitor for Fold<'_, S> {
     #[inline(always)]
     fn floats<F: FloatFormat>(self) -> f32 {
         let Fold(s, Unpack { packing, group }) = self;
-        let mut sums = [s.zero(); 4];
-        for k in (0..packing.padded_cols()).step_by(4) {
-            for (sum, column) in sums.iter_mut().zip(F::columns(s, group, k)) {
+        let mut sums = [s.zero(); 2];
+        for k in (0..packing.padded_cols()).step_by(2) {
+            for (sum, column) in sums.iter_mut().zip(F::pair(s, group, k)) {
                 *sum = s.add(*sum, column);
             }
         }
-        s.reduce_add(s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3])))
+        s.reduce_add(s.add(sums[0], sums[1]))
     }
 }
 

@@ -187,8 +187,8 @@ impl<S: Simd> Visitor for With<'_, S> {
     #[inline(always)]
     fn floats<F: FloatFormat>(self) {
         let With(s, Dequantise { packing, group, out }) = self;
-        for k in (0..packing.padded_cols()).step_by(4) {
-            for column in F::columns(s, group, k) {
+        for k in (0..packing.padded_cols()).step_by(2) {
+            for column in F::pair(s, group, k) {
                 s.store(column, black_box(&mut *out));
             }
         }

@@ -13,7 +13,7 @@ mod values;
 pub use panel::Panel;
 
 use crate::input::{CodeBlock, MAX_PLANES};
-use crate::prefetch::ask;
+use crate::prefetch::{ask, ask_twice};
 use crate::{Activation, Input};
 use oss_quant::{CodeFormat, FloatFormat, Matrix, Visitor};
 use oss_simd::{Isa, Kernel, Simd};
@@ -164,5 +164,5 @@ const AHEAD: usize = 4096;
 /// Asks for the weights that come [`AHEAD`] of the step'th run of `step_bytes`, best a constant.
 #[inline(always)]
 fn prefetch<S: Simd>(s: S, weights: &[u8], step: usize, step_bytes: usize) {
-    ask(s, weights, step * step_bytes + AHEAD, step_bytes);
+    ask_twice(s, weights, step * step_bytes + AHEAD, step_bytes);
 }

@@ -36,8 +36,8 @@ pub trait CodeFormat: 'static {
 
 /// A format of floating-point numbers.
 pub trait FloatFormat: 'static {
-    /// Columns `k..k + 4` (`k` a multiple of 4) of one group of 16 packed rows; lanes are rows.
-    fn columns<S: Simd>(s: S, group: &[u8], k: usize) -> [S::F32; 4];
+    /// Columns `k` (even) and `k + 1` of one group of 16 packed rows; lanes are rows.
+    fn pair<S: Simd>(s: S, group: &[u8], k: usize) -> [S::F32; 2];
 }
 
 /// Something to do with a format known at compile time, see

@@ -109,8 +109,8 @@ impl<S: Simd> Visitor for Unpacker<'_, S> {
     fn floats<F: FloatFormat>(self) -> Vec<Vec<f32>> {
         let Unpacker(s, UnpackGroup { packing, group }) = self;
         let mut rows = vec![vec![f32::NAN; packing.padded_cols()]; GROUP_ROWS];
-        for k in (0..packing.padded_cols()).step_by(4) {
-            for (i, column) in F::columns(s, group, k).into_iter().enumerate() {
+        for k in (0..packing.padded_cols()).step_by(2) {
+            for (i, column) in F::pair(s, group, k).into_iter().enumerate() {
                 let mut lanes = [0.0; 16];
                 s.store(column, &mut lanes);
                 for (row, x) in rows.iter_mut().zip(lanes) {

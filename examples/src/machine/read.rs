@@ -27,15 +27,18 @@ pub struct ReadWay {
     pub huge_pages: bool,
     /// Places from which each thread reads in turn.
     pub streams: usize,
-    /// How many bytes ahead lines are asked for; 0: not at all.
+    /// How many bytes ahead lines are asked for.
     pub prefetch: usize,
+    /// How often each line is asked for.
+    pub asks: usize,
 }
 
 impl fmt::Display for ReadWay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pages = if self.huge_pages { "huge" } else { "ordinary" };
-        let Self { threads, streams, prefetch, .. } = self;
-        write!(f, "{threads} threads, {pages} pages, {streams} streams, prefetch {prefetch}")
+        let Self { threads, streams, prefetch, asks, .. } = self;
+        write!(f, "{threads} threads, {pages} pages, {streams} streams, ")?;
+        write!(f, "prefetch {prefetch} ({asks} times)")
     }
 }
 
@@ -85,11 +88,13 @@ impl ReadProbe {
         threads.flat_map(|threads| {
             [false, true].into_iter().flat_map(move |huge_pages| {
                 [1, 2, 4].into_iter().flat_map(move |streams| {
-                    [0, 1024, 4096, 8192].map(|prefetch| ReadWay {
+                    let ahead = [(0, 0), (1024, 1), (4096, 1), (8192, 1), (4096, 2), (8192, 2)];
+                    ahead.map(|(prefetch, asks)| ReadWay {
                         threads,
                         huge_pages,
                         streams,
                         prefetch,
+                        asks,
                     })
                 })
             })
@@ -128,9 +133,9 @@ impl ReadProbe {
         team.phase(units.len(), (), |unit, ()| {
             let bytes = units[unit.index];
             let read = match way.streams {
-                1 => self.isa.run(Read::<1>::new(bytes, way.prefetch)),
-                2 => self.isa.run(Read::<2>::new(bytes, way.prefetch)),
-                _ => self.isa.run(Read::<4>::new(bytes, way.prefetch)),
+                1 => read::<1>(self.isa, bytes, way),
+                2 => read::<2>(self.isa, bytes, way),
+                _ => read::<4>(self.isa, bytes, way),
             };
             sink.fetch_or(read, Ordering::Relaxed);
         });
@@ -156,20 +161,24 @@ fn largest_cache() -> usize {
     (0..8).filter_map(size).max().unwrap_or(0)
 }
 
-/// Reads bytes as so many streams and does next to nothing with them.
-struct Read<'a, const STREAMS: usize> {
-    streams: [&'a [u8]; STREAMS],
-    prefetch: usize,
-}
-
-impl<'a, const STREAMS: usize> Read<'a, STREAMS> {
-    fn new(bytes: &'a [u8], prefetch: usize) -> Self {
-        let len = bytes.len() / STREAMS;
-        Self { streams: std::array::from_fn(|n| &bytes[n * len..][..len]), prefetch }
+/// Reads bytes as so many streams in a way.
+fn read<const STREAMS: usize>(isa: Isa, bytes: &[u8], way: ReadWay) -> i32 {
+    let len = bytes.len() / STREAMS;
+    let (streams, ahead) = (std::array::from_fn(|n| &bytes[n * len..][..len]), way.prefetch);
+    match way.asks {
+        0 => isa.run(Read::<STREAMS, 0> { streams, ahead }),
+        1 => isa.run(Read::<STREAMS, 1> { streams, ahead }),
+        _ => isa.run(Read::<STREAMS, 2> { streams, ahead }),
     }
 }
 
-impl<const STREAMS: usize> Kernel for Read<'_, STREAMS> {
+/// Reads streams, asks so often for each line, and does next to nothing with them.
+struct Read<'a, const STREAMS: usize, const ASKS: usize> {
+    streams: [&'a [u8]; STREAMS],
+    ahead: usize,
+}
+
+impl<const STREAMS: usize, const ASKS: usize> Kernel for Read<'_, STREAMS, ASKS> {
     type Output = i32;
 
     #[inline(always)]
@@ -180,8 +189,8 @@ impl<const STREAMS: usize> Kernel for Read<'_, STREAMS> {
             for stream in self.streams {
                 let (lines, _) = stream[at..at + TURN].as_chunks::<64>();
                 for (n, (acc, line)) in acc.iter_mut().zip(lines).enumerate() {
-                    if self.prefetch > 0 {
-                        s.prefetch(stream, at + n * 64 + self.prefetch);
+                    for _ in 0..ASKS {
+                        s.prefetch(stream, at + n * 64 + self.ahead);
                     }
                     *acc = s.or_i32(*acc, s.u8_as_i32(s.load_u8(line)));
                 }
@@ -198,14 +207,16 @@ mod tests {
 
     #[test]
     fn every_byte_is_read_by_any_number_of_streams() {
+        let way =
+            |prefetch, asks| ReadWay { threads: 1, huge_pages: false, streams: 1, prefetch, asks };
         for isa in Isa::available() {
             for place in [0, 63, 256, 1023, 2047] {
                 let mut bytes = vec![0; 2048];
                 bytes[place] = 1;
                 let expected = 1 << (8 * (place % 4));
-                assert_eq!(isa.run(Read::<1>::new(&bytes, 0)), expected, "{isa} {place}");
-                assert_eq!(isa.run(Read::<2>::new(&bytes, 512)), expected, "{isa} {place}");
-                assert_eq!(isa.run(Read::<4>::new(&bytes, 4096)), expected, "{isa} {place}");
+                assert_eq!(read::<1>(isa, &bytes, way(0, 0)), expected, "{isa} {place}");
+                assert_eq!(read::<2>(isa, &bytes, way(512, 1)), expected, "{isa} {place}");
+                assert_eq!(read::<4>(isa, &bytes, way(4096, 2)), expected, "{isa} {place}");
             }
         }
     }

@@ -3,7 +3,7 @@
 //! A tile is one group of 16 weight rows times T input rows. For a few input rows it reads the
 //! packed weights themselves ([`Group`]), for many a group unpacked once ([`super::panel`]).
 
-use super::{AHEAD, Walk, ask};
+use super::{AHEAD, Walk, ask, ask_twice};
 use crate::input::CodeBlock;
 use oss_quant::CodeFormat;
 use oss_simd::{Kernel, Simd};
@@ -78,7 +78,12 @@ impl<F: CodeFormat> Source for Group<'_, F> {
         // A branch that the compiler moves no products over: it would begin those of a whole block,
         // with more sums than registers hold, and end up at half the speed.
         if at + beside < self.left {
-            ask(s, self.bytes, at + beside, part);
+            if const { F::BLOCK_BYTES > 4 * 96 } {
+                ask_twice(s, self.bytes, at + beside, part);
+            } else {
+                // The ends of short parts are asked for again with the next part.
+                ask(s, self.bytes, at + beside, part);
+            }
         }
     }
     #[inline(always)]

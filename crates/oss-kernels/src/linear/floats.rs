@@ -1,9 +1,19 @@
-//! Floating-point weights times numbers: four running sums, one per column modulo 4.
+//! Floating-point weights times numbers: running sums of the even and of the odd columns of each
+//! run of [`RUN`] columns.
 
-use super::{Walk, prefetch};
+use super::{AHEAD, Walk, ask_twice};
+use crate::Input;
 use oss_quant::FloatFormat;
 use oss_simd::{Kernel, Simd};
+use std::array;
 use std::marker::PhantomData;
+
+/// Columns whose products are added up before they are added to those of the columns before: their
+/// weights stay in a first-level cache while many input rows pass by.
+const RUN: usize = 256;
+
+/// Columns of a step of the inner loop; rows are padded to whole steps.
+const STEP: usize = 4;
 
 pub(super) struct Floats<'a, 'b, F> {
     walk: Walk<'a, 'b>,
@@ -22,48 +32,102 @@ impl<F: FloatFormat> Kernel for Floats<'_, '_, F> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let mut walk = self.walk;
-        for index in walk.groups.clone() {
-            let mut first = 0;
-            while first < walk.rows.len() {
-                let n = (walk.rows.len() - first).min(S::REGISTERS.min(4));
-                let place = (index, first, n);
-                match n {
-                    1 => tile::<S, F, 1>(s, &mut walk, place),
-                    2 => tile::<S, F, 2>(s, &mut walk, place),
-                    _ => tile::<S, F, 4>(s, &mut walk, place),
-                }
-                first += n;
+        // Two groups for a few rows: memory is read fastest as two streams. Many rows meet one: a
+        // number of theirs that is used once needs no register.
+        let few = if S::REGISTERS >= 32 { 4 } else { S::REGISTERS / 8 };
+        let mut group = walk.groups.start;
+        while group < walk.groups.end {
+            if walk.rows.len() <= few && group + 1 < walk.groups.end {
+                runs::<S, F, 2>(s, &mut walk, group);
+                group += 2;
+            } else {
+                runs::<S, F, 1>(s, &mut walk, group);
+                group += 1;
             }
         }
     }
 }
 
+/// All rows times G groups from `group` on, run by run, in tiles of even height.
 #[inline(always)]
-fn tile<S: Simd, F: FloatFormat, const T: usize>(
-    s: S,
-    walk: &mut Walk<'_, '_>,
-    (index, first, n): (usize, usize, usize),
-) {
-    let product = walk.product;
-    let group = walk.group(index);
-    let input = product.input;
-    let stride = input.stride;
-    let values: [&[f32]; T] = std::array::from_fn(|t| {
-        &input.values[walk.rows[first + t.min(n - 1)] as usize * stride..][..stride]
-    });
-    let mut acc = [[s.zero(); 4]; T];
-    let step_bytes = group.len() / (product.matrix.packing.padded_cols() / 4);
-    for k in (0..product.matrix.packing.cols).step_by(4) {
-        prefetch(s, group, k / 4, step_bytes);
-        let w = F::columns(s, group, k);
-        for t in 0..T {
-            let x: &[f32; 4] = values[t][k..k + 4].try_into().expect("four values");
-            for i in 0..4 {
-                acc[t][i] = s.fma(w[i], s.splat(x[i]), acc[t][i]);
+fn runs<S: Simd, F: FloatFormat, const G: usize>(s: S, walk: &mut Walk<'_, '_>, group: usize) {
+    let (cols, rows) = (walk.product.matrix.packing.cols, walk.rows.len());
+    let most = if S::REGISTERS >= 32 { 12 } else { 2 };
+    let height = rows.div_ceil(rows.div_ceil(most).max(1)).max(1);
+    for begin in (0..cols).step_by(RUN) {
+        let columns = (begin, cols.min(begin + RUN));
+        for first in (0..rows).step_by(height) {
+            let place = Place { group, columns, first, n: height.min(rows - first) };
+            // The constants keep tiles that registers do not hold from even being compiled.
+            match place.n {
+                1 => tile::<S, F, G, 1>(s, walk, place),
+                2 => tile::<S, F, G, 2>(s, walk, place),
+                3..=4 if const { S::REGISTERS >= 32 } => tile::<S, F, G, 4>(s, walk, place),
+                5..=8 if const { S::REGISTERS >= 32 && G == 1 } => {
+                    tile::<S, F, G, 8>(s, walk, place);
+                }
+                9.. if const { S::REGISTERS >= 32 && G == 1 } => {
+                    tile::<S, F, G, 12>(s, walk, place);
+                }
+                n => unreachable!("a tile of {n} rows"),
             }
         }
     }
-    for (t, [a, b, c, d]) in acc.into_iter().enumerate().take(n) {
-        s.store(s.add(s.add(a, b), s.add(c, d)), walk.out(index, first + t));
+}
+
+/// The groups from `group` on times the `n` rows from `first`, over some columns. What lies in
+/// `out` is the sum over the columns before.
+#[derive(Clone, Copy)]
+struct Place {
+    group: usize,
+    columns: (usize, usize),
+    first: usize,
+    n: usize,
+}
+
+#[inline(always)]
+fn tile<S: Simd, F: FloatFormat, const G: usize, const T: usize>(
+    s: S,
+    walk: &mut Walk<'_, '_>,
+    place: Place,
+) {
+    let Place { group, columns: (begin, end), first, n } = place;
+    let Input { stride, values, .. } = walk.product.input;
+    let groups: [&[u8]; G] = array::from_fn(|g| walk.group(group + g));
+    let (first_step, steps) = (begin / STEP, (end - begin).div_ceil(STEP));
+    let rows: [&[[f32; STEP]]; T] = array::from_fn(|t| {
+        let row = walk.rows[first + t.min(n - 1)] as usize;
+        &values[row * stride..][..stride].as_chunks().0[first_step..][..steps]
+    });
+    let step_bytes = groups[0].len() / (walk.product.matrix.packing.padded_cols() / STEP);
+    let mut sums = [[[s.zero(); 2]; T]; G];
+    for step in 0..steps {
+        if first == 0 {
+            for group in groups {
+                ask_twice(s, group, (first_step + step) * step_bytes + AHEAD / G, step_bytes);
+            }
+        }
+        let x: [&[f32; STEP]; T] = rows.map(|row| &row[step]);
+        for k in (0..STEP).step_by(2) {
+            let mut weights = [[s.zero(); 2]; G];
+            for (weights, group) in weights.iter_mut().zip(groups) {
+                *weights = F::pair(s, group, (first_step + step) * STEP + k);
+            }
+            for i in 0..2 {
+                for t in 0..T {
+                    let x = s.splat(x[t][k + i]);
+                    for g in 0..G {
+                        sums[g][t][i] = s.fma(weights[g][i], x, sums[g][t][i]);
+                    }
+                }
+            }
+        }
+    }
+    for (g, sums) in sums.into_iter().enumerate() {
+        for (t, [even, odd]) in sums.into_iter().enumerate().take(n) {
+            let sum = s.add(even, odd);
+            let out = walk.out(group + g, first + t);
+            s.store(if begin == 0 { sum } else { s.add(s.load(out), sum) }, out);
+        }
     }
 }

@@ -30,13 +30,7 @@ impl Floats for Bf16 {
 
 impl FloatFormat for Bf16 {
     #[inline(always)]
-    fn columns<S: Simd>(s: S, group: &[u8], k: usize) -> [S::F32; 4] {
-        let quad = array::<128>(group, 32 * k);
-        let first = s.u8_as_i32(s.load_u8(array(quad, 0)));
-        let second = s.u8_as_i32(s.load_u8(array(quad, 64)));
-        let even = |pair| s.i32_as_f32(s.shl_i32::<16>(pair));
-        let upper = s.splat_i32(0xffff_0000_u32 as i32);
-        let odd = |pair| s.i32_as_f32(s.and_i32(pair, upper));
-        [even(first), odd(first), even(second), odd(second)]
+    fn pair<S: Simd>(s: S, group: &[u8], k: usize) -> [S::F32; 2] {
+        s.bf16_halves(s.u8_as_i32(s.load_u8(array(group, 32 * k))))
     }
 }

@@ -31,9 +31,8 @@ impl Floats for F16 {
 
 impl FloatFormat for F16 {
     #[inline(always)]
-    fn columns<S: Simd>(s: S, group: &[u8], k: usize) -> [S::F32; 4] {
-        let quad = array::<128>(group, 32 * k);
-        let column = |i: usize| load_half(s, quad, 32 * i);
-        [column(0), column(1), column(2), column(3)]
+    fn pair<S: Simd>(s: S, group: &[u8], k: usize) -> [S::F32; 2] {
+        let pair = array::<64>(group, 32 * k);
+        [load_half(s, pair, 0), load_half(s, pair, 32)]
     }
 }

@@ -30,9 +30,9 @@ impl Floats for F32 {
 
 impl FloatFormat for F32 {
     #[inline(always)]
-    fn columns<S: Simd>(s: S, group: &[u8], k: usize) -> [S::F32; 4] {
-        let quad = array::<256>(group, 64 * k);
-        let column = |i: usize| s.load(&bytemuck::cast(*array::<64>(quad, 64 * i)));
-        [column(0), column(1), column(2), column(3)]
+    fn pair<S: Simd>(s: S, group: &[u8], k: usize) -> [S::F32; 2] {
+        let pair = array::<128>(group, 64 * k);
+        let column = |i: usize| s.load(&bytemuck::cast(*array::<64>(pair, 64 * i)));
+        [column(0), column(1)]
     }
 }
