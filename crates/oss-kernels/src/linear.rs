@@ -160,9 +160,3 @@ impl Kernel for AddPlanes<'_, '_> {
 
 /// How far ahead weights are asked for, in bytes of all groups that are read at the same time.
 const AHEAD: usize = 4096;
-
-/// Asks for the weights that come [`AHEAD`] of the step'th run of `step_bytes`, best a constant.
-#[inline(always)]
-fn prefetch<S: Simd>(s: S, weights: &[u8], step: usize, step_bytes: usize) {
-    ask_twice(s, weights, step * step_bytes + AHEAD, step_bytes);
-}

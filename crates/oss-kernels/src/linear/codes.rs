@@ -11,6 +11,10 @@ use std::array;
 use std::marker::PhantomData;
 use std::ops::Range;
 
+/// Fourths of a block up to so many bytes are asked for once: most of their lines are also those
+/// of the fourths beside them.
+const SHORT_PART: usize = 96;
+
 /// One group of 16 weight rows, as a tile reads it: `weight = scale · (code - zero) - min`.
 pub(super) trait Source: Copy {
     /// How many calls of [`Simd::dot`] add up exactly: all 8 of a block, the 4 of half its vectors,
@@ -78,11 +82,10 @@ impl<F: CodeFormat> Source for Group<'_, F> {
         // A branch that the compiler moves no products over: it would begin those of a whole block,
         // with more sums than registers hold, and end up at half the speed.
         if at + beside < self.left {
-            if const { F::BLOCK_BYTES > 4 * 96 } {
-                ask_twice(s, self.bytes, at + beside, part);
-            } else {
-                // The ends of short parts are asked for again with the next part.
+            if part <= SHORT_PART {
                 ask(s, self.bytes, at + beside, part);
+            } else {
+                ask_twice(s, self.bytes, at + beside, part);
             }
         }
     }

@@ -34,7 +34,11 @@ impl<F: FloatFormat> Kernel for Floats<'_, '_, F> {
         let mut walk = self.walk;
         // Two groups for a few rows: memory is read fastest as two streams. Many rows meet one: a
         // number of theirs that is used once needs no register.
-        let few = if S::REGISTERS >= 32 { 4 } else { S::REGISTERS / 8 };
+        let few = match S::REGISTERS {
+            32.. => 4,
+            8.. => 1,
+            _ => 0,
+        };
         let mut group = walk.groups.start;
         while group < walk.groups.end {
             if walk.rows.len() <= few && group + 1 < walk.groups.end {

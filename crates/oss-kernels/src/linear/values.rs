@@ -1,7 +1,7 @@
 //! Codes times numbers: the codes become numbers in registers, sums run in single precision per
 //! half block of 16 columns.
 
-use super::{Walk, prefetch};
+use super::{AHEAD, Walk, ask_twice};
 use oss_quant::CodeFormat;
 use oss_simd::{Kernel, Simd};
 use std::marker::PhantomData;
@@ -54,7 +54,7 @@ fn tile<S: Simd, F: CodeFormat, const T: usize>(
     let values: [&[f32]; T] = std::array::from_fn(|t| &input.values[row[t] * stride..][..stride]);
     let mut acc = [s.zero(); T];
     for block in 0..n_blocks {
-        prefetch(s, group, block, F::BLOCK_BYTES);
+        ask_twice(s, group, block * F::BLOCK_BYTES + AHEAD, F::BLOCK_BYTES);
         let x: [&[f32; 32]; T] = std::array::from_fn(|t| {
             values[t][32 * block..32 * block + 32].try_into().expect("32 values")
         });
