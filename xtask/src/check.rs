@@ -68,9 +68,9 @@ pub(crate) const CHECKS: [Check; 12] = [
     },
     Check {
         name: "resident",
-        what: "a synthetic gpt-oss file loads and decodes within its memory",
-        small: "the tiny shape, 256 MB",
-        full: "gpt-oss-20b, 14 GB",
+        what: "synthetic models load and decode within their memory",
+        small: "the tiny shapes, 256 MB each",
+        full: "gpt-oss-20b, 14 GB, and tinyllama, 1.4 GB",
         missing: resident::missing,
         run: resident::run,
     },

@@ -1,8 +1,8 @@
 //! A model's weights, packed for the kernels.
 //!
 //! Loading has two steps: the plan becomes a layout (which matrix lies where), then all matrices
-//! are packed into one buffer in parallel, section by section, and the pages of the source are
-//! handed back, so that no section is resident twice. The same layout describes a packed file,
+//! are packed into one buffer in parallel, slab by slab, and the pages of the source are handed
+//! back, so that no more than a slab is resident twice. The same layout describes a packed file,
 //! which is mapped instead: nothing is read before it is used. Where memory is short, its experts
 //! stay in the file, but for as many as there are slots.
 

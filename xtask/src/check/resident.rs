@@ -1,11 +1,11 @@
-//! `check resident`: a large synthetic model decodes within its memory.
+//! `check resident`: synthetic models load and decode within their memory.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::check::{Figures, Scale};
 use crate::fetch;
@@ -29,27 +29,40 @@ pub(crate) fn synthetic(shape: &str) -> Result<PathBuf> {
     Ok(model)
 }
 
-/// Decodes 16 tokens with the example `generate` and watches its memory.
+/// Loads a mixture and a dense model, which are packed in memory, and watches that.
 pub(crate) fn run(scale: Scale) -> Result<Figures> {
-    let (shape, limit) = scale.pick(("tiny", 256_000_000), ("gpt-oss-20b", 14_000_000_000u64));
-    let model = synthetic(shape)?;
+    let models = scale.pick(
+        [("tiny", 256_000_000), ("tiny-llama", 256_000_000)],
+        [("gpt-oss-20b", 14_000_000_000u64), ("tinyllama", 1_400_000_000)],
+    );
     let program = shell::example("generate")?;
+    let mut figures = Figures::new();
+    for (shape, limit) in models {
+        figures.insert(shape.to_owned(), decode(&program, shape, limit)?);
+    }
+    Ok(figures)
+}
+
+/// Decodes 16 tokens with the example `generate`, in no more than `limit` bytes of memory.
+fn decode(program: &Path, shape: &str, limit: u64) -> Result<Value> {
+    let model = synthetic(shape)?;
     let model = model.to_str().context("the cache's path is no UTF-8")?;
     let arguments = ["--prompt", "Once upon a time", "--temperature", "0", "--json"];
     let mut command = shell::command(program.to_str().context("path")?, &arguments);
     command.args(["--max-tokens", "16", "--model", model]);
     let start = Instant::now();
     let (printed, peak) = shell::watched(&mut command)?;
-    let answer: serde_json::Value = serde_json::from_str(&printed)?;
+    let answer: Value = serde_json::from_str(&printed)?;
     let tokens = answer["ids"].as_array().map_or(0, Vec::len);
     ensure!(tokens > 0, "generate gave no tokens: {answer}");
     ensure!(peak > 0, "the memory of the process could not be read");
-    ensure!(peak <= limit, "{peak} bytes resident, at most {limit} allowed");
-    let mut figures = Figures::new();
-    figures.insert("resident_bytes_peak".into(), json!(peak));
-    figures.insert("resident_bytes_limit".into(), json!(limit));
-    figures.insert("tokens".into(), json!(tokens));
-    figures.insert("process_seconds".into(), json!(start.elapsed().as_secs_f64().round()));
-    figures.insert("timing".into(), answer["timing"].clone());
-    Ok(figures)
+    ensure!(peak <= limit, "{shape}: {peak} bytes resident, at most {limit} allowed");
+    Ok(json!({
+        "resident_bytes_peak": peak,
+        "resident_bytes_limit": limit,
+        "file_bytes": fs::metadata(model)?.len(),
+        "tokens": tokens,
+        "process_seconds": start.elapsed().as_secs_f64().round(),
+        "timing": answer["timing"],
+    }))
 }

@@ -1,6 +1,6 @@
 //! Packing matrices in parallel, into memory or into a packed file.
 
-use super::layout::{Job, Layout, SectionLayout};
+use super::layout::{Job, Layout};
 use super::storage::Storage;
 use super::{Progress, packed_file};
 use crate::error::{Error, Result};
@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Groups of 16 rows that one task packs.
 const TASK_GROUPS: usize = 16;
+/// Packed bytes after which the pages that were read for them go back to the system.
+const SLAB: usize = 64 << 20;
 /// Sections begin at multiples of a huge page.
 const SECTION_ALIGNMENT: usize = 2 << 20;
 
@@ -38,8 +40,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Packs all sections into one buffer, and hands the source's pages back section by section, so
-/// that no section is resident twice.
+/// Packs all sections into one buffer.
 pub(super) fn to_memory(layout: &Layout<'_>, progress: Option<Progress<'_>>) -> Result<Storage> {
     let report = Report::new(layout, progress);
     let mut starts = Vec::new();
@@ -55,7 +56,6 @@ pub(super) fn to_memory(layout: &Layout<'_>, progress: Option<Progress<'_>>) -> 
             let out = &mut bytes[job.stored.start..][..job.stored.packing.bytes()];
             pack_job(layout.container(), job, out, &report)?;
         }
-        release(layout.container(), section);
     }
     Ok(Storage::Memory { buffer, starts })
 }
@@ -98,29 +98,29 @@ pub(super) fn to_file(
         }
         out.append(&vec![0; section.bytes - written])?;
         out.finish()?;
-        release(container, section);
     }
     Ok(writer.finish()?)
 }
 
-fn release(container: &Container, section: &SectionLayout) {
-    for job in &section.jobs {
-        for tensor in job.source.tensors() {
-            container.release(tensor);
-        }
-    }
-}
-
+/// Packs a matrix slab by slab, and hands the source's pages back after each, so that no more than
+/// a slab is resident twice.
 fn pack_job(container: &Container, job: &Job, out: &mut [u8], report: &Report<'_>) -> Result<()> {
     let group_bytes = job.stored.packing.group_bytes();
+    let slab_groups = (SLAB / group_bytes).max(1);
     let tensors = Tensors::of(container, job)?;
-    out.par_chunks_mut(group_bytes * TASK_GROUPS).enumerate().try_for_each(|(task, out)| {
-        for (i, group) in out.chunks_exact_mut(group_bytes).enumerate() {
-            tensors.pack(task * TASK_GROUPS + i, group)?;
-        }
-        report.add(out.len());
-        Ok(())
-    })
+    for (slab, out) in out.chunks_mut(slab_groups * group_bytes).enumerate() {
+        out.par_chunks_mut(TASK_GROUPS * group_bytes).enumerate().try_for_each(
+            |(task, out)| -> Result<()> {
+                for (i, group) in out.chunks_exact_mut(group_bytes).enumerate() {
+                    tensors.pack(slab * slab_groups + task * TASK_GROUPS + i, group)?;
+                }
+                report.add(out.len());
+                Ok(())
+            },
+        )?;
+        job.source.tensors().into_iter().for_each(|tensor| container.release(tensor));
+    }
+    Ok(())
 }
 
 /// A job with its tensors looked up.
