@@ -118,7 +118,9 @@ fn pack_job(container: &Container, job: &Job, out: &mut [u8], report: &Report<'_
                 Ok(())
             },
         )?;
-        job.source.tensors().into_iter().for_each(|tensor| container.release(tensor));
+        for tensor in job.source.tensors() {
+            container.release(tensor);
+        }
     }
     Ok(())
 }
