@@ -133,9 +133,9 @@ impl ReadProbe {
         team.phase(units.len(), (), |unit, ()| {
             let bytes = units[unit.index];
             let read = match way.streams {
-                1 => read::<1>(self.isa, bytes, way),
-                2 => read::<2>(self.isa, bytes, way),
-                _ => read::<4>(self.isa, bytes, way),
+                1 => read::<1>(self.isa, bytes, way.prefetch, way.asks),
+                2 => read::<2>(self.isa, bytes, way.prefetch, way.asks),
+                _ => read::<4>(self.isa, bytes, way.prefetch, way.asks),
             };
             sink.fetch_or(read, Ordering::Relaxed);
         });
@@ -161,11 +161,11 @@ fn largest_cache() -> usize {
     (0..8).filter_map(size).max().unwrap_or(0)
 }
 
-/// Reads bytes as so many streams in a way.
-fn read<const STREAMS: usize>(isa: Isa, bytes: &[u8], way: ReadWay) -> i32 {
+/// Reads bytes as so many streams, and asks so often for each line so many bytes ahead.
+fn read<const STREAMS: usize>(isa: Isa, bytes: &[u8], ahead: usize, asks: usize) -> i32 {
     let len = bytes.len() / STREAMS;
-    let (streams, ahead) = (std::array::from_fn(|n| &bytes[n * len..][..len]), way.prefetch);
-    match way.asks {
+    let streams = std::array::from_fn(|n| &bytes[n * len..][..len]);
+    match asks {
         0 => isa.run(Read::<STREAMS, 0> { streams, ahead }),
         1 => isa.run(Read::<STREAMS, 1> { streams, ahead }),
         _ => isa.run(Read::<STREAMS, 2> { streams, ahead }),
@@ -207,16 +207,14 @@ mod tests {
 
     #[test]
     fn every_byte_is_read_by_any_number_of_streams() {
-        let way =
-            |prefetch, asks| ReadWay { threads: 1, huge_pages: false, streams: 1, prefetch, asks };
         for isa in Isa::available() {
             for place in [0, 63, 256, 1023, 2047] {
                 let mut bytes = vec![0; 2048];
                 bytes[place] = 1;
                 let expected = 1 << (8 * (place % 4));
-                assert_eq!(read::<1>(isa, &bytes, way(0, 0)), expected, "{isa} {place}");
-                assert_eq!(read::<2>(isa, &bytes, way(512, 1)), expected, "{isa} {place}");
-                assert_eq!(read::<4>(isa, &bytes, way(4096, 2)), expected, "{isa} {place}");
+                assert_eq!(read::<1>(isa, &bytes, 0, 0), expected, "{isa} {place}");
+                assert_eq!(read::<2>(isa, &bytes, 512, 1), expected, "{isa} {place}");
+                assert_eq!(read::<4>(isa, &bytes, 4096, 2), expected, "{isa} {place}");
             }
         }
     }
