@@ -37,7 +37,13 @@ impl Shape {
     /// Numbers of scratch that [`attend`] needs for `n_heads` query heads of all tokens together.
     #[must_use]
     pub const fn scratch_len(&self, n_heads: usize) -> usize {
-        n_heads * (TILE + self.head_dim + 2 * (self.padded_head_dim() + LANES + 1))
+        n_heads * (TILE + self.head_dim) + 2 * self.partial_len(n_heads)
+    }
+
+    /// Numbers in what [`attend_split`] finds of a split for so many query heads.
+    #[must_use]
+    pub const fn partial_len(&self, n_heads: usize) -> usize {
+        n_heads * (self.padded_head_dim() + LANES + 1)
     }
 
     const fn padded_head_dim(&self) -> usize {
@@ -58,6 +64,12 @@ pub struct Query<'a> {
     pub end: usize,
 }
 
+/// The splits in which a token sees positions `start..end`.
+#[must_use]
+pub const fn splits(start: usize, end: usize) -> Range<usize> {
+    start / SPLIT..end.div_ceil(SPLIT)
+}
+
 /// The attention of some tokens of one sequence. `slot(page)` gives the bytes of a page for this
 /// layer and key/value head; `give(t, heads)` gets the result of the t-th query, `[n_heads,
 /// head_dim]`. What a token gets does not depend on which others are in the call.
@@ -70,39 +82,96 @@ pub fn attend<'a>(
     queries: &[Query<'_>],
     slot: impl Fn(usize) -> &'a [u8],
     scratch: &mut [f32],
-    give: impl FnMut(usize, &[f32]),
+    mut give: impl FnMut(usize, &[f32]),
 ) {
-    let Some(first) = queries.first() else { return };
-    let n_heads = first.heads.len() / shape.head_dim;
+    let to = To::Result(&mut give);
+    run(Call { isa, shape, queries, slot: &slot, scratch, to });
+}
+
+/// What the tokens of [`attend`] get of one split of positions alone, for [`join_splits`]: splits
+/// are independent of each other, so that several workers can share one long sequence.
+///
+/// # Panics
+/// As [`attend`], and when no query sees a position of the split.
+pub fn attend_split<'a>(
+    isa: Isa,
+    shape: Shape,
+    queries: &[Query<'_>],
+    split: usize,
+    slot: impl Fn(usize) -> &'a [u8],
+    scratch: &mut [f32],
+    partial: &mut [f32],
+) {
+    let seen = queries.iter().any(|query| splits(query.start, query.end).contains(&split));
+    assert!(seen || queries.is_empty(), "split {split} is seen by no query");
+    let to = To::Split(split, partial);
+    run(Call { isa, shape, queries, slot: &slot, scratch, to });
+}
+
+/// The attention of some tokens out of what [`attend_split`] found of each split that any of them
+/// sees: the same, to the bit, as [`attend`] gives at once.
+///
+/// # Panics
+/// As [`attend`].
+pub fn join_splits<'a>(
+    isa: Isa,
+    shape: Shape,
+    queries: &[Query<'_>],
+    partial: impl Fn(usize) -> &'a [f32],
+    scratch: &mut [f32],
+    mut give: impl FnMut(usize, &[f32]),
+) {
+    let Some(n_heads) = check(shape, queries) else { return };
+    let scratch = &mut scratch[..shape.scratch_len(queries.len() * n_heads)];
+    isa.run(Join { shape, queries, partial: &partial, scratch, give: &mut give });
+}
+
+/// How many heads a query has, where there is one.
+fn check(shape: Shape, queries: &[Query<'_>]) -> Option<usize> {
+    let n_heads = queries.first()?.heads.len() / shape.head_dim;
     for query in queries {
         assert!(query.start < query.end, "positions {}..{}", query.start, query.end);
         assert_eq!(query.heads.len(), n_heads * shape.head_dim, "query");
         assert!(query.sinks.is_none_or(|sinks| sinks.len() == n_heads), "one sink per head");
     }
-    let scratch = &mut scratch[..shape.scratch_len(queries.len() * n_heads)];
-    shape.format.visit(Call { isa, shape, queries, slot, scratch, give });
+    Some(n_heads)
 }
 
-struct Call<'b, F, G> {
+fn run(mut call: Call<'_, '_>) {
+    let Some(n_heads) = check(call.shape, call.queries) else { return };
+    let all = call.queries.len() * n_heads;
+    call.scratch = &mut call.scratch[..call.shape.scratch_len(all)];
+    call.shape.format.visit(call);
+}
+
+/// What becomes of the splits.
+enum To<'b> {
+    /// They are joined, and each query's result is given.
+    Result(&'b mut dyn FnMut(usize, &[f32])),
+    /// One of them is kept.
+    Split(usize, &'b mut [f32]),
+}
+
+struct Call<'a, 'b> {
     isa: Isa,
     shape: Shape,
     queries: &'b [Query<'b>],
-    slot: F,
+    slot: &'b dyn Fn(usize) -> &'a [u8],
     scratch: &'b mut [f32],
-    give: G,
+    to: To<'b>,
 }
 
-impl<'a, F: Fn(usize) -> &'a [u8], G: FnMut(usize, &[f32])> KvVisitor for Call<'_, F, G> {
+impl KvVisitor for Call<'_, '_> {
     type Output = ();
 
     fn visit<C: KvCodec>(self) {
         let isa = self.isa;
-        isa.run(Attend::<C, F, G> { call: self, codec: PhantomData });
+        isa.run(Attend::<C> { call: self, codec: PhantomData });
     }
 }
 
-struct Attend<'b, C, F, G> {
-    call: Call<'b, F, G>,
+struct Attend<'a, 'b, C> {
+    call: Call<'a, 'b>,
     codec: PhantomData<C>,
 }
 
@@ -115,7 +184,14 @@ struct Running<'b> {
     values: &'b mut [f32],
 }
 
-impl Running<'_> {
+impl<'b> Running<'b> {
+    /// In [`Shape::partial_len`] numbers.
+    fn new(numbers: &'b mut [f32], n_heads: usize) -> Self {
+        let (max, rest) = numbers.split_at_mut(n_heads);
+        let (sum, values) = rest.split_at_mut(n_heads * LANES);
+        Self { max, sum: sum.as_chunks_mut().0, values }
+    }
+
     fn clear(&mut self) {
         self.max.fill(f32::NEG_INFINITY);
         self.sum.fill([0.0; LANES]);
@@ -124,7 +200,7 @@ impl Running<'_> {
 
     /// Takes the running softmax of some heads of another in.
     #[inline(always)]
-    fn join<S: Simd>(&mut self, s: S, other: &Running<'_>, heads: Range<usize>) {
+    fn join<S: Simd>(&mut self, s: S, other: Done<'_>, heads: Range<usize>) {
         let dim = self.values.len() / self.max.len();
         for h in heads {
             let max = self.max[h].max(other.max[h]);
@@ -142,6 +218,71 @@ impl Running<'_> {
             }
         }
     }
+
+    /// Takes a split of some positions in, for the queries that see any of them.
+    #[inline(always)]
+    fn join_split<S: Simd>(
+        &mut self,
+        s: S,
+        split: Done<'_>,
+        queries: &[Query<'_>],
+        positions: Range<usize>,
+    ) {
+        let n_heads = self.max.len() / queries.len();
+        for (t, query) in queries.iter().enumerate() {
+            if query.start < positions.end && positions.start < query.end {
+                self.join(s, split, t * n_heads..(t + 1) * n_heads);
+            }
+        }
+    }
+
+    /// Gives what each query gets, by way of scratch for its heads.
+    #[inline(always)]
+    fn finish<S: Simd>(
+        &self,
+        s: S,
+        shape: Shape,
+        queries: &[Query<'_>],
+        heads: &mut [f32],
+        give: &mut dyn FnMut(usize, &[f32]),
+    ) {
+        let (dim, padded) = (shape.head_dim, shape.padded_head_dim());
+        let n_heads = self.max.len() / queries.len();
+        for (t, query) in queries.iter().enumerate() {
+            let out = &mut heads[..n_heads * dim];
+            for (h, out) in out.chunks_exact_mut(dim).enumerate() {
+                let at = t * n_heads + h;
+                let sink = query.sinks.map_or(f32::NEG_INFINITY, |sinks| sinks[h]);
+                let max = self.max[at].max(sink);
+                let factor = exp_of(s, self.max[at] - max);
+                let sum = s.reduce_add(s.load(&self.sum[at]));
+                let sum = sum * factor + exp_of(s, sink - max);
+                let factor = s.splat(factor / sum);
+                let values = &self.values[at * padded..(at + 1) * padded];
+                for (value, out) in values.as_chunks::<16>().0.iter().zip(out.chunks_mut(16)) {
+                    s.store_partial(s.mul(s.load(value), factor), out);
+                }
+            }
+            give(t, out);
+        }
+    }
+}
+
+/// The same when it is done.
+#[derive(Clone, Copy)]
+struct Done<'b> {
+    max: &'b [f32],
+    sum: &'b [[f32; LANES]],
+    values: &'b [f32],
+}
+
+impl<'b> Done<'b> {
+    /// The numbers that a [`Running`] wrote.
+    fn new(numbers: &'b [f32], n_heads: usize) -> Self {
+        let (max, rest) = numbers.split_at(n_heads);
+        let (sum, values) = rest.split_at(n_heads * LANES);
+        Self { max, sum: sum.as_chunks().0, values }
+    }
 }
 
 #[inline(always)]
@@ -151,18 +292,13 @@ fn exp_of<S: Simd>(s: S, x: f32) -> f32 {
     all[0]
 }
 
-impl<'a, C, F, G> Kernel for Attend<'_, C, F, G>
-where
-    C: KvCodec,
-    F: Fn(usize) -> &'a [u8],
-    G: FnMut(usize, &[f32]),
-{
+impl<C: KvCodec> Kernel for Attend<'_, '_, C> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Call { shape, queries, slot, scratch, mut give, .. } = self.call;
-        let (dim, padded) = (shape.head_dim, shape.padded_head_dim());
+        let Call { shape, queries, slot, scratch, mut to, .. } = self.call;
+        let dim = shape.head_dim;
         let n_heads = queries[0].heads.len() / dim;
         // From here on "heads" are those of all queries, one query after the other.
         let all = queries.len() * n_heads;
@@ -177,17 +313,15 @@ where
             }
         }
         let (scores, rest) = rest.split_at_mut(all * TILE);
-        let (max, rest) = rest.split_at_mut(all);
-        let (sum, rest) = rest.split_at_mut(all * LANES);
-        let (values, rest) = rest.split_at_mut(all * padded);
-        let mut split = Running { max, sum: sum.as_chunks_mut().0, values };
-        let (max, rest) = rest.split_at_mut(all);
-        let (sum, values) = rest.split_at_mut(all * LANES);
-        let mut total = Running { max, sum: sum.as_chunks_mut().0, values };
+        let (split, total) = rest.split_at_mut(shape.partial_len(all));
+        let mut total = Running::new(total, all);
         total.clear();
 
-        let last = queries.iter().map(|query| query.end).fold(0, usize::max);
+        let mut last = queries.iter().map(|query| query.end).fold(0, usize::max);
         let mut start = queries.iter().map(|query| query.start).fold(last, usize::min);
+        if let To::Split(split, _) = to {
+            (start, last) = (start.max(split * SPLIT), last.min((split + 1) * SPLIT));
+        }
         let pages = start / PAGE..last.div_ceil(PAGE);
         let slots = |tile: usize| {
             array::from_fn(|page| {
@@ -198,10 +332,11 @@ where
         let mut ahead = slots(start / TILE);
         while start < last {
             let end = ((start / SPLIT + 1) * SPLIT).min(last);
-            split.clear();
+            let mut running = Running::new(split, all);
+            running.clear();
             let mut from = start;
             while from < end {
-                let to = ((from / TILE + 1) * TILE).min(end);
+                let until = ((from / TILE + 1) * TILE).min(end);
                 let mut tile = Tile {
                     shape,
                     first: from / TILE * TILE,
@@ -210,39 +345,53 @@ where
                     slots: ahead,
                     ahead,
                 };
-                if to < last {
-                    ahead = slots(to / TILE);
+                if until < last {
+                    ahead = slots(until / TILE);
                     tile.ahead = array::from_fn(|page| {
                         if ahead[page].is_empty() { tile.slots[page] } else { ahead[page] }
                     });
                 }
-                tile.add::<S, C>(s, heads, scores, &mut split);
-                from = to;
+                tile.add::<S, C>(s, heads, scores, &mut running);
+                from = until;
             }
-            for (t, query) in queries.iter().enumerate() {
-                if query.start < end && start < query.end {
-                    total.join(s, &split, t * n_heads..(t + 1) * n_heads);
-                }
+            if let To::Result(_) = to {
+                total.join_split(s, Done::new(split, all), queries, start..end);
             }
             start = end;
         }
-        for (t, query) in queries.iter().enumerate() {
-            let out = &mut heads[..n_heads * dim];
-            for (h, out) in out.chunks_exact_mut(dim).enumerate() {
-                let at = t * n_heads + h;
-                let sink = query.sinks.map_or(f32::NEG_INFINITY, |sinks| sinks[h]);
-                let max = total.max[at].max(sink);
-                let factor = exp_of(s, total.max[at] - max);
-                let sum = s.reduce_add(s.load(&total.sum[at]));
-                let sum = sum * factor + exp_of(s, sink - max);
-                let factor = s.splat(factor / sum);
-                let values = &total.values[at * padded..(at + 1) * padded];
-                for (value, out) in values.as_chunks::<16>().0.iter().zip(out.chunks_mut(16)) {
-                    s.store_partial(s.mul(s.load(value), factor), out);
-                }
-            }
-            give(t, out);
+        match &mut to {
+            To::Result(give) => total.finish(s, shape, queries, heads, give),
+            To::Split(_, partial) => partial[..split.len()].copy_from_slice(split),
         }
+    }
+}
+
+struct Join<'a, 'b> {
+    shape: Shape,
+    queries: &'b [Query<'b>],
+    partial: &'b dyn Fn(usize) -> &'a [f32],
+    scratch: &'b mut [f32],
+    give: &'b mut dyn FnMut(usize, &[f32]),
+}
+
+impl Kernel for Join<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { shape, queries, partial, scratch, give } = self;
+        let all = queries.len() * (queries[0].heads.len() / shape.head_dim);
+        let (heads, rest) = scratch.split_at_mut(all * shape.head_dim);
+        let len = shape.partial_len(all);
+        let mut total = Running::new(&mut rest[..len], all);
+        total.clear();
+        let last = queries.iter().map(|query| query.end).fold(0, usize::max);
+        let start = queries.iter().map(|query| query.start).fold(last, usize::min);
+        for split in splits(start, last) {
+            let positions = split * SPLIT..(split + 1) * SPLIT;
+            total.join_split(s, Done::new(&partial(split)[..len], all), queries, positions);
+        }
+        total.finish(s, shape, queries, heads, give);
     }
 }
 

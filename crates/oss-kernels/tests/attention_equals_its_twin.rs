@@ -1,6 +1,6 @@
 //! Attention over pages against double precision, and against itself.
 
-use oss_kernels::attention::{PAGE, Query, Shape, attend};
+use oss_kernels::attention::{PAGE, Query, Shape, attend, attend_split, join_splits, splits};
 use oss_quant::kv::KvFormat;
 use oss_simd::Isa;
 use oss_testing::{Seeded, assert_close, twins};
@@ -35,6 +35,27 @@ fn run(isa: Isa, shape: Shape, query: Query<'_>, pages: &Pages) -> Vec<f32> {
     let mut out = vec![f32::NAN; query.heads.len()];
     let slot = |page: usize| pages.slots[page].as_slice();
     attend(isa, shape, &[query], slot, &mut scratch, |_, heads| out.copy_from_slice(heads));
+    out
+}
+
+/// The same split by split, joined afterwards; what each query gets.
+fn run_split(isa: Isa, shape: Shape, queries: &[Query<'_>], pages: &Pages) -> Vec<Vec<f32>> {
+    let n_heads = queries.len() * queries[0].heads.len() / shape.head_dim;
+    let mut scratch = vec![f32::NAN; shape.scratch_len(n_heads)];
+    let slot = |page: usize| pages.slots[page].as_slice();
+    let seen = splits(queries[0].start, queries[queries.len() - 1].end);
+    let partials: Vec<Vec<f32>> = seen
+        .clone()
+        .map(|split| {
+            let mut partial = vec![f32::NAN; shape.partial_len(n_heads)];
+            attend_split(isa, shape, queries, split, slot, &mut scratch, &mut partial);
+            partial
+        })
+        .collect();
+    let partial = |split: usize| partials[split - seen.start].as_slice();
+    let mut out = vec![Vec::new(); queries.len()];
+    scratch.fill(f32::NAN);
+    join_splits(isa, shape, queries, partial, &mut scratch, |t, heads| out[t] = heads.to_vec());
     out
 }
 
@@ -74,6 +95,12 @@ fn attention_equals_double_precision_over_formats_shapes_and_windows() {
                     for isa in Isa::available() {
                         let got = run(isa, shape, query, &pages);
                         assert_eq!(got, first, "{isa} {format:?} {n_heads}×{dim} {start}..{end}");
+                        let got = run_split(isa, shape, &[query], &pages);
+                        assert_eq!(
+                            got,
+                            std::slice::from_ref(&first),
+                            "{isa} {format:?} {start}..{end} split"
+                        );
                     }
                 }
             }
@@ -117,9 +144,26 @@ fn a_token_gets_the_same_bits_alone_and_among_its_neighbours() {
                             let alone = run(isa, shape, queries[t], &pages);
                             assert_eq!(got, alone, "{isa} {n_heads} {window} {first} {t} of {n}");
                         });
+                        let split = run_split(isa, shape, &queries[..n], &pages);
+                        for (t, got) in split.into_iter().enumerate() {
+                            let alone = run(isa, shape, queries[t], &pages);
+                            assert_eq!(got, alone, "{isa} {n_heads} {window} {first} {t} of {n}");
+                        }
                     }
                 }
             }
         }
     }
+}
+
+#[test]
+#[should_panic(expected = "split 2 is seen by no query")]
+fn a_split_that_nobody_sees_is_refused() {
+    let pages = pages(KvFormat::F32, 16, 1_100, &mut Seeded::new(6));
+    let shape = Shape { format: KvFormat::F32, head_dim: 16, scale: 1.0 };
+    let query = Query { heads: &[0.0; 16], sinks: None, start: 0, end: 1_100 };
+    let (mut scratch, mut partial) =
+        (vec![0.0; shape.scratch_len(1)], vec![0.0; shape.partial_len(1)]);
+    let slot = |page: usize| pages.slots[page].as_slice();
+    attend_split(Isa::scalar(), shape, &[query], 2, slot, &mut scratch, &mut partial);
 }

@@ -148,10 +148,15 @@ impl Config {
         self.n_kv_heads * self.head_dim
     }
 
+    /// How many query heads share a key/value head.
+    pub(crate) const fn group(&self) -> usize {
+        self.n_heads / self.n_kv_heads
+    }
+
     /// How many key/value heads a unit of attention takes: as few as fill whole blocks of 32
     /// columns of what comes out.
     pub(crate) const fn kv_heads_per_unit(&self) -> usize {
-        let columns = self.q_dim() / self.n_kv_heads;
+        let columns = self.group() * self.head_dim;
         let mut heads = 1;
         while heads < self.n_kv_heads && !(heads * columns).is_multiple_of(32) {
             heads += 1;

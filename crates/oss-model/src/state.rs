@@ -74,7 +74,7 @@ pub(crate) struct WorkerScratch {
 
 impl WorkerScratch {
     fn new(config: &Config, numbers: usize) -> Self {
-        let turned = attention::QUERIES * config.head_dim * config.n_heads / config.n_kv_heads;
+        let turned = attention::QUERIES * config.head_dim * config.group();
         Self {
             numbers: vec![0.0; numbers],
             turned: vec![0.0; turned],
@@ -129,7 +129,9 @@ pub struct State {
     /// 0, 1, 2, …
     pub(crate) identity: Vec<u32>,
     /// Where runs of neighbouring rows begin that attend together.
-    pub(crate) row_splits: Vec<usize>,
+    pub(crate) run_starts: Vec<usize>,
+    /// What attention finds in splits of positions that workers share: as long as was needed yet.
+    pub(crate) partials: Vec<f32>,
     pub(crate) writes: Vec<KvWrite>,
     pub(crate) write_ranges: Vec<Range<usize>>,
     pub(crate) write_order: Vec<(Range<usize>, KvWrite)>,
@@ -188,7 +190,7 @@ impl State {
             scale: 1.0,
         };
         let scratch = out_len(*activation, rows, 4)
-            .max(shape.scratch_len(attention::QUERIES * config.n_heads / config.n_kv_heads))
+            .max(shape.scratch_len(attention::QUERIES * config.group()))
             .max(hidden.next_multiple_of(32));
         Self {
             max_rows,
@@ -212,7 +214,8 @@ impl State {
             inner: input(slots, inner, *activation),
             outer: vec![0.0; slots * hidden],
             identity: (0..slots as u32).collect(),
-            row_splits: Vec::with_capacity(rows + 1),
+            run_starts: Vec::with_capacity(rows + 1),
+            partials: Vec::new(),
             writes: Vec::new(),
             write_ranges: Vec::new(),
             write_order: Vec::new(),
@@ -245,7 +248,8 @@ impl State {
     #[must_use]
     pub fn bytes(&self) -> usize {
         let inputs = [&self.exact, &self.normed, &self.attended, &self.inner, &self.head_input];
-        let plain = self.x.len() + self.qkv.len() + self.outer.len() + self.logits.len();
+        let vectors = [&self.x, &self.qkv, &self.outer, &self.partials, &self.logits];
+        let plain: usize = vectors.into_iter().map(Vec::len).sum();
         4 * plain
             + self.scratch.iter().map(WorkerScratch::bytes).sum::<usize>()
             + inputs.into_iter().map(InputBuffer::bytes).sum::<usize>()

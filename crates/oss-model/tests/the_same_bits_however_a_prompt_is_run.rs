@@ -92,6 +92,45 @@ fn company_in_the_batch_does_not_change_a_bit() {
     }
 }
 
+/// Few rows far into a sequence, whose positions several workers then share.
+#[test]
+fn sharing_a_long_sequence_among_workers_does_not_change_a_bit() {
+    const LONG: usize = 2_300;
+    let ids = prompt(LONG as u32 + 20, 5);
+    for path in ["demo.gguf", "edge/edge.gguf"] {
+        let run = |threads| {
+            let setting = Setting { threads, ..Setting::fast() };
+            let mut runner = Runner::new(&data(path), setting);
+            let (long, short) = (runner.cache.create(), runner.cache.create());
+            let row = |sequence, position| Row {
+                sequence,
+                position,
+                token: ids[position],
+                wanted: position >= LONG,
+            };
+            for begin in (0..LONG).step_by(250) {
+                let end = LONG.min(begin + 250);
+                let rows: Vec<Row> = (begin..end).map(|position| row(long, position)).collect();
+                runner.step(&rows);
+            }
+            let mut logits = Vec::new();
+            let mut at = LONG;
+            for n in [1, 1, 5, 9, 1] {
+                let mut rows: Vec<Row> = (at..at + n).map(|at| row(long, at)).collect();
+                rows.push(row(short, runner.cache.len(short)));
+                runner.step(&rows);
+                logits.extend(bits(runner.head(n)));
+                at += n;
+            }
+            logits
+        };
+        let want = run(1);
+        for threads in [2, 3, 16] {
+            assert!(run(threads) == want, "{path}, {threads} threads");
+        }
+    }
+}
+
 #[test]
 fn some_logits_are_the_same_as_in_the_full_head() {
     let mut runner = Runner::new(&data("demo.gguf"), Setting { threads: 2, ..Setting::fast() });

@@ -1,13 +1,19 @@
 //! The attention half of a layer.
 
 use super::project::{Call, To};
+use crate::batch::Row;
 use crate::forward::Page;
 use crate::input;
+use crate::model::Model;
 use crate::state::{KvWrite, State, WorkerScratch};
-use oss_kernels::attention::{PAGE, QUERIES, Query, Shape, attend};
+use oss_cache::KvCache;
+use oss_kernels::attention::{
+    PAGE, QUERIES, Query, SPLIT, Shape, attend, attend_split, join_splits, splits,
+};
 use oss_kernels::elementwise::rotate;
 use oss_kernels::{InputRowsMut, prepare};
-use oss_threads::{PerWorker, RowCuts, Spans};
+use oss_threads::{Chunks, PerWorker, RowCuts, Spans};
+use std::ops::Range;
 
 /// Queries, keys and values of all rows; the keys, turned by their positions, and the values go to
 /// their pages.
@@ -53,7 +59,7 @@ fn write(page: &mut Page<'_>, layer: usize) {
     let mut first = 0;
     while first < rows.len() {
         let (sequence, number) = (rows[first].sequence, rows[first].position / PAGE);
-        let same = |row: &crate::Row| row.sequence == sequence && row.position / PAGE == number;
+        let same = |row: &Row| row.sequence == sequence && row.position / PAGE == number;
         let n = rows[first..].iter().take_while(|row| same(row)).count();
         for head in 0..config.n_kv_heads {
             let range = page.cache.slot_range(layer, sequence, number, head);
@@ -85,54 +91,162 @@ fn write(page: &mut Page<'_>, layer: usize) {
     });
 }
 
-/// Attention of all rows, as input of the output matrix; one unit is some neighbouring rows and a
+/// Units that a worker has at least, so that all end at about the same time.
+const UNITS: usize = 4;
+
+/// The attention of a layer over a batch. A unit is some neighbouring rows (a *run*) and a
 /// key/value head, or a few where one does not fill whole blocks of the output.
-fn attend_all(page: &mut Page<'_>, layer: usize) {
-    let (model, config) = (page.model, &page.model.config);
-    let State { qkv, cos, sin, attended, scratch, row_splits, .. } = &mut *page.state;
-    let (n_kv_heads, dim, half) = (config.n_kv_heads, config.head_dim, config.head_dim / 2);
-    let group = config.n_heads / n_kv_heads;
-    let window = config.layers[layer].window;
-    let sinks = model.weights.layers[layer].sinks.as_deref();
-    let shape = Shape { format: model.kv_format, head_dim: dim, scale: 1.0 / (dim as f32).sqrt() };
-    let (rows, cache) = (page.batch.rows, &*page.cache);
-    page.batch.split(QUERIES, row_splits);
-    let unit_heads = config.kv_heads_per_unit();
-    let columns = unit_heads * group * dim;
-    let tiles = input::tiles(attended, RowCuts::At(row_splits), columns.next_multiple_of(32));
-    let blocks = n_kv_heads.div_ceil(unit_heads);
-    let units = (row_splits.len() - 1) * blocks;
-    page.team.phase(units, (tiles, PerWorker::new(scratch)), |unit, (mut tile, scratch)| {
-        let WorkerScratch { numbers, turned, attended, .. } = scratch;
-        let (split, block) = (unit.index / blocks, unit.index % blocks);
-        let (first, end) = (row_splits[split], row_splits[split + 1]);
-        let kv_heads = block * unit_heads..((block + 1) * unit_heads).min(n_kv_heads);
-        let width = kv_heads.len() * group * dim;
-        for (place, kv_head) in kv_heads.enumerate() {
-            let first_head = kv_head * group;
-            let len = group * dim;
-            for (row, turned) in (first..end).zip(turned.chunks_exact_mut(len)) {
-                turned.copy_from_slice(&qkv[row * config.qkv_dim() + first_head * dim..][..len]);
-                let (cos, sin) = (&cos[row * half..][..half], &sin[row * half..][..half]);
-                turned.chunks_exact_mut(dim).for_each(|head| rotate(model.isa, head, cos, sin));
+struct Attention<'a> {
+    model: &'a Model,
+    layer: usize,
+    cache: &'a KvCache,
+    rows: &'a [Row],
+    /// Where runs begin, and the end of the last.
+    run_starts: &'a [usize],
+    qkv: &'a [f32],
+    cos: &'a [f32],
+    sin: &'a [f32],
+}
+
+impl Attention<'_> {
+    /// How many units a run has.
+    fn blocks(&self) -> usize {
+        let config = &self.model.config;
+        config.n_kv_heads.div_ceil(config.kv_heads_per_unit())
+    }
+
+    fn kv_heads(&self, block: usize) -> Range<usize> {
+        let config = &self.model.config;
+        let heads = config.kv_heads_per_unit();
+        block * heads..((block + 1) * heads).min(config.n_kv_heads)
+    }
+
+    fn run(&self, run: usize) -> Range<usize> {
+        self.run_starts[run]..self.run_starts[run + 1]
+    }
+
+    fn shape(&self) -> Shape {
+        let dim = self.model.config.head_dim;
+        Shape { format: self.model.kv_format, head_dim: dim, scale: 1.0 / (dim as f32).sqrt() }
+    }
+
+    /// The positions that a row sees.
+    fn seen(&self, row: usize) -> Range<usize> {
+        let end = self.rows[row].position + 1;
+        let window = self.model.config.layers[self.layer].window;
+        window.map_or(0, |window| end.saturating_sub(window))..end
+    }
+
+    /// The splits of positions that any row of a run sees.
+    fn splits(&self, run: usize) -> Range<usize> {
+        let rows = self.run(run);
+        splits(self.seen(rows.start).start, self.seen(rows.end - 1).end)
+    }
+
+    /// How many splits there are for each run where each is a unit of its own: with too few units
+    /// for all workers. Bits do not depend on it.
+    fn shared_splits(&self, threads: usize) -> Option<usize> {
+        let runs = 0..self.run_starts.len() - 1;
+        let few = threads > 1 && runs.len() * self.blocks() < UNITS * threads;
+        let long = |run: &usize| self.seen(self.run(*run).end - 1).len() > SPLIT;
+        let shares = few && runs.clone().any(|run| long(&run));
+        shares.then(|| runs.map(|run| self.splits(run).end).fold(0, usize::max))
+    }
+
+    /// Turns the queries of a run's rows by their positions and hands them out, with the slots of
+    /// the pages that they see.
+    fn with_queries<'s>(
+        &'s self,
+        (run, kv_head): (usize, usize),
+        turned: &mut [f32],
+        body: impl FnOnce(&[Query<'_>], &dyn Fn(usize) -> &'s [u8]),
+    ) {
+        let (Model { isa, config, .. }, rows) = (self.model, self.run(run));
+        let (dim, half, group) = (config.head_dim, config.head_dim / 2, config.group());
+        let (first_head, len) = (kv_head * group, group * dim);
+        for (row, turned) in rows.clone().zip(turned.chunks_exact_mut(len)) {
+            turned.copy_from_slice(&self.qkv[row * config.qkv_dim() + first_head * dim..][..len]);
+            let (cos, sin) = (&self.cos[row * half..][..half], &self.sin[row * half..][..half]);
+            turned.chunks_exact_mut(dim).for_each(|head| rotate(*isa, head, cos, sin));
+        }
+        let sinks = self.model.weights.layers[self.layer].sinks.as_deref();
+        let queries: [Query<'_>; QUERIES] = std::array::from_fn(|t| {
+            let t = t.min(rows.len() - 1);
+            let Range { start, end } = self.seen(rows.start + t);
+            Query {
+                heads: &turned[t * len..][..len],
+                sinks: sinks.map(|sinks| &sinks[first_head..first_head + group]),
+                start,
+                end,
             }
-            let queries: [Query<'_>; QUERIES] = std::array::from_fn(|t| {
-                let t = t.min(end - first - 1);
-                let end = rows[first + t].position + 1;
-                Query {
-                    heads: &turned[t * len..][..len],
-                    sinks: sinks.map(|sinks| &sinks[first_head..first_head + group]),
-                    start: window.map_or(0, |window| end.saturating_sub(window)),
-                    end,
+        });
+        let sequence = self.rows[rows.start].sequence;
+        let slot = |number| self.cache.slot(self.layer, sequence, number, kv_head);
+        body(&queries[..rows.len()], &slot);
+    }
+}
+
+/// Attention of all rows, as input of the output matrix.
+fn attend_all(page: &mut Page<'_>, layer: usize) {
+    let (model, team, config) = (page.model, page.team, &page.model.config);
+    let State { qkv, cos, sin, attended, scratch, run_starts, partials, .. } = &mut *page.state;
+    page.batch.split(QUERIES, run_starts);
+    let (cache, rows, run_starts) = (&*page.cache, page.batch.rows, &run_starts[..]);
+    let attention = Attention { model, layer, cache, rows, run_starts, qkv, cos, sin };
+    let (isa, shape, blocks) = (model.isa, attention.shape(), attention.blocks());
+    let units = (run_starts.len() - 1) * blocks;
+    let head_columns = config.group() * config.head_dim;
+
+    let longest_run = run_starts.windows(2).map(|run| run[1] - run[0]).fold(0, usize::max);
+    let partial_len = shape.partial_len(longest_run * config.group());
+    let unit_len = config.kv_heads_per_unit() * partial_len;
+    let n_splits = attention.shared_splits(team.threads());
+    if let Some(n_splits) = n_splits {
+        let len = units * n_splits * unit_len;
+        partials.resize(partials.len().max(len), 0.0);
+        let out = (Chunks::new(&mut partials[..len], unit_len), PerWorker::new(&mut *scratch));
+        team.phase(units * n_splits, out, |unit, (partials, scratch)| {
+            let (unit, split) = (unit.index / n_splits, unit.index % n_splits);
+            let (run, block) = (unit / blocks, unit % blocks);
+            if !attention.splits(run).contains(&split) {
+                return;
+            }
+            let WorkerScratch { numbers, turned, .. } = scratch;
+            let partials = partials.chunks_exact_mut(partial_len);
+            for (kv_head, partial) in attention.kv_heads(block).zip(partials) {
+                attention.with_queries((run, kv_head), turned, |queries, slot| {
+                    attend_split(isa, shape, queries, split, slot, numbers, partial);
+                });
+            }
+        });
+    }
+
+    let columns = (config.kv_heads_per_unit() * head_columns).next_multiple_of(32);
+    let tiles = input::tiles(attended, RowCuts::At(run_starts), columns);
+    team.phase(units, (tiles, PerWorker::new(scratch)), |unit, (mut tile, scratch)| {
+        let WorkerScratch { numbers, turned, attended, .. } = scratch;
+        let (run, block) = (unit.index / blocks, unit.index % blocks);
+        let kv_heads = attention.kv_heads(block);
+        let width = kv_heads.len() * head_columns;
+        for (place, kv_head) in kv_heads.enumerate() {
+            let give = |t: usize, heads: &[f32]| {
+                let to = &mut attended[t * width + place * head_columns..][..head_columns];
+                to.copy_from_slice(heads);
+            };
+            attention.with_queries((run, kv_head), turned, |queries, slot| match n_splits {
+                None => attend(isa, shape, queries, slot, numbers, give),
+                Some(n_splits) => {
+                    let partial = |split| {
+                        let unit = unit.index * n_splits + split;
+                        &partials[unit * unit_len + place * partial_len..][..partial_len]
+                    };
+                    join_splits(isa, shape, queries, partial, numbers, give);
                 }
             });
-            let slot = |number| cache.slot(layer, rows[first].sequence, number, kv_head);
-            attend(model.isa, shape, &queries[..end - first], slot, numbers, |t, heads| {
-                attended[t * width + place * len..][..len].copy_from_slice(heads);
-            });
         }
-        for (t, row) in attended.chunks_exact(width).take(end - first).enumerate() {
-            prepare(model.isa, model.activation, row, input::TileRows(&mut tile).row(t));
+        let rows = attention.run(run).len();
+        for (t, row) in attended.chunks_exact(width).take(rows).enumerate() {
+            prepare(isa, model.activation, row, input::TileRows(&mut tile).row(t));
         }
     });
 }
