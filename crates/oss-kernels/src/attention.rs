@@ -89,23 +89,25 @@ pub fn attend<'a>(
 }
 
 /// What the tokens of [`attend`] get of one split of positions alone, for [`join_splits`]: splits
-/// are independent of each other, so that several workers can share one long sequence.
+/// are independent of each other, so that several workers can share one long sequence. It lies in
+/// `scratch`, in [`Shape::partial_len`] numbers.
 ///
 /// # Panics
 /// As [`attend`], and when no query sees a position of the split.
-pub fn attend_split<'a>(
+pub fn attend_split<'a, 's>(
     isa: Isa,
     shape: Shape,
     queries: &[Query<'_>],
     split: usize,
     slot: impl Fn(usize) -> &'a [u8],
-    scratch: &mut [f32],
-    partial: &mut [f32],
-) {
+    scratch: &'s mut [f32],
+) -> &'s [f32] {
+    let Some(n_heads) = check(shape, queries) else { return &[] };
     let seen = queries.iter().any(|query| splits(query.start, query.end).contains(&split));
-    assert!(seen || queries.is_empty(), "split {split} is seen by no query");
-    let to = To::Split(split, partial);
-    run(Call { isa, shape, queries, slot: &slot, scratch, to });
+    assert!(seen, "split {split} is seen by no query");
+    run(Call { isa, shape, queries, slot: &slot, scratch, to: To::Split(split) });
+    let all = queries.len() * n_heads;
+    &scratch[all * (TILE + shape.head_dim)..][..shape.partial_len(all)]
 }
 
 /// The attention of some tokens out of what [`attend_split`] found of each split that any of them
@@ -148,8 +150,8 @@ fn run(mut call: Call<'_, '_>) {
 enum To<'b> {
     /// They are joined, and each query's result is given.
     Result(&'b mut dyn FnMut(usize, &[f32])),
-    /// One of them is kept.
-    Split(usize, &'b mut [f32]),
+    /// One of them stays in scratch.
+    Split(usize),
 }
 
 struct Call<'a, 'b> {
@@ -297,7 +299,7 @@ impl<C: KvCodec> Kernel for Attend<'_, '_, C> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Call { shape, queries, slot, scratch, mut to, .. } = self.call;
+        let Call { shape, queries, slot, scratch, to, .. } = self.call;
         let dim = shape.head_dim;
         let n_heads = queries[0].heads.len() / dim;
         // From here on "heads" are those of all queries, one query after the other.
@@ -319,7 +321,7 @@ impl<C: KvCodec> Kernel for Attend<'_, '_, C> {
 
         let mut last = queries.iter().map(|query| query.end).fold(0, usize::max);
         let mut start = queries.iter().map(|query| query.start).fold(last, usize::min);
-        if let To::Split(split, _) = to {
+        if let To::Split(split) = to {
             (start, last) = (start.max(split * SPLIT), last.min((split + 1) * SPLIT));
         }
         let pages = start / PAGE..last.div_ceil(PAGE);
@@ -359,9 +361,8 @@ impl<C: KvCodec> Kernel for Attend<'_, '_, C> {
             }
             start = end;
         }
-        match &mut to {
-            To::Result(give) => total.finish(s, shape, queries, heads, give),
-            To::Split(_, partial) => partial[..split.len()].copy_from_slice(split),
+        if let To::Result(give) = to {
+            total.finish(s, shape, queries, heads, give);
         }
     }
 }

@@ -46,11 +46,7 @@ fn run_split(isa: Isa, shape: Shape, queries: &[Query<'_>], pages: &Pages) -> Ve
     let seen = splits(queries[0].start, queries[queries.len() - 1].end);
     let partials: Vec<Vec<f32>> = seen
         .clone()
-        .map(|split| {
-            let mut partial = vec![f32::NAN; shape.partial_len(n_heads)];
-            attend_split(isa, shape, queries, split, slot, &mut scratch, &mut partial);
-            partial
-        })
+        .map(|split| attend_split(isa, shape, queries, split, slot, &mut scratch).to_vec())
         .collect();
     let partial = |split: usize| partials[split - seen.start].as_slice();
     let mut out = vec![Vec::new(); queries.len()];
@@ -162,8 +158,7 @@ fn a_split_that_nobody_sees_is_refused() {
     let pages = pages(KvFormat::F32, 16, 1_100, &mut Seeded::new(6));
     let shape = Shape { format: KvFormat::F32, head_dim: 16, scale: 1.0 };
     let query = Query { heads: &[0.0; 16], sinks: None, start: 0, end: 1_100 };
-    let (mut scratch, mut partial) =
-        (vec![0.0; shape.scratch_len(1)], vec![0.0; shape.partial_len(1)]);
+    let mut scratch = vec![0.0; shape.scratch_len(1)];
     let slot = |page: usize| pages.slots[page].as_slice();
-    attend_split(Isa::scalar(), shape, &[query], 2, slot, &mut scratch, &mut partial);
+    attend_split(Isa::scalar(), shape, &[query], 2, slot, &mut scratch);
 }

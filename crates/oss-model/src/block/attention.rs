@@ -215,7 +215,8 @@ fn attend_all(page: &mut Page<'_>, layer: usize) {
             let partials = partials.chunks_exact_mut(partial_len);
             for (kv_head, partial) in attention.kv_heads(block).zip(partials) {
                 attention.with_queries((run, kv_head), turned, |queries, slot| {
-                    attend_split(isa, shape, queries, split, slot, numbers, partial);
+                    let found = attend_split(isa, shape, queries, split, slot, numbers);
+                    partial[..found.len()].copy_from_slice(found);
                 });
             }
         });
