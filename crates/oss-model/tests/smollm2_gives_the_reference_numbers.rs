@@ -7,10 +7,13 @@
 mod common;
 
 use common::{Runner, Setting, ids};
+use oss_cache::tier::codec;
 use oss_kernels::Activation;
+use oss_model::Row;
 use oss_quant::kv::KvFormat;
 use serde_json::Value;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Where the reference's best token leads by more, ours must be the same.
 const F32_MARGIN: f64 = 0.02;
@@ -105,4 +108,52 @@ fn with_8_bit_activations_tokens_are_the_references() {
     for (name, golden) in golden().as_object().unwrap() {
         compare(&mut runner, name, golden, (INT8_MARGIN, INT8_LOGPROB));
     }
+}
+
+/// What the compressed tier lives on. Prints what is gained and how fast pages come back.
+#[test]
+fn keys_and_values_of_real_text_shrink_as_the_compressed_tier_wants() {
+    const PAGE: usize = oss_kernels::attention::PAGE;
+    let mut runner = runner(Setting { threads: 2, ..Setting::fast() });
+    let (mut page, mut packed, mut restored) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut plain_bytes, mut packed_bytes, mut seconds) = (0, 0, 0.0);
+    for golden in golden().as_object().unwrap().values() {
+        let ids = ids(&golden["ids"]);
+        let sequence = runner.cache.create();
+        let row = |(position, token): (usize, &u32)| Row {
+            sequence,
+            position,
+            token: *token,
+            wanted: false,
+        };
+        let rows: Vec<Row> = ids.iter().enumerate().map(row).collect();
+        rows.chunks(256).for_each(|rows| runner.step(rows));
+        for number in 0..ids.len() / PAGE {
+            page.clear();
+            let config = &runner.model.config;
+            for layer in 0..config.layers.len() {
+                for head in 0..config.n_kv_heads {
+                    page.extend_from_slice(runner.cache.slot(layer, sequence, number, head));
+                }
+            }
+            packed.clear();
+            assert!(codec::compress(&page, &mut packed), "page {number} is too large");
+            restored.resize(page.len(), 0);
+            let restore = |_| {
+                let start = Instant::now();
+                assert!(codec::restore(&packed, &mut restored));
+                start.elapsed()
+            };
+            let fastest = (0..5).map(restore).fold(Duration::MAX, Duration::min);
+            assert!(restored == page, "page {number} comes back otherwise");
+            plain_bytes += page.len();
+            packed_bytes += packed.len();
+            seconds += fastest.as_secs_f64();
+        }
+        runner.cache.remove(sequence);
+    }
+    let gain = plain_bytes as f64 / packed_bytes as f64;
+    let rate = plain_bytes as f64 / seconds / 1e9;
+    println!("{plain_bytes} bytes shrink by {gain:.3} and come back at {rate:.2} GB/s");
+    assert!(gain > codec::LEAST_GAIN);
 }
