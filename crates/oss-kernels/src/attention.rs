@@ -409,8 +409,8 @@ fn together<S: Simd>(n_heads: usize) -> impl Iterator<Item = (usize, usize)> {
         let n = match n_heads - first {
             0 => return None,
             8.. if const { wide::<S>() } => 8,
-            4.. => 4,
-            2.. => 2,
+            4.. if const { S::REGISTERS >= 8 } => 4,
+            2.. if const { S::REGISTERS >= 8 } => 2,
             _ => 1,
         };
         first += n;
@@ -495,9 +495,15 @@ impl Tile<'_, '_> {
             let heads = &heads[h * dim..(h + n) * dim];
             let scores = &mut scores[h * TILE..(h + n) * TILE];
             match n {
-                8 => self.add_heads::<S, C, 8>(s, (h, heads), scores, &mut some),
-                4 => self.add_heads::<S, C, 4>(s, (h, heads), scores, &mut some),
-                2 => self.add_heads::<S, C, 2>(s, (h, heads), scores, &mut some),
+                8 if const { wide::<S>() } => {
+                    self.add_heads::<S, C, 8>(s, (h, heads), scores, &mut some);
+                }
+                4 if const { S::REGISTERS >= 8 } => {
+                    self.add_heads::<S, C, 4>(s, (h, heads), scores, &mut some);
+                }
+                2 if const { S::REGISTERS >= 8 } => {
+                    self.add_heads::<S, C, 2>(s, (h, heads), scores, &mut some);
+                }
                 _ => self.add_heads::<S, C, 1>(s, (h, heads), scores, &mut some),
             }
         }

@@ -151,6 +151,7 @@ macro_rules! isa_table {
         $(
             $(#[$cfg])*
             $(#[target_feature(enable = $feature)])*
+            #[inline(never)]
             #[expect(unsafe_code, reason = "makes the token that proves the features")]
             unsafe fn $trampoline<K: Kernel>(kernel: K) -> K::Output {
                 #[allow(unused_unsafe, reason = "the scalar token is safe to make")]

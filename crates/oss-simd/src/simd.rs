@@ -1,5 +1,7 @@
 //! The vector vocabulary: what a kernel may say, whatever the instruction set.
 
+use crate::Kernel;
+
 /// Sixteen 32-bit lanes (or 64 bytes) at a time, on every instruction set.
 ///
 /// A value of an implementing type is the proof that the processor has the instruction set: it is
@@ -28,6 +30,10 @@ pub trait Simd: Copy + Send + Sync + 'static {
 
     /// Whether [`Simd::dot`] is exact for any number of calls and any codes.
     const DOT_IS_EXACT: bool;
+
+    /// Runs a part of a kernel as a function of its own, compiled for the same instruction set: the
+    /// compiler takes much longer for one long function than for its parts.
+    fn apart<K: Kernel>(self, part: K) -> K::Output;
 
     // ---- f32 ------------------------------------------------------------------------------
 

@@ -139,8 +139,9 @@ impl<F: CodeFormat> Kernel for Codes<'_, '_, '_, F> {
                     tiles::<S, _, 2, 2>(s, [group(0), group(1)], walk, place);
                     2
                 }
+                // Rarely with more registers: an odd group out is not worth wider tiles.
                 _ => {
-                    tiles::<S, _, 1, MOST_ROWS>(s, [group(0)], walk, place);
+                    tiles::<S, _, 1, 4>(s, [group(0)], walk, place);
                     1
                 }
             };
@@ -200,8 +201,6 @@ pub(super) struct Place {
     pub(super) blocks: (usize, usize),
 }
 
-/// G neighbouring groups times at most T rows; what of T is left over repeats the last row and is
-/// not stored.
 #[inline(always)]
 fn tile<S: Simd, W: Source, const G: usize, const T: usize>(
     s: S,
@@ -209,35 +208,53 @@ fn tile<S: Simd, W: Source, const G: usize, const T: usize>(
     walk: &mut Walk<'_, '_>,
     place: Place,
 ) {
-    let Place { first, n, blocks: (begin, end), .. } = place;
-    let rows: [&[CodeBlock]; T] =
-        array::from_fn(|t| &walk.code_row(first + t.min(n - 1))[begin..end]);
-    let mut acc = [[s.zero(); T]; G];
-    if begin > 0 {
-        for (g, acc) in acc.iter_mut().enumerate() {
-            for (t, acc) in acc.iter_mut().enumerate().take(n) {
-                *acc = s.load(walk.out(place.group + g, first + t));
+    s.apart(Tile::<W, G, T> { groups, walk, place });
+}
+
+/// G neighbouring groups times at most T rows; what of T is left over repeats the last row and is
+/// not stored.
+struct Tile<'w, 'a, 'b, W, const G: usize, const T: usize> {
+    groups: [W; G],
+    walk: &'w mut Walk<'a, 'b>,
+    place: Place,
+}
+
+impl<W: Source, const G: usize, const T: usize> Kernel for Tile<'_, '_, '_, W, G, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { groups, walk, place } = self;
+        let Place { first, n, blocks: (begin, end), .. } = place;
+        let rows: [&[CodeBlock]; T] =
+            array::from_fn(|t| &walk.code_row(first + t.min(n - 1))[begin..end]);
+        let mut acc = [[s.zero(); T]; G];
+        if begin > 0 {
+            for (g, acc) in acc.iter_mut().enumerate() {
+                for (t, acc) in acc.iter_mut().enumerate().take(n) {
+                    *acc = s.load(walk.out(place.group + g, first + t));
+                }
             }
         }
-    }
-    for group in groups {
-        group.ask_next(s, first..first + n);
-    }
-    for block in 0..end - begin {
-        let a = rows.map(|row| &row[block]);
-        if const { T > 1 && G * T <= MOST_ROWS } {
-            add_block::<S, W, G, T, G>(s, groups, block, a, &mut acc);
-        } else {
-            // Groups that share no row's numbers, or have more sums than registers hold.
-            for g in 0..G {
-                let acc = array::from_mut(&mut acc[g]);
-                add_block::<S, W, 1, T, G>(s, [groups[g]], block, a, acc);
+        for group in groups {
+            group.ask_next(s, first..first + n);
+        }
+        for block in 0..end - begin {
+            let a = rows.map(|row| &row[block]);
+            if const { T > 1 && G * T <= MOST_ROWS } {
+                add_block::<S, W, G, T, G>(s, groups, block, a, &mut acc);
+            } else {
+                // Groups that share no row's numbers, or have more sums than registers hold.
+                for g in 0..G {
+                    let acc = array::from_mut(&mut acc[g]);
+                    add_block::<S, W, 1, T, G>(s, [groups[g]], block, a, acc);
+                }
             }
         }
-    }
-    for (g, acc) in acc.into_iter().enumerate() {
-        for (t, sum) in acc.into_iter().enumerate().take(n) {
-            s.store(sum, walk.out(place.group + g, first + t));
+        for (g, acc) in acc.into_iter().enumerate() {
+            for (t, sum) in acc.into_iter().enumerate().take(n) {
+                s.store(sum, walk.out(place.group + g, first + t));
+            }
         }
     }
 }

@@ -95,43 +95,60 @@ fn tile<S: Simd, F: FloatFormat, const G: usize, const T: usize>(
     walk: &mut Walk<'_, '_>,
     place: Place,
 ) {
-    let Place { group, columns: (begin, end), first, n } = place;
-    let Input { stride, values, .. } = walk.product.input;
-    let groups: [&[u8]; G] = array::from_fn(|g| walk.group(group + g));
-    let (first_step, steps) = (begin / STEP, (end - begin).div_ceil(STEP));
-    let rows: [&[[f32; STEP]]; T] = array::from_fn(|t| {
-        let row = walk.rows[first + t.min(n - 1)] as usize;
-        &values[row * stride..][..stride].as_chunks().0[first_step..][..steps]
-    });
-    let step_bytes = groups[0].len() / (walk.product.matrix.packing.padded_cols() / STEP);
-    let mut sums = [[[s.zero(); 2]; T]; G];
-    for step in 0..steps {
-        if first == 0 {
-            for group in groups {
-                ask_twice(s, group, (first_step + step) * step_bytes + AHEAD / G, step_bytes);
+    s.apart(Tile::<F, G, T> { walk, place, format: PhantomData });
+}
+
+/// What of the T rows is left over repeats the last row and is not stored.
+struct Tile<'w, 'a, 'b, F, const G: usize, const T: usize> {
+    walk: &'w mut Walk<'a, 'b>,
+    place: Place,
+    format: PhantomData<F>,
+}
+
+impl<F: FloatFormat, const G: usize, const T: usize> Kernel for Tile<'_, '_, '_, F, G, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { walk, place, .. } = self;
+        let Place { group, columns: (begin, end), first, n } = place;
+        let Input { stride, values, .. } = walk.product.input;
+        let groups: [&[u8]; G] = array::from_fn(|g| walk.group(group + g));
+        let (first_step, steps) = (begin / STEP, (end - begin).div_ceil(STEP));
+        let rows: [&[[f32; STEP]]; T] = array::from_fn(|t| {
+            let row = walk.rows[first + t.min(n - 1)] as usize;
+            &values[row * stride..][..stride].as_chunks().0[first_step..][..steps]
+        });
+        let step_bytes = groups[0].len() / (walk.product.matrix.packing.padded_cols() / STEP);
+        let mut sums = [[[s.zero(); 2]; T]; G];
+        for step in 0..steps {
+            if first == 0 {
+                for group in groups {
+                    ask_twice(s, group, (first_step + step) * step_bytes + AHEAD / G, step_bytes);
+                }
             }
-        }
-        let x: [&[f32; STEP]; T] = rows.map(|row| &row[step]);
-        for k in (0..STEP).step_by(2) {
-            let mut weights = [[s.zero(); 2]; G];
-            for (weights, group) in weights.iter_mut().zip(groups) {
-                *weights = F::pair(s, group, (first_step + step) * STEP + k);
-            }
-            for i in 0..2 {
-                for t in 0..T {
-                    let x = s.splat(x[t][k + i]);
-                    for g in 0..G {
-                        sums[g][t][i] = s.fma(weights[g][i], x, sums[g][t][i]);
+            let x: [&[f32; STEP]; T] = rows.map(|row| &row[step]);
+            for k in (0..STEP).step_by(2) {
+                let mut weights = [[s.zero(); 2]; G];
+                for (weights, group) in weights.iter_mut().zip(groups) {
+                    *weights = F::pair(s, group, (first_step + step) * STEP + k);
+                }
+                for i in 0..2 {
+                    for t in 0..T {
+                        let x = s.splat(x[t][k + i]);
+                        for g in 0..G {
+                            sums[g][t][i] = s.fma(weights[g][i], x, sums[g][t][i]);
+                        }
                     }
                 }
             }
         }
-    }
-    for (g, sums) in sums.into_iter().enumerate() {
-        for (t, [even, odd]) in sums.into_iter().enumerate().take(n) {
-            let sum = s.add(even, odd);
-            let out = walk.out(group + g, first + t);
-            s.store(if begin == 0 { sum } else { s.add(s.load(out), sum) }, out);
+        for (g, sums) in sums.into_iter().enumerate() {
+            for (t, [even, odd]) in sums.into_iter().enumerate().take(n) {
+                let sum = s.add(even, odd);
+                let out = walk.out(group + g, first + t);
+                s.store(if begin == 0 { sum } else { s.add(s.load(out), sum) }, out);
+            }
         }
     }
 }

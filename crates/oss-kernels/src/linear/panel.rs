@@ -143,12 +143,17 @@ impl<const CALLS: usize, const HALVES: bool, const MIN: bool> Kernel
         let blocks = place.blocks.1 - place.blocks.0;
         let groups = groups.map(|group| Unpacked { blocks: &group.blocks[..blocks], ..group });
         // Signed bytes are made for each tile: wider ones of one group are better.
-        if n_groups == GROUPS && const { S::REGISTERS >= 32 && (S::DOT_IS_EXACT || CALLS > 0) } {
+        let pays = const { S::REGISTERS >= 32 && (S::DOT_IS_EXACT || CALLS > 0) };
+        if pays && n_groups == GROUPS {
             return tiles::<S, _, GROUPS, 4>(s, groups, walk, place);
         }
         for (g, group) in groups.into_iter().enumerate().take(n_groups) {
             let place = Place { group: place.group + g, ..place };
-            tiles::<S, _, 1, MOST_ROWS>(s, [group], walk, place);
+            if pays {
+                tiles::<S, _, 1, 4>(s, [group], walk, place);
+            } else {
+                tiles::<S, _, 1, MOST_ROWS>(s, [group], walk, place);
+            }
         }
     }
 }

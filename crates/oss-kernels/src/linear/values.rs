@@ -27,11 +27,15 @@ impl<F: CodeFormat> Kernel for Values<'_, '_, F> {
             let mut first = 0;
             while first < walk.rows.len() {
                 let n = (walk.rows.len() - first).min(S::REGISTERS.min(4));
-                let place = (index, first, n);
+                let place = Place::<F> { group: index, first, n, format: PhantomData };
                 match n {
-                    1 => tile::<S, F, 1>(s, &mut walk, place),
-                    2 => tile::<S, F, 2>(s, &mut walk, place),
-                    _ => tile::<S, F, 4>(s, &mut walk, place),
+                    3.. if const { S::REGISTERS >= 4 } => {
+                        s.apart(Tile::<F, 4> { walk: &mut walk, place });
+                    }
+                    2 if const { S::REGISTERS >= 2 } => {
+                        s.apart(Tile::<F, 2> { walk: &mut walk, place });
+                    }
+                    _ => s.apart(Tile::<F, 1> { walk: &mut walk, place }),
                 }
                 first += n;
             }
@@ -39,52 +43,68 @@ impl<F: CodeFormat> Kernel for Values<'_, '_, F> {
     }
 }
 
-#[inline(always)]
-fn tile<S: Simd, F: CodeFormat, const T: usize>(
-    s: S,
-    walk: &mut Walk<'_, '_>,
-    (index, first, n): (usize, usize, usize),
-) {
-    let product = walk.product;
-    let group = walk.group(index);
-    let n_blocks = product.matrix.packing.cols.div_ceil(32);
-    let input = product.input;
-    let stride = input.stride;
-    let row: [usize; T] = std::array::from_fn(|t| walk.rows[first + t.min(n - 1)] as usize);
-    let values: [&[f32]; T] = std::array::from_fn(|t| &input.values[row[t] * stride..][..stride]);
-    let mut acc = [s.zero(); T];
-    for block in 0..n_blocks {
-        ask_twice(s, group, block * F::BLOCK_BYTES + AHEAD, F::BLOCK_BYTES);
-        let x: [&[f32; 32]; T] = std::array::from_fn(|t| {
-            values[t][32 * block..32 * block + 32].try_into().expect("32 values")
-        });
-        let (mut low, mut high) = ([s.zero(); T], [s.zero(); T]);
-        for j in 0..4 {
-            let (bottom, top) = F::pair(s, group, n_blocks, block, j);
-            let (bottom, top) = (numbers::<S, F>(s, bottom), numbers::<S, F>(s, top));
-            for b in 0..4 {
+/// One group times the `n` input rows from `first`.
+struct Place<F> {
+    group: usize,
+    first: usize,
+    n: usize,
+    format: PhantomData<F>,
+}
+
+/// What of the T rows is left over repeats the last row and is not stored.
+struct Tile<'w, 'a, 'b, F, const T: usize> {
+    walk: &'w mut Walk<'a, 'b>,
+    place: Place<F>,
+}
+
+impl<F: CodeFormat, const T: usize> Kernel for Tile<'_, '_, '_, F, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { walk, place: Place { group: index, first, n, .. } } = self;
+        let product = walk.product;
+        let group = walk.group(index);
+        let n_blocks = product.matrix.packing.cols.div_ceil(32);
+        let input = product.input;
+        let stride = input.stride;
+        let row: [usize; T] = std::array::from_fn(|t| walk.rows[first + t.min(n - 1)] as usize);
+        let values: [&[f32]; T] =
+            std::array::from_fn(|t| &input.values[row[t] * stride..][..stride]);
+        let mut acc = [s.zero(); T];
+        for block in 0..n_blocks {
+            ask_twice(s, group, block * F::BLOCK_BYTES + AHEAD, F::BLOCK_BYTES);
+            let x: [&[f32; 32]; T] = std::array::from_fn(|t| {
+                values[t][32 * block..32 * block + 32].try_into().expect("32 values")
+            });
+            let (mut low, mut high) = ([s.zero(); T], [s.zero(); T]);
+            for j in 0..4 {
+                let (bottom, top) = F::pair(s, group, n_blocks, block, j);
+                let (bottom, top) = (numbers::<S, F>(s, bottom), numbers::<S, F>(s, top));
+                for b in 0..4 {
+                    for t in 0..T {
+                        low[t] = s.fma(bottom[b], s.splat(x[t][4 * j + b]), low[t]);
+                        high[t] = s.fma(top[b], s.splat(x[t][16 + 4 * j + b]), high[t]);
+                    }
+                }
+            }
+            let (scale_low, scale_high) = F::scales(s, group, n_blocks, block);
+            for t in 0..T {
+                acc[t] = s.fma(low[t], scale_low, acc[t]);
+                acc[t] = s.fma(high[t], scale_high, acc[t]);
+            }
+            if F::HAS_MIN {
+                let (min_low, min_high) = F::mins(s, group, n_blocks, block);
                 for t in 0..T {
-                    low[t] = s.fma(bottom[b], s.splat(x[t][4 * j + b]), low[t]);
-                    high[t] = s.fma(top[b], s.splat(x[t][16 + 4 * j + b]), high[t]);
+                    let sums = &input.value_sums[row[t] * (stride / 16) + 2 * block..][..2];
+                    acc[t] = s.fma(min_low, s.splat(-sums[0]), acc[t]);
+                    acc[t] = s.fma(min_high, s.splat(-sums[1]), acc[t]);
                 }
             }
         }
-        let (scale_low, scale_high) = F::scales(s, group, n_blocks, block);
-        for t in 0..T {
-            acc[t] = s.fma(low[t], scale_low, acc[t]);
-            acc[t] = s.fma(high[t], scale_high, acc[t]);
+        for (t, sum) in acc.into_iter().enumerate().take(n) {
+            s.store(sum, walk.out(index, first + t));
         }
-        if F::HAS_MIN {
-            let (min_low, min_high) = F::mins(s, group, n_blocks, block);
-            for t in 0..T {
-                let sums = &input.value_sums[row[t] * (stride / 16) + 2 * block..][..2];
-                acc[t] = s.fma(min_low, s.splat(-sums[0]), acc[t]);
-                acc[t] = s.fma(min_high, s.splat(-sums[1]), acc[t]);
-            }
-        }
-    }
-    for (t, sum) in acc.into_iter().enumerate().take(n) {
-        s.store(sum, walk.out(index, first + t));
     }
 }
 

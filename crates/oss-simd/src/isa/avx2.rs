@@ -1,7 +1,8 @@
 //! AVX2 with FMA and F16C, and the same with byte dot products (AVX-VNNI).
 #![expect(unsafe_code, reason = "intrinsics, and loads through array references")]
 
-use crate::Simd;
+use super::{run_avx2, run_avx2_vnni};
+use crate::{Kernel, Simd};
 use std::arch::x86_64::*;
 
 /// Two 256-bit registers per vector, lanes 0..8 and 8..16; `DOT` when there is `vpdpbusd`.
@@ -37,6 +38,12 @@ impl<const DOT: bool> Simd for Avx2<DOT> {
     const NAME: &'static str = if DOT { "avx2vnni" } else { "avx2" };
     const REGISTERS: usize = 8;
     const DOT_IS_EXACT: bool = DOT;
+
+    #[inline(always)]
+    fn apart<K: Kernel>(self, part: K) -> K::Output {
+        // SAFETY: `self` proves the features.
+        unsafe { if DOT { run_avx2_vnni(part) } else { run_avx2(part) } }
+    }
 
     ops! {
         fn splat(x: f32) -> F = [_mm256_set1_ps(x); 2];

@@ -1,7 +1,8 @@
 //! AVX-512 (F, BW, DQ, VL), and the same with byte dot products and byte permutes (VNNI, VBMI).
 #![expect(unsafe_code, reason = "intrinsics, and loads through array references")]
 
-use crate::Simd;
+use super::{run_avx512, run_avx512_vnni};
+use crate::{Kernel, Simd};
 use std::arch::x86_64::*;
 
 /// One 512-bit register per vector; `DOT` when the processor has `vpdpbusd` and `vpermb`.
@@ -45,6 +46,12 @@ impl<const DOT: bool> Simd for Avx512<DOT> {
     const NAME: &'static str = if DOT { "avx512vnni" } else { "avx512" };
     const REGISTERS: usize = 32;
     const DOT_IS_EXACT: bool = DOT;
+
+    #[inline(always)]
+    fn apart<K: Kernel>(self, part: K) -> K::Output {
+        // SAFETY: `self` proves the features.
+        unsafe { if DOT { run_avx512_vnni(part) } else { run_avx512(part) } }
+    }
 
     ops! {
         fn splat(x: f32) -> __m512 = _mm512_set1_ps(x);

@@ -1,7 +1,8 @@
 //! NEON, and the same with byte dot products (`sdot`).
 #![expect(unsafe_code, reason = "intrinsics, and loads through array references")]
 
-use crate::Simd;
+use super::{run_neon, run_neon_dot};
+use crate::{Kernel, Simd};
 use std::arch::aarch64::*;
 use std::arch::asm;
 
@@ -90,6 +91,12 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     const REGISTERS: usize = 8;
     /// Exact for any number of calls, but codes must be below 128: they count as signed.
     const DOT_IS_EXACT: bool = false;
+
+    #[inline(always)]
+    fn apart<K: Kernel>(self, part: K) -> K::Output {
+        // SAFETY: `self` proves the features.
+        unsafe { if DOT { run_neon_dot(part) } else { run_neon(part) } }
+    }
 
     ops! {
         fn splat(x: f32) -> F = [vdupq_n_f32(x); 4];

@@ -1,6 +1,6 @@
 //! Plain Rust: runs everywhere, and is what the other instruction sets are tested against.
 
-use crate::Simd;
+use crate::{Kernel, Simd};
 use half::f16;
 use std::array;
 
@@ -54,6 +54,11 @@ impl Simd for Scalar {
     const NAME: &'static str = "scalar";
     const REGISTERS: usize = 1;
     const DOT_IS_EXACT: bool = true;
+
+    #[inline(always)]
+    fn apart<K: Kernel>(self, part: K) -> K::Output {
+        part.run(self)
+    }
 
     #[inline(always)]
     fn splat(self, x: f32) -> [f32; 16] {
