@@ -17,7 +17,7 @@ impl<const DOT: bool> Avx512<DOT> {
     }
 }
 
-add_products!(__m512i, zmm_reg, "avx512bw");
+add_products!(__m512i, zmm_reg, "avx512bw", pure);
 
 /// Folds each of four rows to one lane: lane `i` of the result is that of row `i % 4`. Halves of
 /// two rows become one row, twice over; then what four quarters hold is folded.
