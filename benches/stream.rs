@@ -8,7 +8,7 @@
 #[path = "support/packed.rs"]
 mod packed;
 
-use oss_kernels::{Activation, InputBuffer, Panel, Product, linear, out_len, prepare};
+use oss_kernels::{Activation, GROUP_ROWS, InputBuffer, Panel, Product, linear, prepare};
 use oss_memory::{Buffer, Pages};
 use oss_quant::{Dtype, Matrix, Packing};
 use oss_simd::{Isa, Kernel, Simd};
@@ -85,7 +85,7 @@ fn table_row(team: &Team, isa: Isa, dtype: Dtype) {
     let product = Product { matrix, input: input.view(), activation: Activation::Int8 };
     let rows: Vec<u32> = (0..most as u32).collect();
     let groups = unit.groups();
-    let len = out_len(Activation::Int8, most, groups);
+    let len = most * groups * GROUP_ROWS;
     let scratch = || Scratch { panel: Panel::ZERO, out: vec![0.0; len] };
     let mut scratch: Vec<Scratch> = (0..team.threads()).map(|_| scratch()).collect();
     let mut seconds = vec![Vec::new(); 1 + INPUT_ROWS.len()];
@@ -107,7 +107,7 @@ fn table_row(team: &Team, isa: Isa, dtype: Dtype) {
             let start = Instant::now();
             team.phase(units, PerWorker::new(&mut scratch), |unit, Scratch { panel, out }| {
                 let groups = unit.index * groups..(unit.index + 1) * groups;
-                let out = &mut out[..out_len(Activation::Int8, n, groups.len())];
+                let out = &mut out[..n * groups.len() * GROUP_ROWS];
                 linear(isa, product, (&rows[..n], groups), panel, out);
             });
             seconds.push(start.elapsed().as_secs_f64());

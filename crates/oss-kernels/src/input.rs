@@ -19,7 +19,8 @@ pub enum Activation {
     Bf16,
     /// 8-bit codes with one scale per 32 columns; products are added as integers.
     Int8,
-    /// 8-bit codes, and as many again for what these leave: twice the products, next to no loss.
+    /// 16-bit codes with one scale per 32 columns, as two planes of 8 bits: twice the products,
+    /// next to no loss.
     Int16,
 }
 
@@ -38,7 +39,7 @@ impl Activation {
         }
     }
 
-    /// How many planes of 8-bit codes a row has; their products add up.
+    /// How many planes of 8-bit codes a row has.
     #[must_use]
     pub const fn planes(self) -> usize {
         match self {
@@ -52,7 +53,11 @@ impl Activation {
 /// The most planes of codes, see [`Activation::planes`].
 pub const MAX_PLANES: usize = 2;
 
-/// 32 columns of a row of activations as 8-bit codes: number = code × scale.
+/// Bits by which a code of the coarse plane is above one of the fine plane.
+pub(crate) const FINE_BITS: u32 = 8;
+
+/// 32 columns of a row of activations as 8-bit codes: number = code × scale. Where there are two
+/// planes, the number is the sum of both, and the coarse scale 256 times the fine one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CodeBlock {
     /// In -127..=127.
@@ -63,7 +68,7 @@ pub struct CodeBlock {
     /// two out of four neighbours, as [`Simd::dot_start`] takes them.
     pub sums: [i32; 3],
     /// What minima of weights are multiplied with: minus the sums of the numbers 0..16, 16..32,
-    /// and of all.
+    /// and of all. Those of the fine plane are of both planes together.
     pub minus: [f32; 3],
 }
 
@@ -128,8 +133,9 @@ impl InputRowsMut for InputRow<'_> {
 /// Writes `x` (at most as many numbers as there are columns) into a row, in the forms that
 /// `activation` needs.
 ///
-/// Codes are `round(x · 127 / max |x|)` per block of 32, ties to even; a second plane has those of
-/// what the first leaves.
+/// Codes are `round(x · 127 / max |x|)` per block of 32, ties to even. A second plane has those of
+/// what the first leaves, in 256ths of its step and within -127..=127. Blocks of nothing larger
+/// than 1e-30 are zero.
 ///
 /// # Panics
 /// When the forms differ in columns, or have fewer than `x` has numbers.
@@ -284,11 +290,15 @@ impl<N: Numbers, R: InputRowsMut> Prepare<'_, N, R> {
                     }
                 }
             }
-            for plane in 0..planes {
-                let blocks = Encoded::new(s, &mut x);
-                for (i, (row, block)) in places.into_iter().enumerate() {
-                    if i < n {
-                        blocks.store(s, i, &mut rows.row(row).codes[plane][block]);
+            if planes > 0 {
+                let coarse = Encoded::coarse(s, &mut x);
+                for (i, (row, block)) in places.into_iter().enumerate().take(n) {
+                    coarse.store(s, i, &mut rows.row(row).codes[0][block]);
+                }
+                if planes > 1 {
+                    let fine = coarse.fine(s, &mut x);
+                    for (i, (row, block)) in places.into_iter().enumerate().take(n) {
+                        fine.store(s, i, &mut rows.row(row).codes[1][block]);
                     }
                 }
             }
@@ -307,9 +317,16 @@ const LOW: [i32; 16] = {
     low
 };
 
+/// The largest number of a block that is taken for zero: below, 127 divided by it is too large.
+const NOTHING: f32 = 1e-30;
+
 /// One block as codes or four of them: what each block has once is a lane.
 struct Encoded<S: Simd, const N: usize> {
     codes: [[S::I32; 2]; N],
+    scale: S::F32,
+    inverse: S::F32,
+    /// The sums of all planes so far, in units of this one: as in [`CodeBlock::minus`].
+    totals: [S::I32; 3],
     scales: [f32; 16],
     sums: [[i32; 16]; 3],
     minus: [[f32; 16]; 3],
@@ -318,7 +335,7 @@ struct Encoded<S: Simd, const N: usize> {
 impl<S: Simd, const N: usize> Encoded<S, N> {
     /// Makes codes of numbers, and leaves of these what the codes do.
     #[inline(always)]
-    fn new(s: S, x: &mut [[S::F32; 2]; N]) -> Self {
+    fn coarse(s: S, x: &mut [[S::F32; 2]; N]) -> Self {
         const { assert!(N == 1 || N == 4, "one block or four") };
         let mut magnitudes = [s.zero(); N];
         for ([low, high], magnitude) in x.iter().zip(&mut magnitudes) {
@@ -330,20 +347,46 @@ impl<S: Simd, const N: usize> Encoded<S, N> {
         };
         let scale = s.div(largest, s.splat(127.0));
         let inverse = s.div(s.splat(127.0), largest);
-        let inverse = s.select_lt(s.zero(), largest, inverse, s.zero());
+        let inverse = s.select_lt(s.splat(NOTHING), largest, inverse, s.zero());
+        Self::new::<false>(s, x, (scale, inverse), [s.zero_i32(); 3])
+    }
+
+    /// The same of what the coarse codes have left, by a fine scale.
+    #[inline(always)]
+    fn fine(&self, s: S, x: &mut [[S::F32; 2]; N]) -> Self {
+        let steps = (1 << FINE_BITS) as f32;
+        let scale = s.mul(self.scale, s.splat(1.0 / steps));
+        let inverse = s.mul(self.inverse, s.splat(steps));
+        let above = self.totals.map(|sum| s.shl_i32::<FINE_BITS>(sum));
+        Self::new::<true>(s, x, (scale, inverse), above)
+    }
+
+    #[inline(always)]
+    fn new<const FINE: bool>(
+        s: S,
+        x: &mut [[S::F32; 2]; N],
+        (scale, inverse): (S::F32, S::F32),
+        above: [S::I32; 3],
+    ) -> Self {
         let (mut scales, mut inverses) = ([0.0; 16], [0.0; 16]);
         s.store(scale, &mut scales);
         s.store(inverse, &mut inverses);
 
         let low = s.load_i32(&LOW);
         let high = s.sub_i32(s.splat_i32(-1), low);
+        let (least, most) = (s.splat(-127.0), s.splat(127.0));
         let mut codes = [[s.splat_i32(0); 2]; N];
         let mut placed = [[s.splat_i32(0); N]; 2];
         for block in 0..N {
             let (inverse, back) = (s.splat(inverses[block]), s.splat(-scales[block]));
             for half in 0..2 {
                 let numbers = x[block][half];
-                let code = s.round_i32(s.mul(numbers, inverse));
+                let mut code = s.mul(numbers, inverse);
+                // Half a coarse step is 128 fine ones.
+                if FINE {
+                    code = s.min(s.max(code, least), most);
+                }
+                let code = s.round_i32(code);
                 codes[block][half] = code;
                 let above = s.and_i32(s.shl_i32::<16>(code), high);
                 placed[half][block] = s.or_i32(s.and_i32(code, low), above);
@@ -354,13 +397,15 @@ impl<S: Simd, const N: usize> Encoded<S, N> {
         let [low, high] = [two_sums(s, placed[0]), two_sums(s, placed[1])];
         let all = [s.add_i32(low[0], high[0]), s.add_i32(low[1], high[1])];
         let (mut sums, mut minus) = ([[0; 16]; 3], [[0.0; 16]; 3]);
+        let mut totals = above;
         let back = s.sub(s.zero(), scale);
         for (i, [first, second]) in [low, high, all].into_iter().enumerate() {
             let first_bits = s.and_i32(first, s.splat_i32(0xffff));
             s.store_i32(s.or_i32(s.shl_i32::<16>(second), first_bits), &mut sums[i]);
-            s.store(s.mul(back, s.i32_to_f32(s.add_i32(first, second))), &mut minus[i]);
+            totals[i] = s.add_i32(totals[i], s.add_i32(first, second));
+            s.store(s.mul(back, s.i32_to_f32(totals[i])), &mut minus[i]);
         }
-        Self { codes, scales, sums, minus }
+        Self { codes, scale, inverse, totals, scales, sums, minus }
     }
 
     /// Writes the `i`-th block.

@@ -33,7 +33,7 @@ pub use input::{
     Activation, CodeBlock, GateUpSums, Input, InputBuffer, InputRow, InputRowsMut, MAX_PLANES,
     prepare, prepare_gated,
 };
-pub use linear::{GROUP_ROWS, Panel, Product, linear, out_len};
+pub use linear::{GROUP_ROWS, Panel, Product, linear};
 pub use norm::rms_norm;
 pub use prefetch::{expect_row, expect_soon};
 pub use route::{route, softmax};

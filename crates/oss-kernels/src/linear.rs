@@ -16,7 +16,7 @@ use crate::input::{CodeBlock, MAX_PLANES};
 use crate::prefetch::{ask, ask_twice};
 use crate::{Activation, Input};
 use oss_quant::{CodeFormat, FloatFormat, Matrix, Visitor};
-use oss_simd::{Isa, Kernel, Simd};
+use oss_simd::Isa;
 use std::ops::Range;
 
 /// Output rows in a group of the packed layout.
@@ -35,11 +35,10 @@ pub struct Product<'a> {
 
 /// Multiplies input rows `rows` with the groups `groups` of 16 weight rows each; writes
 /// `out[t · 16 groups.len() + r]` for the t-th of `rows` and the r-th of the weight rows. Padding
-/// rows of the last group give zeros. `panel` is scratch, and so is what `out` has beyond the
-/// products: room for one set of them for each plane of codes.
+/// rows of the last group give zeros. `panel` is scratch.
 ///
 /// # Panics
-/// When a row or group is outside, `out` is not [`out_len`] long, or the input lacks the form that
+/// When a row or group is outside, `out` has another length, or the input lacks the form that
 /// the matrix takes.
 pub fn linear(
     isa: Isa,
@@ -52,17 +51,10 @@ pub fn linear(
     let packing = matrix.packing;
     assert!(groups.end <= packing.groups(), "groups {groups:?} of {}", packing.groups());
     assert!(input.stride >= packing.cols, "stride {} of {} columns", input.stride, packing.cols);
-    let expected = out_len(activation, rows.len(), groups.len());
+    let expected = rows.len() * groups.len() * GROUP_ROWS;
     assert_eq!(out.len(), expected, "rows {} × groups {}", rows.len(), groups.len());
-    let walk = Walk { product, rows, groups, planes: 1, out };
+    let walk = Walk { product, rows, groups, planes: activation.planes(), out };
     packing.format.visit(Call { isa, walk, panel });
-}
-
-/// The numbers that [`linear`] needs for `rows` input rows and `groups` groups of weight rows.
-#[must_use]
-pub const fn out_len(activation: Activation, rows: usize, groups: usize) -> usize {
-    let planes = if activation.planes() > 1 { activation.planes() } else { 1 };
-    planes * rows * groups * GROUP_ROWS
 }
 
 struct Call<'a, 'b> {
@@ -76,18 +68,12 @@ impl Visitor for Call<'_, '_> {
 
     fn codes<F: CodeFormat>(self) {
         let Call { isa, mut walk, panel } = self;
-        let planes = walk.product.activation.planes();
-        if planes == 0 {
-            return isa.run(values::Values::<F>::new(walk));
-        }
-        walk.planes = planes;
-        if walk.code_rows() < panel::PANEL_ROWS {
+        if walk.planes == 0 {
+            isa.run(values::Values::<F>::new(walk));
+        } else if walk.code_rows() < panel::PANEL_ROWS {
             isa.run(codes::Codes::<F>::new(&mut walk));
         } else {
             panel::multiply::<F>(isa, &mut walk, panel);
-        }
-        if planes > 1 {
-            isa.run(AddPlanes(walk));
         }
     }
 
@@ -97,7 +83,7 @@ impl Visitor for Call<'_, '_> {
 }
 
 /// The groups and input rows of a call, and where their products go. Where codes are multiplied,
-/// each plane of a row is a row of its own until the end.
+/// each plane of a row is a row of codes, the coarse one before the fine one.
 struct Walk<'a, 'b> {
     product: Product<'a>,
     rows: &'b [u32],
@@ -132,29 +118,6 @@ impl<'a> Walk<'a, '_> {
         let columns = self.groups.len() * GROUP_ROWS;
         let at = row * columns + (group - self.groups.start) * GROUP_ROWS;
         (&mut self.out[at..at + GROUP_ROWS]).try_into().expect("16 outputs")
-    }
-}
-
-/// Adds the products of each row's planes, the coarse one first.
-struct AddPlanes<'a, 'b>(Walk<'a, 'b>);
-
-impl Kernel for AddPlanes<'_, '_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let Walk { rows, groups, planes, out, .. } = self.0;
-        let (out, _) = out.as_chunks_mut::<GROUP_ROWS>();
-        for row in 0..rows.len() {
-            for group in 0..groups.len() {
-                let first = row * planes * groups.len() + group;
-                let mut sum = s.load(&out[first]);
-                for plane in 1..planes {
-                    sum = s.add(sum, s.load(&out[first + plane * groups.len()]));
-                }
-                s.store(sum, &mut out[row * groups.len() + group]);
-            }
-        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Matrix products of every weight type against double precision, and against themselves.
 
 use oss_kernels::{
-    Activation, CodeBlock, InputBuffer, InputRow, Panel, Product, linear, out_len, prepare,
+    Activation, CodeBlock, GROUP_ROWS, InputBuffer, InputRow, Panel, Product, linear, prepare,
 };
 use oss_quant::{Dtype, Matrix, Packing, Row};
 use oss_simd::Isa;
@@ -72,7 +72,7 @@ fn every_weight_type_and_activation_equals_double_precision() {
             for activation in Activation::ALL {
                 let input = prepared(Isa::scalar(), activation, &x);
                 let groups = w.packing.groups();
-                let mut out = vec![0.0; out_len(activation, 3, groups)];
+                let mut out = vec![0.0; 3 * groups * GROUP_ROWS];
                 let matrix = Matrix { packing: w.packing, bytes: &w.bytes };
                 let product = Product { matrix, input: input.view(), activation };
                 let mut panel = Panel::ZERO;
@@ -108,11 +108,11 @@ fn the_bits_depend_on_neither_company_nor_instruction_set() {
                 let input = prepared(isa, activation, &x);
                 let matrix = Matrix { packing: w.packing, bytes: &w.bytes };
                 let product = Product { matrix, input: input.view(), activation };
-                let mut together = vec![0.0; out_len(activation, 37, 3)];
+                let mut together = vec![0.0; 37 * 3 * GROUP_ROWS];
                 let mut panel = Panel::ZERO;
                 linear(isa, product, (&rows, 0..3), &mut panel, &mut together);
                 for few in 2..=17 {
-                    let mut out = vec![0.0; out_len(activation, few, 3)];
+                    let mut out = vec![0.0; few * 3 * GROUP_ROWS];
                     linear(isa, product, (&rows[..few], 0..3), &mut panel, &mut out);
                     let name = dtype.name();
                     let (few, all) = (&out[..few * 48], &together[..few * 48]);
@@ -120,7 +120,7 @@ fn the_bits_depend_on_neither_company_nor_instruction_set() {
                 }
                 for (i, row) in rows.iter().enumerate() {
                     for group in 0..3 {
-                        let mut alone = vec![0.0; out_len(activation, 1, 1)];
+                        let mut alone = vec![0.0; GROUP_ROWS];
                         let only = (&[*row][..], group..group + 1);
                         linear(isa, product, only, &mut panel, &mut alone);
                         let here = &together[i * 48 + 16 * group..][..16];
@@ -148,6 +148,37 @@ fn codes_are_the_nearest_and_zero_stays_zero() {
         assert_eq!([low, high, all], [2 << 16, 0xfff9, 2 << 16 | 0xfff9], "{isa}");
         assert!((rows.codes[0][0].minus[2] - 0.05).abs() < 1e-6, "{isa}");
         assert_eq!(rows.codes[0][1], CodeBlock::default());
+    }
+}
+
+#[test]
+fn two_planes_are_codes_of_sixteen_bits() {
+    let mut seeded = Seeded::new(6);
+    let mut x = seeded.normals(32 * 9, 1.0);
+    // Half a coarse step is what the fine codes cannot quite hold; less than nothing is zero.
+    x[..3].copy_from_slice(&[127.0, 3.5, -3.5]);
+    x[3..32].fill(0.25);
+    x[32 * 8..].fill(1e-31);
+    for isa in Isa::available() {
+        let rows = prepared(isa, Activation::Int16, std::slice::from_ref(&x));
+        let [coarse, fine] = &rows.codes;
+        assert_eq!((coarse[0].codes[1], fine[0].codes[1]), (4, -127), "{isa}");
+        assert_eq!((coarse[0].codes[2], fine[0].codes[2]), (-4, 127), "{isa}");
+        for (block, x) in x.chunks_exact(32).enumerate().take(8) {
+            let (coarse, fine) = (&coarse[block], &fine[block]);
+            assert_eq!(coarse.scale, 256.0 * fine.scale, "{isa}");
+            let mut sums = [0.0; 2];
+            for (column, x) in x.iter().enumerate() {
+                let code = 256 * i32::from(coarse.codes[column]) + i32::from(fine.codes[column]);
+                let number = f64::from(code) * f64::from(fine.scale);
+                let error = (number - f64::from(*x)).abs();
+                assert!(error <= 1.01 * f64::from(fine.scale), "{isa} {block} {column}: {error}");
+                sums[column / 16] -= number;
+            }
+            let want = [sums[0], sums[1], sums[0] + sums[1]];
+            assert_close(&fine.minus, &want, 1e-6, 1e-6);
+        }
+        assert_eq!((coarse[8].codes, fine[8].codes), ([0; 32], [0; 32]), "{isa}");
     }
 }
 

@@ -4,9 +4,7 @@ use crate::batch::Row;
 use crate::block::foresee;
 use crate::config::Config;
 use crate::model::Model;
-use oss_kernels::{
-    Activation, GROUP_ROWS, InputBuffer, Panel, Product, attention, linear, out_len,
-};
+use oss_kernels::{Activation, GROUP_ROWS, InputBuffer, Panel, Product, attention, linear};
 use oss_simd::Isa;
 use std::ops::Range;
 
@@ -95,11 +93,9 @@ impl WorkerScratch {
         rows: &[u32],
         groups: Range<usize>,
     ) -> &mut [f32] {
-        let len = out_len(product.activation, rows.len(), groups.len());
-        let products = rows.len() * GROUP_ROWS * groups.len();
-        let sums = &mut self.numbers[..len];
+        let sums = &mut self.numbers[..rows.len() * GROUP_ROWS * groups.len()];
         linear(isa, product, (rows, groups), &mut self.panel, sums);
-        &mut sums[..products]
+        sums
     }
 }
 
@@ -189,7 +185,7 @@ impl State {
             head_dim: config.head_dim,
             scale: 1.0,
         };
-        let scratch = out_len(*activation, rows, 4)
+        let scratch = (rows * 4 * GROUP_ROWS)
             .max(shape.scratch_len(attention::QUERIES * config.group()))
             .max(hidden.next_multiple_of(32));
         Self {

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use oss_kernels::{Activation, InputBuffer, Panel, Product, linear, out_len, prepare};
+use oss_kernels::{Activation, GROUP_ROWS, InputBuffer, Panel, Product, linear, prepare};
 use oss_memory::{Buffer, Pages};
 use oss_quant::{Dtype, Matrix, Packing};
 use oss_simd::Isa;
@@ -105,7 +105,7 @@ impl Probe {
         let product = Product { matrix, input: self.input.view(), activation: self.activation };
         let rows: Vec<u32> = (0..ROWS as u32).collect();
         let (isa, groups) = (self.isa, self.packing.groups());
-        let out = vec![0.0; out_len(self.activation, ROWS, groups)];
+        let out = vec![0.0; ROWS * groups * GROUP_ROWS];
         let mut scratch = vec![(out, Panel::ZERO); team.threads()];
         best(until, 4, || {
             let units = team.threads() * BATCH;

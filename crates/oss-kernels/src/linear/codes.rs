@@ -4,7 +4,7 @@
 //! packed weights themselves ([`Group`]), for many a group unpacked once ([`super::panel`]).
 
 use super::{AHEAD, Walk, ask, ask_twice};
-use crate::input::CodeBlock;
+use crate::input::{CodeBlock, FINE_BITS, MAX_PLANES};
 use oss_quant::CodeFormat;
 use oss_simd::{Kernel, Simd};
 use std::array;
@@ -152,18 +152,27 @@ impl<F: CodeFormat> Kernel for Codes<'_, '_, '_, F> {
 /// The most rows of a tile, and the most sums that are begun together.
 pub(super) const MOST_ROWS: usize = 8;
 
-/// The most rows of a tile, MOST or what registers hold a sum and a running dot product for.
-const fn widest<S: Simd, const MOST: usize>() -> usize {
+/// Whether a tile takes so many rows of codes: MOST at most, and what registers hold a sum and a
+/// running dot product for. Two planes have few widths: only narrow models take them.
+const fn fits<S: Simd, const MOST: usize, const PLANES: usize>(n: usize) -> bool {
     let held = match S::REGISTERS {
         32.. => MOST_ROWS,
         8.. => 4,
-        _ => 1,
+        _ => PLANES,
     };
-    if MOST < held { MOST } else { held }
+    n <= MOST && n <= held && (PLANES == 1 || n == PLANES || n == 2 * PLANES)
 }
 
-/// All rows of a place times G groups, in tiles of even width, at most MOST rows each: thirteen
-/// rows are 7 + 6 rather than 8 + 5.
+/// The widest of them.
+const fn widest<S: Simd, const MOST: usize, const PLANES: usize>() -> usize {
+    let mut n = MOST_ROWS;
+    while n > PLANES && !fits::<S, MOST, PLANES>(n) {
+        n -= 1;
+    }
+    n
+}
+
+/// All rows of a place times G groups.
 #[inline(always)]
 pub(super) fn tiles<S: Simd, W: Source, const G: usize, const MOST: usize>(
     s: S,
@@ -171,21 +180,49 @@ pub(super) fn tiles<S: Simd, W: Source, const G: usize, const MOST: usize>(
     walk: &mut Walk<'_, '_>,
     all: Place,
 ) {
-    let n_tiles = all.n.div_ceil(widest::<S, MOST>());
-    let (narrow, wider) = (all.n / n_tiles.max(1), all.n % n_tiles.max(1));
+    match walk.planes {
+        1 => tiles_of::<S, W, G, MOST, 1>(s, groups, walk, all),
+        _ => tiles_of::<S, W, G, MOST, MAX_PLANES>(s, groups, walk, all),
+    }
+}
+
+/// The same in tiles of about the same width, at most MOST rows each: thirteen rows are 7 + 6
+/// rather than 8 + 5. All planes of a row are in one tile.
+#[inline(always)]
+fn tiles_of<S: Simd, W: Source, const G: usize, const MOST: usize, const PLANES: usize>(
+    s: S,
+    groups: [W; G],
+    walk: &mut Walk<'_, '_>,
+    all: Place,
+) {
+    let n_rows = all.n / PLANES;
+    let n_tiles = n_rows.div_ceil(widest::<S, MOST, PLANES>() / PLANES);
+    let (narrow, wider) = (n_rows / n_tiles.max(1), n_rows % n_tiles.max(1));
     let mut first = 0;
     for tile_index in 0..n_tiles {
-        let n = narrow + usize::from(tile_index < wider);
+        let n = PLANES * (narrow + usize::from(tile_index < wider));
         let place = Place { first, n, ..all };
-        // The constants keep tiles that are too wide from even being compiled.
+        // The constants keep tiles that do not fit from even being compiled.
         match n {
-            7.. if const { widest::<S, MOST>() >= 8 } => tile::<S, _, G, 8>(s, groups, walk, place),
-            6 if const { widest::<S, MOST>() >= 6 } => tile::<S, _, G, 6>(s, groups, walk, place),
-            5 if const { widest::<S, MOST>() >= 5 } => tile::<S, _, G, 5>(s, groups, walk, place),
-            4 if const { widest::<S, MOST>() >= 4 } => tile::<S, _, G, 4>(s, groups, walk, place),
-            3 if const { widest::<S, MOST>() >= 3 } => tile::<S, _, G, 3>(s, groups, walk, place),
-            2 if const { widest::<S, MOST>() >= 2 } => tile::<S, _, G, 2>(s, groups, walk, place),
-            _ => tile::<S, _, G, 1>(s, groups, walk, place),
+            7.. if const { fits::<S, MOST, PLANES>(8) } => {
+                tile::<S, _, G, 8, PLANES>(s, groups, walk, place);
+            }
+            6 if const { fits::<S, MOST, PLANES>(6) } => {
+                tile::<S, _, G, 6, PLANES>(s, groups, walk, place);
+            }
+            5 if const { fits::<S, MOST, PLANES>(5) } => {
+                tile::<S, _, G, 5, PLANES>(s, groups, walk, place);
+            }
+            4 if const { fits::<S, MOST, PLANES>(4) } => {
+                tile::<S, _, G, 4, PLANES>(s, groups, walk, place);
+            }
+            3 if const { fits::<S, MOST, PLANES>(3) } => {
+                tile::<S, _, G, 3, PLANES>(s, groups, walk, place);
+            }
+            2 if const { PLANES == 1 && fits::<S, MOST, PLANES>(2) } => {
+                tile::<S, _, G, 2, PLANES>(s, groups, walk, place);
+            }
+            _ => tile::<S, _, G, PLANES, PLANES>(s, groups, walk, place),
         }
         first += n;
     }
@@ -202,24 +239,26 @@ pub(super) struct Place {
 }
 
 #[inline(always)]
-fn tile<S: Simd, W: Source, const G: usize, const T: usize>(
+fn tile<S: Simd, W: Source, const G: usize, const T: usize, const PLANES: usize>(
     s: S,
     groups: [W; G],
     walk: &mut Walk<'_, '_>,
     place: Place,
 ) {
-    s.apart(Tile::<W, G, T> { groups, walk, place });
+    s.apart(Tile::<W, G, T, PLANES> { groups, walk, place });
 }
 
-/// G neighbouring groups times at most T rows; what of T is left over repeats the last row and is
-/// not stored.
-struct Tile<'w, 'a, 'b, W, const G: usize, const T: usize> {
+/// G neighbouring groups times at most T rows of codes; what of T is left over repeats the last row
+/// and is not stored.
+struct Tile<'w, 'a, 'b, W, const G: usize, const T: usize, const PLANES: usize> {
     groups: [W; G],
     walk: &'w mut Walk<'a, 'b>,
     place: Place,
 }
 
-impl<W: Source, const G: usize, const T: usize> Kernel for Tile<'_, '_, '_, W, G, T> {
+impl<W: Source, const G: usize, const T: usize, const PLANES: usize> Kernel
+    for Tile<'_, '_, '_, W, G, T, PLANES>
+{
     type Output = ();
 
     #[inline(always)]
@@ -228,11 +267,12 @@ impl<W: Source, const G: usize, const T: usize> Kernel for Tile<'_, '_, '_, W, G
         let Place { first, n, blocks: (begin, end), .. } = place;
         let rows: [&[CodeBlock]; T] =
             array::from_fn(|t| &walk.code_row(first + t.min(n - 1))[begin..end]);
+        let (first_out, n_out) = (first / PLANES, n / PLANES);
         let mut acc = [[s.zero(); T]; G];
         if begin > 0 {
             for (g, acc) in acc.iter_mut().enumerate() {
-                for (t, acc) in acc.iter_mut().enumerate().take(n) {
-                    *acc = s.load(walk.out(place.group + g, first + t));
+                for (t, acc) in acc.iter_mut().enumerate().take(n_out) {
+                    *acc = s.load(walk.out(place.group + g, first_out + t));
                 }
             }
         }
@@ -240,57 +280,84 @@ impl<W: Source, const G: usize, const T: usize> Kernel for Tile<'_, '_, '_, W, G
             group.ask_next(s, first..first + n);
         }
         for block in 0..end - begin {
-            let a = rows.map(|row| &row[block]);
+            let a = Rows::<T, PLANES>(rows.map(|row| &row[block]));
             if const { T > 1 && G * T <= MOST_ROWS } {
-                add_block::<S, W, G, T, G>(s, groups, block, a, &mut acc);
+                add_block::<S, W, G, T, G, PLANES>(s, groups, block, a, &mut acc);
             } else {
                 // Groups that share no row's numbers, or have more sums than registers hold.
                 for g in 0..G {
                     let acc = array::from_mut(&mut acc[g]);
-                    add_block::<S, W, 1, T, G>(s, [groups[g]], block, a, acc);
+                    add_block::<S, W, 1, T, G, PLANES>(s, [groups[g]], block, a, acc);
                 }
             }
         }
         for (g, acc) in acc.into_iter().enumerate() {
-            for (t, sum) in acc.into_iter().enumerate().take(n) {
-                s.store(sum, walk.out(place.group + g, first + t));
+            for (t, sum) in acc.into_iter().enumerate().take(n_out) {
+                s.store(sum, walk.out(place.group + g, first_out + t));
             }
         }
     }
 }
 
-/// Adds the products of a block of G groups, out of N that are read at the same time.
+/// A block of T rows of codes, the planes of each row side by side.
+#[derive(Clone, Copy)]
+struct Rows<'a, const T: usize, const PLANES: usize>([&'a CodeBlock; T]);
+
+impl<'a, const T: usize, const PLANES: usize> Rows<'a, T, PLANES> {
+    /// What a row's finest plane holds: its scale, and what all of its planes have once.
+    #[inline(always)]
+    fn finest(&self, row: usize) -> &'a CodeBlock {
+        self.0[PLANES * row + PLANES - 1]
+    }
+
+    /// The sum of a row's planes in units of the finest.
+    #[inline(always)]
+    fn sum<S: Simd>(s: S, sums: &[S::I32; T], row: usize) -> S::I32 {
+        let mut sum = sums[PLANES * row];
+        for plane in 1..PLANES {
+            sum = s.add_i32(s.shl_i32::<FINE_BITS>(sum), sums[PLANES * row + plane]);
+        }
+        sum
+    }
+}
+
+/// Adds the products of a block of G groups, out of N that are read at the same time, to a sum for
+/// each row.
 #[inline(always)]
-fn add_block<S: Simd, W: Source, const G: usize, const T: usize, const N: usize>(
+fn add_block<S, W, const G: usize, const T: usize, const N: usize, const PLANES: usize>(
     s: S,
     groups: [W; G],
     block: usize,
-    a: [&CodeBlock; T],
+    rows: Rows<'_, T, PLANES>,
     acc: &mut [[S::F32; T]; G],
-) {
+) where
+    S: Simd,
+    W: Source,
+{
     for half in 0..if W::HALVES { 2 } else { 1 } {
         let sums = match (W::HALVES, half) {
-            (false, _) => block_sums::<S, W, G, T, N>(s, groups, block, a),
-            (true, half) => half_sums::<S, W, G, T, N>(s, groups, block, half, a),
+            (false, _) => block_sums::<S, W, G, T, N>(s, groups, block, rows.0),
+            (true, half) => half_sums::<S, W, G, T, N>(s, groups, block, half, rows.0),
         };
         for g in 0..G {
             let (low, high) = groups[g].scales(s, block);
             let scale = if half == 0 { low } else { high };
-            for t in 0..T {
-                let scale = s.mul(scale, s.splat(a[t].scale));
-                acc[g][t] = s.fma(s.i32_to_f32(sums[g][t]), scale, acc[g][t]);
+            for (t, acc) in acc[g].iter_mut().enumerate().take(T / PLANES) {
+                let scale = s.mul(scale, s.splat(rows.finest(t).scale));
+                let sum = Rows::<T, PLANES>::sum(s, &sums[g], t);
+                *acc = s.fma(s.i32_to_f32(sum), scale, *acc);
             }
         }
     }
     for g in 0..if W::HAS_MIN { G } else { 0 } {
         let (min_low, min_high) = groups[g].mins(s, block);
-        for t in 0..T {
-            let [low, high, both] = a[t].minus;
+        for (t, acc) in acc[g].iter_mut().enumerate().take(T / PLANES) {
+            let [low, high, both] = rows.finest(t).minus;
             if W::HALVES {
-                acc[g][t] = s.fma(min_low, s.splat(low), acc[g][t]);
-                acc[g][t] = s.fma(min_high, s.splat(high), acc[g][t]);
+                *acc = s.fma(min_low, s.splat(low), *acc);
+                *acc = s.fma(min_high, s.splat(high), *acc);
             } else {
-                acc[g][t] = s.fma(min_low, s.splat(both), acc[g][t]);
+                *acc = s.fma(min_low, s.splat(both), *acc);
             }
         }
     }

@@ -96,7 +96,8 @@ impl<const CALLS: usize, const HALVES: bool, const MIN: bool> Source
 
     #[inline(always)]
     fn zero(self) -> u8 {
-        self.zero
+        // Known to the compiler where it is that of every such format.
+        if MIN { 0 } else { self.zero }
     }
     #[inline(always)]
     fn ask<S: Simd, const N: usize>(self, _: S, _: usize, _: usize) {}
@@ -187,6 +188,7 @@ pub(super) fn multiply<F: CodeFormat>(isa: Isa, walk: &mut Walk<'_, '_>, panel: 
 fn multiply_panel<const CALLS: usize, const HALVES: bool, const MIN: bool, F: CodeFormat>(
     (isa, panel, walk, place, n_groups): (Isa, &Panel, &mut Walk<'_, '_>, Place, usize),
 ) {
+    assert!(!MIN || F::ZERO == 0, "codes with a minimum begin at it");
     let (matrix, zero) = (walk.product.matrix, F::ZERO as u8);
     let groups = std::array::from_fn(|g| {
         let group = matrix.group(place.group + g.min(n_groups - 1));
