@@ -51,6 +51,21 @@ macro_rules! add_products {
     };
 }
 
+/// Transposes the lanes of each 128 bits of four registers.
+#[cfg(target_arch = "x86_64")]
+macro_rules! quads {
+    ($low:ident, $high:ident, $shuffle:ident, $a:expr, $b:expr, $c:expr, $d:expr) => {{
+        let (ab, cd) = ($low($a, $b), $low($c, $d));
+        let (ab_high, cd_high) = ($high($a, $b), $high($c, $d));
+        [
+            $shuffle::<0x44>(ab, cd),
+            $shuffle::<0xee>(ab, cd),
+            $shuffle::<0x44>(ab_high, cd_high),
+            $shuffle::<0xee>(ab_high, cd_high),
+        ]
+    }};
+}
+
 /// What [`Simd::dot_start`] stands for: what the code of zero adds, `sums` being two sums of codes,
 /// one in each half of the bits.
 const fn start(zero: u8, sums: i32) -> i32 {

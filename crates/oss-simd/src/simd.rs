@@ -75,6 +75,10 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn load_f16(self, from: &[u16; 16]) -> Self::F32;
     /// Rounds to half precision, ties to even.
     fn store_f16(self, x: Self::F32, to: &mut [u16; 16]);
+    /// Four numbers of each place: those of place `q` become lanes `4 q .. 4 q + 4`.
+    fn load_quads(self, from: [&[f32; 4]; 4]) -> Self::F32;
+    /// Transposes quads of lanes: lane `4 q + i` of row `j` becomes lane `4 q + j` of row `i`.
+    fn transpose_quads(self, rows: [Self::F32; 4]) -> [Self::F32; 4];
 
     // ---- i32 ------------------------------------------------------------------------------
 

@@ -55,6 +55,12 @@ impl Kernel for Everything {
         push(s.round_bf16(a));
         push(s.load_partial(&floats(self.seed)[..7]));
         push(s.max_each([a, b, s.add(a, b), s.abs(a)]));
+        for row in s.transpose_quads([a, b, c, s.abs(a)]) {
+            push(row);
+        }
+        let numbers = floats(self.seed);
+        let [first, second, third, fourth] = numbers.as_chunks().0 else { unreachable!() };
+        push(s.load_quads([third, first, fourth, second]));
         let bits = [s.f32_as_i32(a), s.f32_as_i32(b)];
         push(s.i32_as_f32(s.sum_each([bits[0], bits[1], s.shl_i32::<3>(bits[0]), bits[0]])));
         push(s.i32_to_f32(s.round_i32(s.mul(a, s.splat(1e-3)))));
@@ -183,6 +189,38 @@ impl Kernel for Special {
 #[test]
 fn numbers_that_are_none_and_zeros_are_treated_alike() {
     assert_alike(|| Special);
+}
+
+/// Four dimensions of sixteen rows, transposed.
+struct Transpose([[f32; 4]; 16]);
+
+impl Kernel for Transpose {
+    type Output = [[f32; 16]; 4];
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> [[f32; 16]; 4] {
+        let mut rows = [s.zero(); 4];
+        for (j, row) in rows.iter_mut().enumerate() {
+            *row = s.load_quads([&self.0[j], &self.0[4 + j], &self.0[8 + j], &self.0[12 + j]]);
+        }
+        let mut out = [[0.0; 16]; 4];
+        for (row, out) in s.transpose_quads(rows).into_iter().zip(&mut out) {
+            s.store(row, out);
+        }
+        out
+    }
+}
+
+#[test]
+fn lanes_and_rows_change_places() {
+    let rows: [[f32; 4]; 16] =
+        std::array::from_fn(|row| std::array::from_fn(|lane| (4 * row + lane) as f32));
+    for isa in Isa::available() {
+        let out = isa.run(Transpose(rows));
+        for (row, lane) in (0..16).flat_map(|row| (0..4).map(move |lane| (row, lane))) {
+            assert_eq!(out[lane][row], rows[row][lane], "{isa}: row {row}, lane {lane}");
+        }
+    }
 }
 
 /// Every half-precision number, and what lies between it and the next, there and back.

@@ -90,6 +90,23 @@ impl<const DOT: bool> Simd for Avx2<DOT> {
             _mm_storeu_si128(to.as_mut_ptr().cast(), low);
             _mm_storeu_si128(to.as_mut_ptr().add(8).cast(), high);
         };
+        fn load_quads(from: [&[f32; 4]; 4]) -> F = {
+            let [a, b, c, d] = from;
+            [
+                _mm256_loadu2_m128(b.as_ptr(), a.as_ptr()),
+                _mm256_loadu2_m128(d.as_ptr(), c.as_ptr()),
+            ]
+        };
+        fn transpose_quads(rows: [F; 4]) -> [F; 4] = {
+            let [a, b, c, d] = rows;
+            let low = quads!(
+                _mm256_unpacklo_ps, _mm256_unpackhi_ps, _mm256_shuffle_ps, a[0], b[0], c[0], d[0]
+            );
+            let high = quads!(
+                _mm256_unpacklo_ps, _mm256_unpackhi_ps, _mm256_shuffle_ps, a[1], b[1], c[1], d[1]
+            );
+            [[low[0], high[0]], [low[1], high[1]], [low[2], high[2]], [low[3], high[3]]]
+        };
 
         fn splat_i32(x: i32) -> I = [_mm256_set1_epi32(x); 2];
         fn load_i32(from: &[i32; 16]) -> I = [

@@ -83,6 +83,15 @@ impl<const DOT: bool> Simd for Avx512<DOT> {
             to.as_mut_ptr().cast(),
             _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT }>(x)
         );
+        fn load_quads(from: [&[f32; 4]; 4]) -> __m512 = {
+            let [a, b, c, d] = from;
+            let low = _mm512_castps256_ps512(_mm256_loadu2_m128(b.as_ptr(), a.as_ptr()));
+            _mm512_insertf32x8::<1>(low, _mm256_loadu2_m128(d.as_ptr(), c.as_ptr()))
+        };
+        fn transpose_quads(rows: [__m512; 4]) -> [__m512; 4] = {
+            let [a, b, c, d] = rows;
+            quads!(_mm512_unpacklo_ps, _mm512_unpackhi_ps, _mm512_shuffle_ps, a, b, c, d)
+        };
 
         fn splat_i32(x: i32) -> __m512i = _mm512_set1_epi32(x);
         fn load_i32(from: &[i32; 16]) -> __m512i = _mm512_loadu_si512(from.as_ptr().cast());

@@ -80,6 +80,30 @@ unsafe fn dot_register<const DOT: bool>(
     }
 }
 
+/// Transposes the lanes of four registers.
+///
+/// # Safety
+/// The processor must have NEON.
+#[inline(always)]
+unsafe fn quads(
+    a: float32x4_t,
+    b: float32x4_t,
+    c: float32x4_t,
+    d: float32x4_t,
+) -> [float32x4_t; 4] {
+    // SAFETY: by this function's contract.
+    unsafe {
+        let (even, odd) = (vtrn1q_f32(a, b), vtrn2q_f32(a, b));
+        let (cd_even, cd_odd) = (vtrn1q_f32(c, d), vtrn2q_f32(c, d));
+        [
+            vcombine_f32(vget_low_f32(even), vget_low_f32(cd_even)),
+            vcombine_f32(vget_low_f32(odd), vget_low_f32(cd_odd)),
+            vcombine_f32(vget_high_f32(even), vget_high_f32(cd_even)),
+            vcombine_f32(vget_high_f32(odd), vget_high_f32(cd_odd)),
+        ]
+    }
+}
+
 impl<const DOT: bool> Simd for Neon<DOT> {
     type F32 = F;
     type I32 = I;
@@ -133,6 +157,20 @@ impl<const DOT: bool> Simd for Neon<DOT> {
         fn store_f16(x: F, to: &mut [u16; 16]) = {
             let bits = each!(vreinterpret_u16_f16, each!(vcvt_f16_f32, x));
             stores!(vst1_u16, to.as_mut_ptr(), 4, bits);
+        };
+        fn load_quads(from: [&[f32; 4]; 4]) -> F = {
+            let from = [from[0].as_ptr(), from[1].as_ptr(), from[2].as_ptr(), from[3].as_ptr()];
+            each!(vld1q_f32, from)
+        };
+        fn transpose_quads(rows: [F; 4]) -> [F; 4] = {
+            let [a, b, c, d] = rows;
+            let [a, b, c, d] = each!(quads, a, b, c, d);
+            [
+                [a[0], b[0], c[0], d[0]],
+                [a[1], b[1], c[1], d[1]],
+                [a[2], b[2], c[2], d[2]],
+                [a[3], b[3], c[3], d[3]],
+            ]
         };
 
         fn splat_i32(x: i32) -> I = [vdupq_n_s32(x); 4];

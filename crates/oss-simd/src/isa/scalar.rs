@@ -136,6 +136,14 @@ impl Simd for Scalar {
     fn store_f16(self, x: [f32; 16], to: &mut [u16; 16]) {
         *to = map(x, |x| f16::from_f32(x).to_bits());
     }
+    #[inline(always)]
+    fn load_quads(self, from: [&[f32; 4]; 4]) -> [f32; 16] {
+        array::from_fn(|lane| from[lane / 4][lane % 4])
+    }
+    #[inline(always)]
+    fn transpose_quads(self, rows: [[f32; 16]; 4]) -> [[f32; 16]; 4] {
+        array::from_fn(|i| array::from_fn(|lane| rows[lane % 4][lane - lane % 4 + i]))
+    }
 
     #[inline(always)]
     fn splat_i32(self, x: i32) -> [i32; 16] {
