@@ -17,11 +17,13 @@ mod bf16;
 mod float;
 mod int4;
 mod int8;
+mod rows;
 
 pub use bf16::Bf16;
 pub use float::{F16, F32};
 pub use int4::Int4;
 pub use int8::Int8;
+pub use rows::Rows;
 
 /// Positions in a page.
 pub const PAGE_TOKENS: usize = 16;
@@ -65,6 +67,11 @@ pub trait KvCodec: 'static {
     fn write_key<S: Simd>(s: S, slot: &mut [u8], position: usize, key: &[f32]);
     /// Stores the value of one position; lanes past its end become zero.
     fn write_value<S: Simd>(s: S, slot: &mut [u8], position: usize, value: &[f32]);
+    /// Stores the keys of all sixteen positions, of whole blocks of 32 dimensions, to the bytes of
+    /// [`KvCodec::write_key`].
+    fn write_keys<S: Simd>(s: S, slot: &mut [u8], keys: Rows<'_>);
+    /// Stores the values of all sixteen positions, as [`KvCodec::write_keys`] does.
+    fn write_values<S: Simd>(s: S, slot: &mut [u8], values: Rows<'_>);
     /// Reads the key of one position back.
     fn read_key(slot: &[u8], position: usize, key: &mut [f32]);
     /// Reads the value of one position back.
@@ -138,8 +145,8 @@ impl KvFormat {
     /// # Panics
     /// When the slot has not the size for this `head_dim`, or the position is not below 16.
     pub fn write_key(self, isa: Isa, slot: &mut [u8], position: usize, key: &[f32]) {
-        self.check(slot.len(), position, key.len());
-        isa.run(Write { format: self, what: What::Key, slot, position, vector: key });
+        self.check(slot.len(), position + 1, key.len());
+        isa.run(Write { format: self, what: What::Keys, slot, vectors: (position, key) });
     }
 
     /// Stores the value of one position (0..16) of a slot; its length is `head_dim`.
@@ -147,8 +154,38 @@ impl KvFormat {
     /// # Panics
     /// As [`KvFormat::write_key`].
     pub fn write_value(self, isa: Isa, slot: &mut [u8], position: usize, value: &[f32]) {
-        self.check(slot.len(), position, value.len());
-        isa.run(Write { format: self, what: What::Value, slot, position, vector: value });
+        self.check(slot.len(), position + 1, value.len());
+        isa.run(Write { format: self, what: What::Values, slot, vectors: (position, value) });
+    }
+
+    /// Stores the keys of consecutive positions of a slot, beginning with `first`: the same bytes
+    /// as one after the other. A whole page is transposed in vectors where `head_dim` is a multiple
+    /// of 32, and takes a third of the time or less.
+    ///
+    /// # Panics
+    /// As [`KvFormat::write_key`], or when there are fewer numbers than the vectors have.
+    pub fn write_keys(self, isa: Isa, slot: &mut [u8], first: usize, keys: Rows<'_>) {
+        self.check(slot.len(), first + keys.n, keys.dim);
+        if keys.fill_page() {
+            return isa.run(Write { format: self, what: What::Keys, slot, vectors: keys });
+        }
+        for i in 0..keys.n {
+            self.write_key(isa, slot, first + i, keys.row(i));
+        }
+    }
+
+    /// Stores the values of consecutive positions of a slot, as [`KvFormat::write_keys`] does.
+    ///
+    /// # Panics
+    /// As [`KvFormat::write_keys`].
+    pub fn write_values(self, isa: Isa, slot: &mut [u8], first: usize, values: Rows<'_>) {
+        self.check(slot.len(), first + values.n, values.dim);
+        if values.fill_page() {
+            return isa.run(Write { format: self, what: What::Values, slot, vectors: values });
+        }
+        for i in 0..values.n {
+            self.write_value(isa, slot, first + i, values.row(i));
+        }
     }
 
     /// Reads the key of one position back, as the SIMD readers would.
@@ -163,7 +200,7 @@ impl KvFormat {
                 C::read_key(self.0, self.1, self.2);
             }
         }
-        self.check(slot.len(), position, key.len());
+        self.check(slot.len(), position + 1, key.len());
         self.visit(Read(slot, position, key));
     }
 
@@ -179,34 +216,58 @@ impl KvFormat {
                 C::read_value(self.0, self.1, self.2);
             }
         }
-        self.check(slot.len(), position, value.len());
+        self.check(slot.len(), position + 1, value.len());
         self.visit(Read(slot, position, value));
     }
 
-    fn check(self, slot: usize, position: usize, head_dim: usize) {
+    fn check(self, slot: usize, end: usize, head_dim: usize) {
         let expected = self.slot_bytes(PAGE_TOKENS, head_dim);
         assert_eq!(slot, expected, "bytes of the slot (left), of head_dim {head_dim} (right)");
-        assert!(position < PAGE_TOKENS, "position {position} in a page of {PAGE_TOKENS}");
+        assert!(end <= PAGE_TOKENS, "position {} in a page of {PAGE_TOKENS}", end - 1);
     }
 }
 
-/// What one position has two of.
+/// What positions have two of.
 #[derive(Clone, Copy)]
 enum What {
-    Key,
-    Value,
+    Keys,
+    Values,
 }
 
-/// A vector to be stored in a slot.
-struct Write<'a> {
+/// The vector of one position, or those of a page.
+trait Vectors {
+    fn store<S: Simd, C: KvCodec>(self, s: S, what: What, slot: &mut [u8]);
+}
+
+impl Vectors for (usize, &[f32]) {
+    #[inline(always)]
+    fn store<S: Simd, C: KvCodec>(self, s: S, what: What, slot: &mut [u8]) {
+        match what {
+            What::Keys => C::write_key(s, slot, self.0, self.1),
+            What::Values => C::write_value(s, slot, self.0, self.1),
+        }
+    }
+}
+
+impl Vectors for Rows<'_> {
+    #[inline(always)]
+    fn store<S: Simd, C: KvCodec>(self, s: S, what: What, slot: &mut [u8]) {
+        match what {
+            What::Keys => C::write_keys(s, slot, self),
+            What::Values => C::write_values(s, slot, self),
+        }
+    }
+}
+
+/// Vectors to be stored in a slot.
+struct Write<'a, T> {
     format: KvFormat,
     what: What,
     slot: &'a mut [u8],
-    position: usize,
-    vector: &'a [f32],
+    vectors: T,
 }
 
-impl Kernel for Write<'_> {
+impl<T: Vectors> Kernel for Write<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -215,18 +276,15 @@ impl Kernel for Write<'_> {
     }
 }
 
-struct WriteWith<'a, S>(S, Write<'a>);
+struct WriteWith<'a, S, T>(S, Write<'a, T>);
 
-impl<S: Simd> KvVisitor for WriteWith<'_, S> {
+impl<S: Simd, T: Vectors> KvVisitor for WriteWith<'_, S, T> {
     type Output = ();
 
     #[inline(always)]
     fn visit<C: KvCodec>(self) {
-        let WriteWith(s, Write { what, slot, position, vector, .. }) = self;
-        match what {
-            What::Key => C::write_key(s, slot, position, vector),
-            What::Value => C::write_value(s, slot, position, vector),
-        }
+        let WriteWith(s, Write { what, slot, vectors, .. }) = self;
+        vectors.store::<S, C>(s, what, slot);
     }
 }
 

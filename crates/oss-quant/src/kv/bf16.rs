@@ -1,6 +1,6 @@
 //! Keys and values in bf16, in pairs: a 32-bit lane becomes two numbers with a shift and a mask.
 
-use super::{KvCodec, KvFormat, PAGE_TOKENS, lanes, load};
+use super::{KvCodec, KvFormat, PAGE_TOKENS, Rows, lanes, load};
 use crate::bytes::array;
 use oss_simd::Simd;
 
@@ -55,9 +55,29 @@ impl KvCodec for Bf16 {
                 0 => (bits, s.f32_as_i32(second)),
                 _ => (s.f32_as_i32(first), bits),
             };
-            let mut to = [0; 16];
-            s.store_i32(s.or_i32(second, s.shr_i32::<16>(first)), &mut to);
-            *pairs = bytemuck::cast(to);
+            *pairs = paired(s, first, second);
+        }
+    }
+
+    #[inline(always)]
+    fn write_keys<S: Simd>(s: S, slot: &mut [u8], keys: Rows<'_>) {
+        let (out, _) = slot[..Self::key_bytes(keys.dim)].as_chunks_mut::<PAIRS>();
+        let columns = keys.columns();
+        for (d4, [first, second]) in out.as_chunks_mut().0.iter_mut().enumerate() {
+            let [a, b, c, d] = columns.at(s, d4);
+            *first = paired(s, s.bf16_bits(a), s.bf16_bits(b));
+            *second = paired(s, s.bf16_bits(c), s.bf16_bits(d));
+        }
+    }
+
+    #[inline(always)]
+    fn write_values<S: Simd>(s: S, slot: &mut [u8], values: Rows<'_>) {
+        let (pairs, _) = slot[Self::key_bytes(values.dim)..].as_chunks_mut::<PAIRS>();
+        for (p2, row) in pairs.chunks_exact_mut(values.dim / 16).enumerate() {
+            let both = values.chunks(2 * p2).iter().zip(values.chunks(2 * p2 + 1));
+            for (pairs, (a, b)) in row.iter_mut().zip(both) {
+                *pairs = paired(s, s.bf16_bits(s.load(a)), s.bf16_bits(s.load(b)));
+            }
         }
     }
 
@@ -91,6 +111,14 @@ impl KvCodec for Bf16 {
 #[inline(always)]
 fn pairs_at<S: Simd>(s: S, slot: &[u8], at: usize) -> [S::F32; 2] {
     s.bf16_halves(s.load_i32(&bytemuck::cast(*array::<PAIRS>(slot, at))))
+}
+
+/// Sixteen pairs of numbers, which are in the upper halves of the lanes.
+#[inline(always)]
+fn paired<S: Simd>(s: S, first: S::I32, second: S::I32) -> [u8; PAIRS] {
+    let mut to = [0; 16];
+    s.store_i32(s.or_i32(second, s.shr_i32::<16>(first)), &mut to);
+    bytemuck::cast(to)
 }
 
 /// The number at so many bytes.

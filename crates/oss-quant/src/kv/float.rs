@@ -1,6 +1,6 @@
 //! Keys and values as floating-point numbers.
 
-use super::{KvCodec, KvFormat, PAGE_TOKENS, lanes, load};
+use super::{KvCodec, KvFormat, PAGE_TOKENS, Rows, lanes, load};
 use crate::bytes::array;
 use oss_simd::Simd;
 
@@ -50,6 +50,31 @@ macro_rules! float_codec {
                 for (out, chunk) in row.zip(value.chunks(16)) {
                     let bits: [$bits; 16] = $store(s, load(s, chunk));
                     out.copy_from_slice(bytemuck::bytes_of(&bits));
+                }
+            }
+
+            #[inline(always)]
+            fn write_keys<S: Simd>(s: S, slot: &mut [u8], keys: Rows<'_>) {
+                const BYTES: usize = PAGE_TOKENS * size_of::<$bits>();
+                let (out, _) = slot[..Self::key_bytes(keys.dim)].as_chunks_mut::<BYTES>();
+                let columns = keys.columns();
+                for (d4, out) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                    for (out, x) in out.iter_mut().zip(columns.at(s, d4)) {
+                        let bits: [$bits; 16] = $store(s, x);
+                        *out = bytemuck::cast(bits);
+                    }
+                }
+            }
+
+            #[inline(always)]
+            fn write_values<S: Simd>(s: S, slot: &mut [u8], values: Rows<'_>) {
+                const BYTES: usize = 16 * size_of::<$bits>();
+                let (out, _) = slot[Self::key_bytes(values.dim)..].as_chunks_mut::<BYTES>();
+                for (i, out) in out.chunks_exact_mut(values.dim / 16).enumerate() {
+                    for (out, x) in out.iter_mut().zip(values.chunks(i)) {
+                        let bits: [$bits; 16] = $store(s, s.load(x));
+                        *out = bytemuck::cast(bits);
+                    }
                 }
             }
 

@@ -9,7 +9,8 @@
 //! values  [16 positions][blocks][16 i] bytes, then [16 positions][blocks] f16
 //! ```
 
-use super::{KvCodec, KvFormat, PAGE_TOKENS, load};
+use super::rows::Columns;
+use super::{KvCodec, KvFormat, PAGE_TOKENS, Rows, load};
 use crate::bytes::array;
 use crate::formats::fit;
 use oss_simd::Simd;
@@ -43,13 +44,38 @@ fn encode<S: Simd>(s: S, values: &[f32]) -> (u16, [u8; 16]) {
     let is_extreme = |x: &f32| x.abs() == largest && *x != 0.0;
     let extreme = values.iter().copied().find(is_extreme).unwrap_or(0.0);
     let scale = half::f16::from_f32(extreme / -8.0);
-    let inverse = s.splat(fit::inverse(scale.to_f32()));
+    (scale.to_bits(), codes(s, [low, high], s.splat(fit::inverse(scale.to_f32()))))
+}
+
+/// The bits of sixteen positions' scales of a block, and what to multiply by to get codes; none
+/// where a value is not finite.
+#[inline(always)]
+fn scales<S: Simd>(s: S, columns: &Columns<'_>, block: usize) -> Option<([u16; 16], S::F32)> {
+    let (mut largest, mut extreme, mut check) = (s.zero(), s.zero(), s.zero());
+    for d4 in 8 * block..8 * block + 8 {
+        for x in columns.at(s, d4) {
+            let size = s.abs(x);
+            extreme = s.select_lt(largest, size, x, extreme);
+            largest = s.max(size, largest);
+            check = s.add(check, s.sub(x, x));
+        }
+    }
+    let mut bits = [0; 16];
+    s.store_f16(s.div(extreme, s.splat(-8.0)), &mut bits);
+    let inverse = s.div(s.splat(1.0), s.load_f16(&bits));
+    let inverse = s.select_lt(s.abs(inverse), s.splat(f32::INFINITY), inverse, s.zero());
+    (!s.reduce_add(check).is_nan()).then_some((bits, inverse))
+}
+
+/// The code bytes of two times sixteen values.
+#[inline(always)]
+fn codes<S: Simd>(s: S, [low, high]: [S::F32; 2], inverse: S::F32) -> [u8; 16] {
     let (low, high) = (code(s, low, inverse), code(s, high, inverse));
     let both = s.or_i32(low, s.shl_i32::<4>(high));
     let signed = s.select_gt_i32((both, s.splat_i32(127)), s.sub_i32(both, s.splat_i32(256)), both);
     let mut bytes = [0; 16];
     s.store_i8(signed, &mut bytes);
-    (scale.to_bits(), bytemuck::cast(bytes))
+    bytemuck::cast(bytes)
 }
 
 /// The nearest codes, ties to even.
@@ -109,6 +135,53 @@ impl KvCodec for Int4 {
             let unit = position * n + block;
             codes[16 * unit..16 * unit + 16].copy_from_slice(&bytes);
             scales[2 * unit..2 * unit + 2].copy_from_slice(&scale.to_le_bytes());
+        }
+    }
+
+    #[inline(always)]
+    fn write_keys<S: Simd>(s: S, slot: &mut [u8], keys: Rows<'_>) {
+        let columns = keys.columns();
+        for block in 0..keys.dim / 32 {
+            let Some((scales, inverses)) = scales(s, &columns, block) else {
+                for i in 0..PAGE_TOKENS {
+                    Self::write_key(s, slot, i, keys.row(i));
+                }
+                return;
+            };
+            let (out, _) = slot[block * CODES..][..CODES].as_chunks_mut();
+            for (d4, out) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                let low = columns.at(s, 8 * block + d4);
+                let high = columns.at(s, 8 * block + 4 + d4);
+                for (out, (low, high)) in out.iter_mut().zip(low.into_iter().zip(high)) {
+                    *out = codes(s, [low, high], inverses);
+                }
+            }
+            let at = keys.dim / 32 * CODES + block * SCALES;
+            slot[at..at + SCALES].copy_from_slice(bytemuck::bytes_of(&scales));
+        }
+    }
+
+    #[inline(always)]
+    fn write_values<S: Simd>(s: S, slot: &mut [u8], values: Rows<'_>) {
+        let (n, columns) = (values.dim / 32, values.columns());
+        for block in 0..n {
+            let Some((scales, inverses)) = scales(s, &columns, block) else {
+                for i in 0..PAGE_TOKENS {
+                    Self::write_value(s, slot, i, values.row(i));
+                }
+                return;
+            };
+            let tile = &mut slot[Self::key_bytes(values.dim)..];
+            let (units, tail) = tile.split_at_mut(n * CODES);
+            let mut numbers = [0.0; 16];
+            s.store(inverses, &mut numbers);
+            for (position, (scale, inverse)) in scales.iter().zip(numbers).enumerate() {
+                let (unit, halves) = (position * n + block, values.chunks(position));
+                let halves = [s.load(&halves[2 * block]), s.load(&halves[2 * block + 1])];
+                let bytes = codes(s, halves, s.splat(inverse));
+                units[16 * unit..16 * unit + 16].copy_from_slice(&bytes);
+                tail[2 * unit..2 * unit + 2].copy_from_slice(&scale.to_le_bytes());
+            }
         }
     }
 

@@ -8,7 +8,8 @@
 //! The scale is the largest magnitude of the position's vector over 127; a vector with a value that
 //! is not finite gets the scale NaN, so that the damage shows.
 
-use super::{KvCodec, KvFormat, PAGE_TOKENS, lanes, load};
+use super::rows::Columns;
+use super::{KvCodec, KvFormat, PAGE_TOKENS, Rows, lanes, load};
 use crate::bytes::array;
 use oss_simd::Simd;
 
@@ -36,16 +37,42 @@ fn scale_of<S: Simd>(s: S, values: &[f32]) -> (f32, f32) {
     if scale < f32::MIN_POSITIVE { (0.0, 0.0) } else { (scale, 1.0 / scale) }
 }
 
-/// The nearest codes of up to sixteen values, ties to even; 0 for what is not finite.
+/// [`scale_of`] of sixteen positions.
 #[inline(always)]
-fn codes<S: Simd>(s: S, values: &[f32], inverse: f32) -> [u8; 16] {
-    let x = load(s, values);
-    let scaled = s.mul(x, s.splat(inverse));
+fn scales_of<S: Simd>(s: S, columns: &Columns<'_>) -> (S::F32, S::F32) {
+    let (mut largest, mut check) = (s.zero(), s.zero());
+    for d4 in 0..columns.len() {
+        for x in columns.at(s, d4) {
+            largest = s.max(s.abs(x), largest);
+            check = s.add(check, s.sub(x, x));
+        }
+    }
+    let scale = s.div(largest, s.splat(127.0));
+    let (tiny, inverse) = (s.splat(f32::MIN_POSITIVE), s.div(s.splat(1.0), scale));
+    let inverse = s.select_lt(scale, tiny, s.zero(), inverse);
+    let scale = s.select_lt(scale, tiny, s.zero(), scale);
+    let (check, one) = (s.abs(check), s.splat(1.0));
+    let scale = s.select_lt(check, one, scale, s.splat(f32::NAN));
+    (scale, s.select_lt(check, one, inverse, s.zero()))
+}
+
+/// The nearest codes, ties to even; 0 for what is not finite.
+#[inline(always)]
+fn codes<S: Simd>(s: S, x: S::F32, inverse: S::F32) -> [u8; 16] {
+    let scaled = s.mul(x, inverse);
     let scaled = s.select_lt(s.abs(x), s.splat(f32::INFINITY), scaled, s.zero());
     let inside = s.max(s.min(scaled, s.splat(127.0)), s.splat(-127.0));
     let mut codes = [0; 16];
     s.store_i8(s.round_i32(inside), &mut codes);
     bytemuck::cast(codes)
+}
+
+/// The lanes.
+#[inline(always)]
+fn stored<S: Simd>(s: S, x: S::F32) -> [f32; 16] {
+    let mut to = [0.0; 16];
+    s.store(x, &mut to);
+    to
 }
 
 fn decode(code: u8, scale: f32) -> f32 {
@@ -79,8 +106,9 @@ impl KvCodec for Int8 {
     fn write_key<S: Simd>(s: S, slot: &mut [u8], position: usize, key: &[f32]) {
         let tile = &mut slot[..Self::key_bytes(key.len())];
         let (scale, inverse) = scale_of(s, key);
+        let inverse = s.splat(inverse);
         for (columns, chunk) in tile.chunks_mut(16 * PAGE_TOKENS).zip(key.chunks(16)) {
-            let codes = codes(s, chunk, inverse);
+            let codes = codes(s, load(s, chunk), inverse);
             let columns = columns.chunks_exact_mut(PAGE_TOKENS);
             for (column, code) in columns.zip(&codes[..chunk.len()]) {
                 column[position] = *code;
@@ -93,11 +121,40 @@ impl KvCodec for Int8 {
     fn write_value<S: Simd>(s: S, slot: &mut [u8], position: usize, value: &[f32]) {
         let tile = &mut slot[Self::key_bytes(value.len())..];
         let (scale, inverse) = scale_of(s, value);
+        let inverse = s.splat(inverse);
         let row = &mut tile[position * lanes(value.len())..][..lanes(value.len())];
         for (out, chunk) in row.chunks_exact_mut(16).zip(value.chunks(16)) {
-            out.copy_from_slice(&codes(s, chunk, inverse));
+            out.copy_from_slice(&codes(s, load(s, chunk), inverse));
         }
         put_scale(tile, position, scale);
+    }
+
+    #[inline(always)]
+    fn write_keys<S: Simd>(s: S, slot: &mut [u8], keys: Rows<'_>) {
+        let columns = keys.columns();
+        let (scales, inverses) = scales_of(s, &columns);
+        let (out, tail) = slot.split_at_mut(keys.dim * PAGE_TOKENS);
+        let (out, _) = out.as_chunks_mut::<PAGE_TOKENS>();
+        for (d4, out) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+            for (out, x) in out.iter_mut().zip(columns.at(s, d4)) {
+                *out = codes(s, x, inverses);
+            }
+        }
+        tail[..SCALES].copy_from_slice(bytemuck::bytes_of(&stored(s, scales)));
+    }
+
+    #[inline(always)]
+    fn write_values<S: Simd>(s: S, slot: &mut [u8], values: Rows<'_>) {
+        let (scales, inverses) = scales_of(s, &values.columns());
+        let tile = &mut slot[Self::key_bytes(values.dim)..];
+        let (rows, tail) = tile.split_at_mut(values.dim * PAGE_TOKENS);
+        let rows = rows.chunks_exact_mut(values.dim).zip(stored(s, inverses));
+        for (i, (row, inverse)) in rows.enumerate() {
+            for (out, x) in row.as_chunks_mut().0.iter_mut().zip(values.chunks(i)) {
+                *out = codes(s, s.load(x), s.splat(inverse));
+            }
+        }
+        tail.copy_from_slice(bytemuck::bytes_of(&stored(s, scales)));
     }
 
     fn read_key(slot: &[u8], position: usize, key: &mut [f32]) {

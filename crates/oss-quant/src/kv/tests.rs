@@ -134,6 +134,67 @@ fn every_instruction_set_writes_the_same_bytes() {
     }
 }
 
+/// Vectors as a model never has them all: zeros of both signs, ties, extremes, what is not finite.
+fn odd_numbers(seed: u64, n: usize) -> Vec<f32> {
+    let odd = [0.0, -0.0, 3.0, -3.0, 1e-45, -1e-30, 65_504.0, 1e30, f32::INFINITY, f32::NAN];
+    // Some seeds without what is not finite, some of zeros alone.
+    let kinds = [10, 8, 4, 2][seed as usize / 7 % 4];
+    let mut numbers = numbers(seed, n);
+    for (i, x) in numbers.iter_mut().enumerate() {
+        if kinds == 2 || (i + seed as usize).is_multiple_of(37) {
+            *x = odd[(i / 3 + seed as usize) % kinds];
+        }
+    }
+    numbers
+}
+
+/// The slots of a sequence after some of its positions were stored, page by page in runs or one by
+/// one.
+fn stored(isa: Isa, format: KvFormat, rows: Rows<'_>, start: usize, in_runs: bool) -> Vec<Vec<u8>> {
+    let pages = (start + rows.n).div_ceil(PAGE_TOKENS);
+    let mut slots = vec![vec![0xaa; format.slot_bytes(PAGE_TOKENS, rows.dim)]; pages];
+    let mut i = 0;
+    while i < rows.n {
+        let (page, at) = ((start + i) / PAGE_TOKENS, (start + i) % PAGE_TOKENS);
+        let n = if in_runs { (PAGE_TOKENS - at).min(rows.n - i) } else { 1 };
+        let run = Rows { numbers: &rows.numbers[i * rows.stride..], n, ..rows };
+        format.write_keys(isa, &mut slots[page], at, run);
+        format.write_values(isa, &mut slots[page], at, run);
+        i += n;
+    }
+    slots
+}
+
+#[test]
+fn runs_store_the_bytes_of_single_positions() {
+    let runs = [(0, 16), (0, 1), (3, 5), (5, 11), (15, 18), (0, 32), (7, 41), (32, 16)];
+    for head_dim in [1, 8, 16, 32, 33, 64, 80, 96, 128] {
+        for (seed, (start, n)) in runs.into_iter().cycle().take(5 * runs.len()).enumerate() {
+            let stride = head_dim + seed % 3;
+            let numbers: Vec<_> =
+                (0..n).flat_map(|i| odd_numbers((9 * seed + i) as u64, stride)).collect();
+            // The last vector ends where the numbers end.
+            let numbers = &numbers[..(n - 1) * stride + head_dim];
+            let rows = Rows { numbers, stride, dim: head_dim, n };
+            for format in KvFormat::ALL {
+                let expected = stored(Isa::scalar(), format, rows, start, false);
+                for isa in Isa::available() {
+                    let got = stored(isa, format, rows, start, true);
+                    assert!(got == expected, "{isa} {format} {head_dim}: {n} from {start}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "position 17 in a page of 16")]
+fn a_run_beyond_the_page_is_refused() {
+    let mut slot = vec![0; KvFormat::Bf16.slot_bytes(16, 8)];
+    let rows = Rows { numbers: &[0.0; 24], stride: 8, dim: 8, n: 3 };
+    KvFormat::Bf16.write_values(Isa::scalar(), &mut slot, 15, rows);
+}
+
 #[test]
 fn codes_of_keys_are_the_nearest_with_ties_to_even() {
     // The largest magnitude makes the steps 1 in both formats.
