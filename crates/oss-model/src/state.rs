@@ -63,7 +63,8 @@ pub(crate) struct KvWrite {
 /// What one worker computes in.
 pub(crate) struct WorkerScratch {
     pub(crate) numbers: Vec<f32>,
-    /// `[QUERIES, n_heads / n_kv_heads, head_dim]`: heads that are turned by their positions.
+    /// `[QUERIES, n_heads / n_kv_heads, head_dim]`, or as many keys as a page holds: heads that are
+    /// turned by their positions.
     pub(crate) turned: Vec<f32>,
     /// `[QUERIES, columns of a unit of attention]`: what their attention gives.
     pub(crate) attended: Vec<f32>,
@@ -72,11 +73,12 @@ pub(crate) struct WorkerScratch {
 
 impl WorkerScratch {
     fn new(config: &Config, numbers: usize) -> Self {
-        let turned = attention::QUERIES * config.head_dim * config.group();
+        let heads = attention::QUERIES * config.group();
+        let attended = heads * config.head_dim * config.kv_heads_per_unit();
         Self {
             numbers: vec![0.0; numbers],
-            turned: vec![0.0; turned],
-            attended: vec![0.0; turned * config.kv_heads_per_unit()],
+            turned: vec![0.0; heads.max(attention::PAGE) * config.head_dim],
+            attended: vec![0.0; attended],
             panel: Panel::ZERO,
         }
     }

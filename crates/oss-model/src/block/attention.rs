@@ -12,6 +12,7 @@ use oss_kernels::attention::{
 };
 use oss_kernels::elementwise::rotate;
 use oss_kernels::{InputRowsMut, prepare};
+use oss_quant::kv::Rows;
 use oss_threads::{Chunks, PerWorker, RowCuts, Spans};
 use std::ops::Range;
 
@@ -79,15 +80,18 @@ fn write(page: &mut Page<'_>, layer: usize) {
     let slots = (Spans::new(page.cache.arena_mut(layer), write_ranges), PerWorker::new(scratch));
     page.team.phase(writes.len(), slots, |unit, (slot, scratch)| {
         let KvWrite { rows: written, head } = &writes[unit.index];
-        let key = &mut scratch.turned[..dim];
-        for row in written.clone() {
-            let qkv = &qkv[row * row_len..][..row_len];
-            let at = rows[row].position % PAGE;
-            key.copy_from_slice(&qkv[q_dim + head * dim..][..dim]);
-            rotate(isa, key, &cos[row * dim / 2..][..dim / 2], &sin[row * dim / 2..][..dim / 2]);
-            format.write_key(isa, slot, at, key);
-            format.write_value(isa, slot, at, &qkv[q_dim + kv_dim + head * dim..][..dim]);
+        let (n, first) = (written.len(), rows[written.start].position % PAGE);
+        let qkv = &qkv[written.start * row_len + head * dim..];
+        let (keys, values) = (&qkv[q_dim..], &qkv[q_dim + kv_dim..]);
+        let turned = &mut scratch.turned[..n * dim];
+        for (i, (turned, key)) in turned.chunks_exact_mut(dim).zip(keys.chunks(row_len)).enumerate()
+        {
+            let angles = (written.start + i) * dim / 2;
+            turned.copy_from_slice(&key[..dim]);
+            rotate(isa, turned, &cos[angles..][..dim / 2], &sin[angles..][..dim / 2]);
         }
+        format.write_keys(isa, slot, first, Rows { numbers: turned, stride: dim, dim, n });
+        format.write_values(isa, slot, first, Rows { numbers: values, stride: row_len, dim, n });
     });
 }
 
