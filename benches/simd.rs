@@ -13,7 +13,7 @@ use oss_kernels::elementwise::Gate;
 use oss_kernels::{
     Activation, GateUpSums, InputBuffer, Panel, Product, linear, prepare, prepare_gated, softmax,
 };
-use oss_quant::kv::KvFormat;
+use oss_quant::kv::{KvFormat, Rows};
 use oss_quant::{CodeFormat, Dtype, FloatFormat, Matrix, Packing, Visitor};
 use oss_simd::{Isa, Kernel, Simd};
 use oss_testing::median;
@@ -122,6 +122,16 @@ fn quantise() {
         prepare(isa, Activation::Int8, black_box(&x), input.row(0));
     });
     for format in KvFormat::ALL {
+        let mut slots = vec![vec![0; format.slot_bytes(PAGE, HEAD_DIM)]; 2];
+        row(&format!("quantise, 32 keys and values to {format}"), 4.0, &mut |isa| {
+            let rows = x.chunks_exact(PAGE * HEAD_DIM);
+            for (slot, numbers) in slots.iter_mut().zip(rows) {
+                let rows =
+                    Rows { numbers: black_box(numbers), stride: HEAD_DIM, dim: HEAD_DIM, n: PAGE };
+                format.write_keys(isa, slot, 0, rows);
+                format.write_values(isa, slot, 0, rows);
+            }
+        });
         let mut slot = vec![0; format.slot_bytes(PAGE, HEAD_DIM)];
         row(&format!("quantise, key and value to {format}"), 4.0, &mut |isa| {
             for (position, x) in x.chunks_exact(HEAD_DIM).take(PAGE).enumerate() {
