@@ -46,6 +46,8 @@ pub(crate) struct Inner {
     pub(crate) recorder: Arc<Recorder>,
     /// Requests that wait, those on their way included.
     pub(crate) waiting: Arc<AtomicUsize>,
+    /// How often the step thread has gone round.
+    turns: Arc<AtomicU64>,
     tuning: SharedTuning,
     commands: Sender<Command>,
     next_request: AtomicU64,
@@ -155,6 +157,7 @@ impl Engine {
         let (commands, receiver) = std::sync::mpsc::channel();
         let (model, recorder) = (setup.model.clone(), setup.recorder.clone());
         let (waiting, tuning) = (setup.waiting.clone(), setup.tuner.tuning.clone());
+        let turns = setup.turns.clone();
         let run = move || Scheduler::new(setup, receiver).run();
         let builder = thread::Builder::new().name("oss-step".to_owned());
         let handle = builder.spawn(run).map_err(Error::Spawn)?;
@@ -164,6 +167,7 @@ impl Engine {
             limits,
             recorder,
             waiting,
+            turns,
             tuning,
             commands,
             next_request: AtomicU64::new(0),
@@ -284,6 +288,16 @@ impl Engine {
         let (reply, answer) = std::sync::mpsc::channel();
         let _sent = self.inner.commands.send(Command::Tune(reply));
         answer.recv().unwrap_or(Err(Error::Closed))
+    }
+
+    /// Sends the step thread once round its loop and tells how often it has gone round before;
+    /// `None` when the thread is over, so that no request will be answered. A number that stays as
+    /// it is for much longer than a step takes is a thread that hangs.
+    #[must_use]
+    pub fn pulse(&self) -> Option<u64> {
+        let over = self.inner.thread.get().is_none_or(JoinHandle::is_finished);
+        self.inner.wake();
+        (!over).then(|| self.inner.turns.load(Ordering::Relaxed))
     }
 
     /// What the engine has done so far.

@@ -164,6 +164,37 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether the request itself is at fault: sent again unchanged, it is refused again. Meant for
+    /// what [`crate::Engine::submit`] returns.
+    #[must_use]
+    pub fn is_about_request(&self) -> bool {
+        match self {
+            Self::Option { .. }
+            | Self::Unsupported { .. }
+            | Self::EmptyPrompt
+            | Self::PromptTooLong { .. }
+            | Self::Token { .. }
+            | Self::NoTokenizer { .. }
+            | Self::NoChatTemplate { .. }
+            | Self::ChatTemplate { .. }
+            | Self::Text(_)
+            | Self::Sampling(oss_sampler::Error::Option { .. }) => true,
+            Self::Shared(error) => error.is_about_request(),
+            _ => false,
+        }
+    }
+
+    /// The option that is out of its range, where it is one.
+    #[must_use]
+    pub fn field(&self) -> Option<&'static str> {
+        match self {
+            Self::Option { field, .. }
+            | Self::Sampling(oss_sampler::Error::Option { field, .. }) => Some(field),
+            Self::Shared(error) => error.field(),
+            _ => None,
+        }
+    }
+
     /// The error itself where nobody else holds it.
     pub(crate) fn from_shared(error: std::sync::Arc<Error>) -> Error {
         std::sync::Arc::try_unwrap(error).unwrap_or_else(Error::Shared)

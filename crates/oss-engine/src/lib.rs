@@ -97,7 +97,7 @@ pub use oss_cache::{ColdStats, Stats as CacheStats};
 pub use oss_kernels::Activation;
 pub use oss_model as model;
 pub use oss_model::ExpertUse;
-pub use oss_quant::kv::KvFormat;
+pub use oss_quant::kv::{KvFormat, PAGE_TOKENS};
 pub use oss_sampler::{Dry, Mask, Report};
 pub use oss_simd::Isa;
 pub use oss_text as text;

@@ -21,7 +21,7 @@ mod speculate;
 mod task;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::Instant;
 
@@ -69,6 +69,7 @@ pub(crate) struct Setup {
     pub(crate) model: Arc<Model>,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) waiting: Arc<AtomicUsize>,
+    pub(crate) turns: Arc<AtomicU64>,
     team: Team,
     cache: KvCache,
     cache_options: oss_cache::Options,
@@ -84,8 +85,9 @@ impl Setup {
         tuner: Tuner,
         options: EngineOptions,
     ) -> Self {
-        let (recorder, waiting) = (Arc::new(Recorder::new()), Arc::default());
-        Self { model, recorder, waiting, team, cache, cache_options, tuner, options }
+        let recorder = Arc::new(Recorder::new());
+        let (waiting, turns) = Default::default();
+        Self { model, recorder, waiting, turns, team, cache, cache_options, tuner, options }
     }
 }
 
@@ -103,6 +105,8 @@ pub(crate) struct Scheduler {
     recorder: Arc<Recorder>,
     /// Requests that wait, shared with those who submit.
     waiting: Arc<AtomicUsize>,
+    /// How often the loop has gone round, shared with those who watch.
+    turns: Arc<AtomicU64>,
     /// Tasks without pages.
     queue: Vec<Task>,
     /// Tasks with pages.
@@ -118,7 +122,8 @@ pub(crate) struct Scheduler {
 
 impl Scheduler {
     pub(crate) fn new(setup: Setup, commands: Receiver<Command>) -> Self {
-        let Setup { model, recorder, waiting, team, cache, cache_options, tuner, options } = setup;
+        let Setup { model, recorder, waiting, turns, .. } = setup;
+        let Setup { team, cache, cache_options, tuner, options, .. } = setup;
         let batching = tuner.tuning.lock().batching();
         Self {
             state: State::new(&model, batching.max_rows, team.threads()),
@@ -136,6 +141,7 @@ impl Scheduler {
             commands,
             recorder,
             waiting,
+            turns,
             queue: Vec::new(),
             running: Vec::new(),
             sessions: Sessions::default(),
@@ -149,6 +155,7 @@ impl Scheduler {
         let mut idle = true;
         while self.receive(idle) {
             let begin = Instant::now();
+            self.turns.fetch_add(1, Ordering::Relaxed);
             self.report();
             self.sweep();
             self.relieve();

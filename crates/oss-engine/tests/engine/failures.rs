@@ -62,3 +62,26 @@ fn a_panicking_constraint_fails_its_own_request() {
     let error = engine().generate(story("One day", 4).constrained(Bad)).unwrap_err();
     assert!(matches!(&error, Error::Panicked { message } if message == "no grammar"), "{error}");
 }
+
+#[test]
+fn an_error_tells_whether_the_request_is_at_fault_and_which_option() {
+    let engine = engine();
+    let refused = |request: Request| engine.submit(request).unwrap_err();
+    let mut hot = story("Once", 1);
+    hot.sampling.top_p = Some(2.0);
+    let error = refused(hot);
+    assert!(error.is_about_request());
+    assert_eq!(error.field(), Some("top_p"));
+    let long = refused(Request::tokens(vec![1; engine.context_len() + 1]));
+    assert!(long.is_about_request(), "{long}");
+    assert_eq!(long.field(), None);
+    assert!(!Error::Closed.is_about_request());
+    assert!(!Error::Overloaded { got: 1, expected: 1 }.is_about_request());
+}
+
+#[test]
+fn the_step_thread_goes_round_while_it_is_asked_for_its_pulse() {
+    let engine = engine_with(options());
+    let first = engine.pulse().unwrap();
+    crate::support::eventually("the loop goes round", || engine.pulse().unwrap() > first + 2);
+}
