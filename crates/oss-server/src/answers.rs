@@ -1,0 +1,171 @@
+//! The answers to one HTTP request: the events of one engine stream or several, as they come.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use futures_core::Stream as _;
+use oss_engine::{Event, Finish, Request, Stream};
+
+use crate::app::Place;
+use crate::phase::Phase;
+use crate::refusal::Refusal;
+
+/// What comes next.
+pub(crate) enum Item {
+    /// An event of one choice.
+    Event(usize, Event),
+    /// The request has failed, or the server ends: nothing follows.
+    Failed(Refusal),
+}
+
+/// The running choices of one HTTP request. Dropped before its end, it cancels them.
+pub(crate) struct Answers {
+    choices: Vec<Choice>,
+    /// The choice to look at first, so that none is left behind.
+    turn: usize,
+    first: Option<Item>,
+    /// Resolves when what still runs is to be ended.
+    ending: Pin<Box<dyn Future<Output = ()> + Send>>,
+    request_id: String,
+    outcome: &'static str,
+    prompt_field: &'static str,
+    place: Place,
+}
+
+struct Choice {
+    stream: Stream,
+    /// It waits in the engine's queue.
+    waits: bool,
+    over: bool,
+}
+
+impl Answers {
+    /// Hands requests over to the engine: all of them or none.
+    ///
+    /// # Errors
+    /// What the engine refuses them with; `prompt_field` is where their prompt came from.
+    pub(crate) fn submit(
+        place: Place,
+        requests: Vec<Request>,
+        prompt_field: &'static str,
+        request_id: &str,
+    ) -> Result<Self, Refusal> {
+        let app = place.app.clone();
+        let engine = app.engine()?;
+        let wanted = requests.len();
+        let mut choices = Vec::with_capacity(wanted);
+        for mut request in requests {
+            request.deadline = Some(app.options.request_timeout);
+            let stream = engine.submit(request).map_err(|error| match &error {
+                oss_engine::Error::Overloaded { expected, .. } if wanted > *expected => {
+                    let what = format!("got {wanted} answers, expected at most {expected}");
+                    Refusal::field("n", what)
+                }
+                oss_engine::Error::Overloaded { .. } => {
+                    Refusal::overloaded(&error, app.seconds_until_room())
+                }
+                error => Refusal::engine(error, prompt_field),
+            })?;
+            app.books.waiting_tokens(stream.prompt_ids().len(), true);
+            choices.push(Choice { stream, waits: true, over: false });
+        }
+        let until = app.clone();
+        Ok(Self {
+            choices,
+            turn: 0,
+            first: None,
+            ending: Box::pin(async move { until.reached(Phase::Ending).await }),
+            request_id: request_id.to_owned(),
+            outcome: "disconnected",
+            prompt_field,
+            place,
+        })
+    }
+
+    /// Waits until a choice has left the queue.
+    ///
+    /// # Errors
+    /// What ended the request before.
+    pub(crate) async fn admitted(&mut self) -> Result<(), Refusal> {
+        match self.next().await {
+            Some(Item::Failed(refusal)) => Err(refusal),
+            first => {
+                self.first = first;
+                Ok(())
+            }
+        }
+    }
+
+    /// What comes next; `None` after the end of the last choice.
+    pub(crate) async fn next(&mut self) -> Option<Item> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Item>> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(first));
+        }
+        if self.choices.iter().all(|choice| choice.over) {
+            self.outcome = "answered";
+            return Poll::Ready(None);
+        }
+        let count = self.choices.len();
+        for index in (self.turn..self.turn + count).map(|index| index % count) {
+            if self.choices[index].over {
+                continue;
+            }
+            if let Poll::Ready(event) = Pin::new(&mut self.choices[index].stream).poll_next(context)
+            {
+                self.turn = index + 1;
+                return Poll::Ready(Some(self.book(index, event)));
+            }
+        }
+        ready!(self.ending.as_mut().poll(context));
+        self.outcome = "ended";
+        Poll::Ready(Some(Item::Failed(Refusal::phase(Phase::Ending))))
+    }
+
+    /// Books an event; a stream that is over without an end was closed.
+    fn book(&mut self, index: usize, event: Option<Event>) -> Item {
+        let choice = &mut self.choices[index];
+        let books = &self.place.app.books;
+        if choice.waits {
+            choice.waits = false;
+            books.waiting_tokens(choice.stream.prompt_ids().len(), false);
+        }
+        let Some(event) = event else {
+            self.outcome = "failed";
+            return Item::Failed(Refusal::phase(Phase::Failed));
+        };
+        if let Event::End(end) = &event {
+            choice.over = true;
+            let refusal = match &end.finish {
+                Finish::Failed(error) => Some(Refusal::engine(error, self.prompt_field)),
+                // Nobody but the end of the server cancels a stream that is still read.
+                Finish::Cancelled => Some(Refusal::phase(Phase::Ending)),
+                _ => None,
+            };
+            if let Some(refusal) = refusal {
+                self.outcome = "failed";
+                return Item::Failed(refusal);
+            }
+            books.finished(end);
+            let (id, finish, usage) = (choice.stream.id(), end.finish.name(), end.usage);
+            tracing::debug!(request_id = self.request_id, id, finish, ?usage, "choice ended");
+        }
+        Item::Event(index, event)
+    }
+}
+
+impl Drop for Answers {
+    fn drop(&mut self) {
+        let books = &self.place.app.books;
+        for choice in self.choices.iter().filter(|choice| choice.waits) {
+            books.waiting_tokens(choice.stream.prompt_ids().len(), false);
+        }
+        let ids: Vec<_> = self.choices.iter().map(|choice| choice.stream.id()).collect();
+        let (request_id, outcome) = (&self.request_id, self.outcome);
+        tracing::info!(request_id, outcome, engine_ids = ?ids, "answer over");
+    }
+}

@@ -1,0 +1,196 @@
+//! The flags of the server.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+use oss_engine::{ColdTier, EngineOptions, Tune};
+use oss_server::ServerOptions;
+use tracing::Level;
+
+/// Serves a model over HTTP, as OpenAI's API describes it.
+#[derive(Parser)]
+#[command(version)]
+pub(crate) struct Flags {
+    /// A GGUF file, a packed .oss file or a safetensors directory
+    #[arg(long)]
+    pub(crate) model: PathBuf,
+    /// The address to listen on; others than loopback let the whole network in
+    #[arg(long, default_value = "127.0.0.1")]
+    host: IpAddr,
+    /// The port; 0 takes any that is free
+    #[arg(long, default_value_t = 8000)]
+    port: u16,
+    /// The model's name in requests; default: the file's, without its ending
+    #[arg(long)]
+    model_name: Option<String>,
+    /// What clients have to show as `Authorization: Bearer KEY`; better set by OSS_SERVER_API_KEY,
+    /// which other users of the machine cannot read
+    #[arg(long)]
+    api_key: Option<String>,
+    /// Threads of the engine; default: one a physical core, or what is measured to be faster
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Measuring the machine at load: off, on, or a directory where the numbers are kept
+    #[arg(long, value_parser = tune, default_value = "on")]
+    tune: Tune,
+    /// Memory for weights, keys and values and scratch together, such as 8GB or 500MiB
+    #[arg(long, value_parser = bytes)]
+    max_memory: Option<usize>,
+    /// Memory for keys and values
+    #[arg(long, value_parser = bytes)]
+    cache_memory: Option<usize>,
+    /// Memory for compressed keys and values
+    #[arg(long, value_parser = bytes, default_value = "0")]
+    warm_memory: usize,
+    /// A directory where keys and values are kept for the next run
+    #[arg(long)]
+    keep: Option<PathBuf>,
+    /// The most bytes kept there
+    #[arg(long, value_parser = bytes, default_value = "4GiB", requires = "keep")]
+    keep_bytes: usize,
+    /// A directory where a model that is not packed is packed to at its first load
+    #[arg(long)]
+    pack_directory: Option<PathBuf>,
+    /// The longest sequence in tokens, prompt and answer together; default: the model's own
+    #[arg(long)]
+    context: Option<usize>,
+    /// The most requests that wait; more are refused with 429
+    #[arg(long, default_value_t = 256)]
+    queue: usize,
+    /// The most sequences that run at once; default: by measurement
+    #[arg(long)]
+    max_sequences: Option<usize>,
+    /// The most prompt tokens in one step; default: by measurement
+    #[arg(long)]
+    prefill_chunk: Option<usize>,
+    /// How long a step may take while answers are streaming, in milliseconds
+    #[arg(long, default_value_t = 500)]
+    max_step_ms: u64,
+    /// The most bytes of a request's body
+    #[arg(long, value_parser = bytes, default_value = "16MiB")]
+    max_body: usize,
+    /// The most connections at once
+    #[arg(long, default_value_t = 1024)]
+    max_connections: usize,
+    /// How long a connection may be idle
+    #[arg(long, value_parser = seconds, default_value = "75s")]
+    idle_timeout: Duration,
+    /// How long a request may take
+    #[arg(long, value_parser = seconds, default_value = "3600s")]
+    request_timeout: Duration,
+    /// How long requests are still taken after SIGTERM, for routers to notice
+    #[arg(long, value_parser = seconds, default_value = "5s")]
+    drain_settle: Duration,
+    /// How long requests may go on after that
+    #[arg(long, value_parser = seconds, default_value = "30s")]
+    drain_timeout: Duration,
+    /// How long a step may take before /live says 503
+    #[arg(long, value_parser = seconds, default_value = "120s")]
+    stall_timeout: Duration,
+    /// Tells models whose format has it today's date (UTC): prompts then differ from day to day
+    #[arg(long)]
+    tell_date: bool,
+    /// What is logged to standard error: error, warn, info, debug or trace
+    #[arg(long, default_value = "info")]
+    pub(crate) log: Level,
+}
+
+impl Flags {
+    pub(crate) fn server(&self) -> ServerOptions {
+        let named = || self.model.file_stem().map(|name| name.to_string_lossy().into_owned());
+        let from_environment = || std::env::var("OSS_SERVER_API_KEY").ok();
+        ServerOptions {
+            address: SocketAddr::new(self.host, self.port),
+            model_name: self.model_name.clone().or_else(named).unwrap_or_else(|| "model".into()),
+            api_key: self.api_key.clone().or_else(from_environment).filter(|key| !key.is_empty()),
+            max_body: self.max_body,
+            max_connections: self.max_connections,
+            idle_timeout: self.idle_timeout,
+            request_timeout: self.request_timeout,
+            drain_settle: self.drain_settle,
+            drain_timeout: self.drain_timeout,
+            stall_timeout: self.stall_timeout,
+            tell_date: self.tell_date,
+        }
+    }
+
+    pub(crate) fn engine(&self) -> EngineOptions {
+        let bytes = self.keep_bytes as u64;
+        EngineOptions {
+            threads: self.threads,
+            tune: self.tune.clone(),
+            max_memory: self.max_memory,
+            cache_bytes: self.cache_memory,
+            warm_bytes: self.warm_memory,
+            cold: self.keep.clone().map(|directory| ColdTier { directory, bytes }),
+            pack_directory: self.pack_directory.clone(),
+            context_len: self.context,
+            queue_limit: self.queue,
+            max_sequences: self.max_sequences,
+            prefill_chunk: self.prefill_chunk,
+            max_step: Duration::from_millis(self.max_step_ms),
+            ..EngineOptions::default()
+        }
+    }
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the shape of a parser of flags")]
+fn tune(text: &str) -> Result<Tune, String> {
+    Ok(match text {
+        "off" => Tune::Off,
+        "on" => Tune::AtLoad,
+        directory => Tune::Stored(directory.into()),
+    })
+}
+
+/// A number of seconds, with or without `s`.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number = text.strip_suffix('s').unwrap_or(text);
+    let seconds = number.parse().ok().filter(|seconds| (0.0..=1e8).contains(seconds));
+    seconds
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| format!("got {text}, expected a number of seconds such as 30s"))
+}
+
+/// A number of bytes, with or without a unit.
+fn bytes(text: &str) -> Result<usize, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "" | "B" => 1,
+        "kB" => 1000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        other => return Err(format!("got the unit {other}, expected kB, MB, GB, KiB, MiB or GiB")),
+    };
+    let number: f64 = digits.parse().map_err(|_| format!("got {digits}, expected a number"))?;
+    let bytes = number * f64::from(unit);
+    let fits = bytes >= 0.0 && bytes < usize::MAX as f64;
+    fits.then_some(bytes as usize).ok_or_else(|| format!("got {text}, expected a number of bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_and_bytes_have_units() {
+        assert_eq!(seconds("5s"), Ok(Duration::from_secs(5)));
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        assert!(seconds("5m").is_err());
+        assert_eq!(bytes("1.5KiB"), Ok(1536));
+        assert!(bytes("8TB").is_err());
+    }
+
+    #[test]
+    fn the_flags_are_sound_and_the_name_is_the_files() {
+        let flags = Flags::try_parse_from(["oss-server", "--model", "a/b.gguf", "--queue", "3"]);
+        let flags = flags.unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(flags.server().model_name, "b");
+        assert_eq!(flags.engine().queue_limit, 3);
+    }
+}

@@ -1,0 +1,35 @@
+//! What can go wrong with a server as a whole; what goes wrong with one request is a [`Refusal`].
+//!
+//! [`Refusal`]: crate::refusal::Refusal
+
+use std::net::SocketAddr;
+
+/// The errors of a server.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The system does not let the server listen there.
+    #[error("cannot listen on {address}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The system refused the thread that loads the model.
+    #[error("the loading thread could not be started")]
+    Spawn(#[source] std::io::Error),
+    /// The model could not be loaded, or its first step failed.
+    #[error("the model could not be loaded")]
+    Load(#[source] oss_engine::Error),
+    /// The thread that loaded the model panicked: a bug.
+    #[error("loading the model panicked")]
+    LoadPanicked,
+    /// The engine's step thread is gone: no request will be answered.
+    #[error("the engine's step thread is over")]
+    EngineOver,
+}
+
+/// A result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

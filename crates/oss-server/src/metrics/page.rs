@@ -1,0 +1,183 @@
+//! The page of `/metrics`: the engine's numbers under our own names, and under those that vLLM
+//! gave them, by which gateways know them.
+
+use oss_engine::{Engine, Histogram, Metrics, PAGE_TOKENS, PageUse};
+
+use crate::app::App;
+use crate::metrics::books::{Counts, Finished};
+use crate::metrics::text::Text;
+
+/// How full the cache is, and of how many pages: of the group of layers that is the fullest.
+pub(crate) fn cache_use(metrics: &Metrics) -> (f64, usize) {
+    let total = |pages: &PageUse| pages.in_use + pages.kept + pages.available;
+    let share = |pages: &PageUse| pages.in_use as f64 / total(pages).max(1) as f64;
+    let fullest = metrics.pages.iter().max_by(|a, b| share(a).total_cmp(&share(b)));
+    fullest.map_or((0.0, 0), |pages| (share(pages), total(pages)))
+}
+
+/// The whole page. Before the model is loaded it has what the server knows by itself.
+pub(crate) fn page(app: &App) -> String {
+    let mut text = Text::new(&[("model_name", &app.options.model_name), ("engine", "0")]);
+    let phase = app.phase();
+    text.gauge("oss_ready", "1 while routers may send requests.", u8::from(phase.is_healthy()));
+    let draining = u8::from(phase.name() == "draining");
+    text.gauge("oss_draining", "1 while the server drains.", draining);
+    let responses = app.books.responses();
+    let responses = responses.iter().map(|(code, count)| (code.to_string(), *count));
+    let help = "HTTP responses by status.";
+    text.by(("oss_http_responses_total", "counter"), help, "code", responses);
+    if let Some(engine) = app.loaded() {
+        let metrics = engine.metrics();
+        requests(&mut text, &metrics);
+        caches(&mut text, &metrics);
+        own_histograms(&mut text, &metrics);
+        aliases(&mut text, &metrics, engine);
+        whole_requests(&mut text, &app.books.requests(), &metrics);
+    }
+    text.finish()
+}
+
+fn requests(text: &mut Text, metrics: &Metrics) {
+    let gauges = [
+        ("oss_requests_running", "Sequences that run.", metrics.running),
+        ("oss_requests_waiting", "Requests that wait.", metrics.queued),
+    ];
+    for (name, help, value) in gauges {
+        text.gauge(name, help, value);
+    }
+    let counters = [
+        ("oss_requests_submitted_total", "Requests taken.", metrics.submitted),
+        ("oss_requests_shed_total", "Refused because the queue was full.", metrics.rejected),
+        ("oss_requests_completed_total", "Ended by themselves.", metrics.completed),
+        ("oss_requests_cancelled_total", "Cancelled.", metrics.cancelled),
+        ("oss_requests_failed_total", "Failed.", metrics.failed),
+        ("oss_requests_preempted_total", "Gave up their pages for others.", metrics.preempted),
+        ("oss_prompt_tokens_computed_total", "Prompt tokens computed.", metrics.prompt_tokens),
+        ("oss_prompt_tokens_cached_total", "Prompt tokens at hand.", metrics.cached_tokens),
+        ("oss_completion_tokens_total", "Tokens drawn.", metrics.completion_tokens),
+        ("oss_repeated_prompts_total", "Whole prompts that were known.", metrics.repeated_prompts),
+        ("oss_drafted_tokens_total", "Guesses verified.", metrics.drafted_tokens),
+        ("oss_accepted_drafts_total", "Guesses that came true.", metrics.accepted_drafts),
+        ("oss_shed_bytes_total", "Given back under memory pressure.", metrics.shed_bytes),
+    ];
+    for (name, help, value) in counters {
+        text.counter(name, help, value);
+    }
+}
+
+fn caches(text: &mut Text, metrics: &Metrics) {
+    let memory = metrics.memory;
+    let kinds = [
+        ("weights", memory.weights),
+        ("cache", memory.cache),
+        ("warm", memory.warm),
+        ("queues", memory.queues),
+        ("repeats", memory.repeats),
+        ("scratch", memory.scratch),
+    ];
+    let kinds = kinds.map(|(kind, bytes)| (kind.to_owned(), bytes));
+    text.by(("oss_memory_bytes", "gauge"), "Memory by kind.", "kind", kinds);
+    let limit = memory.cache_limit;
+    text.gauge("oss_cache_limit_bytes", "What keys and values may take.", limit);
+    let sum = |of: fn(&PageUse) -> usize| metrics.pages.iter().map(of).sum::<usize>();
+    let states = [
+        ("in_use", sum(|pages| pages.in_use)),
+        ("kept", sum(|pages| pages.kept)),
+        ("available", sum(|pages| pages.available)),
+    ];
+    let states = states.map(|(state, pages)| (state.to_owned(), pages));
+    text.by(("oss_cache_pages", "gauge"), "Pages in memory by state.", "state", states);
+    let (warm, cold) = (metrics.tiers.warm_bytes, metrics.tiers.cold_pages);
+    text.gauge("oss_cache_warm_bytes", "Compressed pages in memory.", warm);
+    text.gauge("oss_cache_cold_pages", "Pages in the file.", cold);
+    let counts = metrics.tiers.counts;
+    let hits = [
+        ("hot", counts.hot_hits),
+        ("warm", counts.warm_hits),
+        ("cold", counts.cold_hits),
+        ("prefetched", counts.prefetched_pages),
+    ];
+    let hits = hits.map(|(tier, pages)| (tier.to_owned(), pages));
+    text.by(("oss_cache_hits_total", "counter"), "Pages found, by tier.", "tier", hits);
+    let asked = metrics.tiers.asked_pages;
+    text.counter("oss_cache_asked_pages_total", "Pages that prompts needed.", asked);
+    if let Some(experts) = metrics.experts {
+        let (hits, misses) = (experts.hits, experts.misses);
+        text.counter("oss_expert_hits_total", "Experts found in memory.", hits);
+        text.counter("oss_expert_misses_total", "Experts read from the file.", misses);
+    }
+}
+
+fn own_histograms(text: &mut Text, metrics: &Metrics) {
+    engine_histogram(text, "oss_step_seconds", "Time of a step.", &metrics.step_time);
+    engine_histogram(text, "oss_step_rows", "Rows of a step.", &metrics.step_rows);
+}
+
+/// What vLLM's metrics are called.
+fn aliases(text: &mut Text, metrics: &Metrics, engine: &Engine) {
+    let (usage, pages) = cache_use(metrics);
+    let (running, waiting) = (metrics.running, metrics.queued);
+    text.gauge("vllm:num_requests_running", "Requests that run.", running);
+    text.gauge("vllm:num_requests_waiting", "Requests that wait.", waiting);
+    text.gauge("vllm:kv_cache_usage_perc", "The used share of the cache, 0 to 1.", usage);
+    let (block, blocks) = (PAGE_TOKENS.to_string(), pages.to_string());
+    let context = engine.context_len().to_string();
+    text.info(
+        "vllm:cache_config_info",
+        "How the cache is made.",
+        &[("block_size", &block), ("num_gpu_blocks", &blocks), ("max_model_len", &context)],
+    );
+    let prompt = metrics.prompt_tokens + metrics.cached_tokens;
+    let counters = [
+        ("vllm:prompt_tokens_total", "Prompt tokens, cached ones included.", prompt),
+        ("vllm:generation_tokens_total", "Tokens drawn.", metrics.completion_tokens),
+        ("vllm:prefix_cache_queries_total", "Prompt tokens looked up.", prompt),
+        ("vllm:prefix_cache_hits_total", "Prompt tokens found.", metrics.cached_tokens),
+        ("vllm:num_preemptions_total", "Sequences computed anew.", metrics.preempted),
+    ];
+    for (name, help, value) in counters {
+        text.counter(name, help, value);
+    }
+    let histograms = [
+        ("vllm:time_to_first_token_seconds", "To the first token.", &metrics.first_token),
+        ("vllm:inter_token_latency_seconds", "Between two tokens.", &metrics.inter_token),
+        ("vllm:time_per_output_token_seconds", "The older name.", &metrics.inter_token),
+        ("vllm:request_queue_time_seconds", "To the first step.", &metrics.queue_time),
+    ];
+    for (name, help, histogram) in histograms {
+        engine_histogram(text, name, help, histogram);
+    }
+}
+
+fn whole_requests(text: &mut Text, finished: &Finished, metrics: &Metrics) {
+    let reasons = [
+        ("stop", finished.stopped),
+        ("length", finished.length),
+        ("abort", metrics.cancelled),
+        ("error", metrics.failed),
+    ];
+    let reasons = reasons.map(|(reason, count)| (reason.to_owned(), count));
+    let name = ("vllm:request_success_total", "counter");
+    text.by(name, "Requests that ended, by reason.", "finished_reason", reasons);
+    let histograms: [(&str, &str, &Counts); 6] = [
+        ("vllm:e2e_request_latency_seconds", "The whole request.", &finished.total),
+        ("vllm:request_inference_time_seconds", "Without the queue.", &finished.inference),
+        ("vllm:request_prefill_time_seconds", "The prompt.", &finished.prefill),
+        ("vllm:request_decode_time_seconds", "The answer.", &finished.decode),
+        ("vllm:request_prompt_tokens", "Tokens of a prompt.", &finished.prompt_tokens),
+        ("vllm:request_generation_tokens", "Tokens of an answer.", &finished.completion_tokens),
+    ];
+    for (name, help, counts) in histograms {
+        text.histogram(name, help, counts.buckets(), (counts.count, counts.sum));
+    }
+}
+
+/// One of the engine's histograms, with one bucket for each doubling instead of three.
+fn engine_histogram(text: &mut Text, name: &str, help: &str, histogram: &Histogram) {
+    let mut below = 0;
+    let buckets = histogram.buckets().enumerate().filter_map(|(index, (end, count))| {
+        below += count;
+        (index % 3 == 0).then(|| (end, std::mem::take(&mut below)))
+    });
+    text.histogram(name, help, buckets, (histogram.count(), histogram.sum()));
+}

@@ -1,0 +1,13 @@
+//! Requests as they come over the wire, read into the engine's.
+
+mod at_least;
+mod chat;
+mod common;
+mod completion;
+mod fields;
+mod responses;
+
+pub(crate) use chat::ChatCall;
+pub(crate) use completion::{CompletionCall, special};
+pub(crate) use fields::Fields;
+pub(crate) use responses::ResponseCall;

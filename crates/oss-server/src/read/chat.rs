@@ -1,0 +1,176 @@
+//! The body of `/v1/chat/completions`.
+
+use oss_engine::text::chat::{Message, Tool};
+use oss_engine::text::harmony::Effort;
+use oss_engine::{ChatRequest, Engine, Prompt, Request, ToolChoice};
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::clock;
+use crate::read::common::Common;
+use crate::read::fields::{Fields, missing, read, short};
+use crate::refusal::Refusal;
+
+/// The most alternatives of a token.
+const MOST_LOGPROBS: usize = 20;
+
+/// The names of a message's reasoning.
+const REASONING: [&str; 3] = ["reasoning_content", "reasoning", "thinking"];
+
+/// A conversation to answer.
+pub(crate) struct ChatCall {
+    pub(crate) common: Common,
+    pub(crate) chat: ChatRequest,
+    /// Whether the answer's reasoning is sent.
+    pub(crate) include_reasoning: bool,
+}
+
+impl ChatCall {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// No JSON, another model, a field of another type, out of its range, or not supported.
+    pub(crate) fn read(app: &App, engine: &Engine, body: &[u8]) -> Result<Self, Refusal> {
+        let mut fields = Fields::parse(body)?;
+        app.check_model(fields.take::<String>("model")?.as_deref())?;
+        let mut common = Common::read(&mut fields)?;
+        refuse(&mut fields)?;
+        common.max_tokens = max_tokens(&mut fields, &["max_completion_tokens", "max_tokens"])?;
+        common.logprobs = logprobs(&mut fields)?;
+        let messages = fields.list_by("messages", message)?.ok_or_else(|| missing("messages"))?;
+        if messages.is_empty() {
+            return Err(Refusal::field("messages", "got none, expected at least 1"));
+        }
+        let tools = fields.list("tools")?.unwrap_or_default();
+        let tool_choice = tool_choice(fields.take("tool_choice")?, &tools, engine)?;
+        parallel(fields.take("parallel_tool_calls")?, &tools, engine)?;
+        let chat = ChatRequest {
+            tools,
+            tool_choice,
+            reasoning_effort: effort("reasoning_effort", fields.take("reasoning_effort")?)?,
+            date: app.options.tell_date.then(|| clock::date(clock::unix_seconds())),
+            template_variables: fields.take("chat_template_kwargs")?.unwrap_or_default(),
+            ..ChatRequest::new(messages)
+        };
+        let include_reasoning = fields.take("include_reasoning")?.unwrap_or(true);
+        Ok(Self { common, chat, include_reasoning })
+    }
+
+    /// The engine's requests, one for each choice.
+    pub(crate) fn requests(self, engine: &Engine) -> Vec<Request> {
+        let Self { common, chat, .. } = self;
+        let prompt = |chat| Prompt::Chat(Box::new(chat));
+        let more = (1..common.n)
+            .map(|choice| common.request(engine, prompt(chat.clone()), choice))
+            .collect::<Vec<_>>();
+        let first = common.request(engine, prompt(chat), 0);
+        [first].into_iter().chain(more).collect()
+    }
+}
+
+/// One message. Answers carry their reasoning under several names, and clients send all of them
+/// back: the first counts.
+pub(crate) fn message(name: &str, mut value: Value) -> Result<Message, Refusal> {
+    if let Some(fields) = value.as_object_mut() {
+        let given = |field: &&str| fields.get(*field).is_some_and(Value::is_string);
+        let first = REASONING.into_iter().find(given);
+        for field in REASONING.into_iter().filter(|field| Some(*field) != first) {
+            fields.remove(field);
+        }
+    }
+    read(name, value)
+}
+
+/// What only chats can ask for and the engine does not do.
+fn refuse(fields: &mut Fields) -> Result<(), Refusal> {
+    fields.refuse("modalities", &[json!(["text"])])?;
+    fields.refuse("store", &[json!(false)])?;
+    fields.refuse("verbosity", &[json!("medium")])?;
+    fields.refuse("add_generation_prompt", &[json!(true)])?;
+    fields.refuse("continue_final_message", &[json!(false)])?;
+    fields.refuse("echo", &[json!(false)])
+}
+
+/// The length limit, by the first of its names that is there.
+pub(crate) fn max_tokens(fields: &mut Fields, names: &[&str]) -> Result<Option<usize>, Refusal> {
+    let mut found = None;
+    for name in names {
+        let given: Option<usize> = fields.take(name)?;
+        if given == Some(0) {
+            return Err(Refusal::field(*name, "got 0, expected at least 1"));
+        }
+        found = found.or(given);
+    }
+    Ok(found)
+}
+
+fn logprobs(fields: &mut Fields) -> Result<Option<usize>, Refusal> {
+    let wanted = fields.take("logprobs")?.unwrap_or(false);
+    let top: usize = fields.take("top_logprobs")?.unwrap_or(0);
+    if top > MOST_LOGPROBS {
+        return Err(Refusal::field("top_logprobs", format!("got {top}, expected 0 to 20")));
+    }
+    if top > 0 && !wanted {
+        return Err(Refusal::field("top_logprobs", "got a number, expected logprobs: true"));
+    }
+    Ok(wanted.then_some(top))
+}
+
+/// How long the model shall think.
+pub(crate) fn effort(name: &str, given: Option<String>) -> Result<Option<Effort>, Refusal> {
+    let Some(given) = given else { return Ok(None) };
+    let efforts = [Effort::Low, Effort::Medium, Effort::High];
+    match efforts.into_iter().find(|effort| effort.name() == given) {
+        Some(effort) => Ok(Some(effort)),
+        None => Err(Refusal::unsupported(name, given, "low, medium or high")),
+    }
+}
+
+/// Whether tools are called. A call can be forced where the format begins the answer with it, and
+/// only one function has to be chosen from.
+pub(crate) fn tool_choice(
+    choice: Option<Value>,
+    tools: &[Tool],
+    engine: &Engine,
+) -> Result<ToolChoice, Refusal> {
+    let field = "tool_choice";
+    let Some(choice) = choice else { return Ok(ToolChoice::Auto) };
+    match choice.as_str() {
+        Some("auto") => return Ok(ToolChoice::Auto),
+        Some("none") => return Ok(ToolChoice::None),
+        Some("required") => {
+            return match tools {
+                [only] if engine.text().is_harmony() => {
+                    Ok(ToolChoice::Function(only.function.name.clone()))
+                }
+                _ => Err(Refusal::unsupported(
+                    field,
+                    "required",
+                    "auto, none or a function (required works with one tool in the harmony format)",
+                )),
+            };
+        }
+        _ => {}
+    }
+    // Chat completions nest the name, responses do not.
+    let function = choice.get("function").unwrap_or(&choice);
+    let is_function = choice.get("type").and_then(Value::as_str) == Some("function");
+    match function.get("name").and_then(Value::as_str).filter(|_| is_function) {
+        Some(name) => Ok(ToolChoice::Function(name.to_owned())),
+        None => Err(Refusal::unsupported(field, short(&choice), "auto, none or a function")),
+    }
+}
+
+/// The harmony format waits after each call; with templates nothing keeps a model from several.
+pub(crate) fn parallel(
+    allowed: Option<bool>,
+    tools: &[Tool],
+    engine: &Engine,
+) -> Result<(), Refusal> {
+    match allowed {
+        Some(false) if !tools.is_empty() && !engine.text().is_harmony() => {
+            Err(Refusal::unsupported("parallel_tool_calls", false, "true"))
+        }
+        _ => Ok(()),
+    }
+}

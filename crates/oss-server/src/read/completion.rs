@@ -1,0 +1,113 @@
+//! The body of `/v1/completions`.
+
+use oss_engine::text::Special;
+use oss_engine::{Engine, Prompt, Request};
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::read::common::Common;
+use crate::read::fields::{Fields, missing, read, short};
+use crate::refusal::Refusal;
+
+/// OpenAI's number where a request says none.
+const DEFAULT_TOKENS: usize = 16;
+
+/// The most alternatives of a token.
+const MOST_LOGPROBS: usize = 20;
+
+/// The most prompts.
+const MOST_PROMPTS: usize = 128;
+
+/// Texts or tokens to continue.
+pub(crate) struct CompletionCall {
+    pub(crate) common: Common,
+    /// Each prompt's tokens.
+    pub(crate) prompts: Vec<Vec<u32>>,
+}
+
+impl CompletionCall {
+    /// Reads a body and tokenises its prompts.
+    ///
+    /// # Errors
+    /// No JSON, another model, a field of another type, out of its range, or not supported.
+    pub(crate) fn read(app: &App, engine: &Engine, body: &[u8]) -> Result<Self, Refusal> {
+        let mut fields = Fields::parse(body)?;
+        app.check_model(fields.take::<String>("model")?.as_deref())?;
+        let mut common = Common::read(&mut fields)?;
+        fields.refuse("echo", &[json!(false)])?;
+        fields.refuse("best_of", &[json!(1), json!(common.n)])?;
+        common.max_tokens = Some(fields.take("max_tokens")?.unwrap_or(DEFAULT_TOKENS));
+        common.logprobs = logprobs(&mut fields)?;
+        let special = special(&mut fields)?;
+        let prompt = fields.take("prompt")?.ok_or_else(|| missing("prompt"))?;
+        let prompts = prompts(prompt)?;
+        let ids = |given| match given {
+            Given::Tokens(ids) => Ok(ids),
+            Given::Text(text) => engine.text().encode(&text, special),
+        };
+        let prompts = prompts.into_iter().map(ids).collect::<Result<_, _>>();
+        let prompts = prompts.map_err(|error| Refusal::engine(&error, "prompt"))?;
+        Ok(Self { common, prompts })
+    }
+
+    /// The engine's requests: all choices of the first prompt, then those of the next.
+    pub(crate) fn requests(self, engine: &Engine) -> Vec<Request> {
+        let Self { common, prompts } = self;
+        let of =
+            |ids: &Vec<u32>, choice| common.request(engine, Prompt::Tokens(ids.clone()), choice);
+        let all = prompts.iter().flat_map(|ids| (0..common.n).map(move |choice| (ids, choice)));
+        all.map(|(ids, choice)| of(ids, choice)).collect()
+    }
+}
+
+/// A prompt as it came.
+enum Given {
+    Text(String),
+    Tokens(Vec<u32>),
+}
+
+/// Whether names of control tokens in a prompt are control tokens.
+pub(crate) fn special(fields: &mut Fields) -> Result<Special, Refusal> {
+    let parse = fields.take("parse_special")?.unwrap_or(false);
+    Ok(if parse { Special::Parse } else { Special::AsText })
+}
+
+fn logprobs(fields: &mut Fields) -> Result<Option<usize>, Refusal> {
+    match fields.take::<Value>("logprobs")? {
+        // Gateways add it.
+        None | Some(Value::Bool(false)) => Ok(None),
+        Some(value) => match read("logprobs", value)? {
+            top @ 0..=MOST_LOGPROBS => Ok(Some(top)),
+            top => Err(Refusal::field("logprobs", format!("got {top}, expected 0 to 20"))),
+        },
+    }
+}
+
+/// A text, tokens, a list of texts, or a list of lists of tokens.
+fn prompts(prompt: Value) -> Result<Vec<Given>, Refusal> {
+    let expected = "a text, tokens, or a list of either";
+    let list = match prompt {
+        Value::String(text) => return Ok(vec![Given::Text(text)]),
+        Value::Array(list) => list,
+        other => {
+            let what = format!("got {}, expected {expected}", short(&other));
+            return Err(Refusal::field("prompt", what));
+        }
+    };
+    match list.first() {
+        None => Err(Refusal::field("prompt", format!("got an empty list, expected {expected}"))),
+        Some(Value::Number(_)) => Ok(vec![Given::Tokens(read("prompt", Value::Array(list))?)]),
+        Some(_) if list.len() > MOST_PROMPTS => {
+            let what = format!("got {} prompts, expected at most {MOST_PROMPTS}", list.len());
+            Err(Refusal::field("prompt", what))
+        }
+        Some(Value::String(_)) => {
+            let texts: Vec<String> = read("prompt", Value::Array(list))?;
+            Ok(texts.into_iter().map(Given::Text).collect())
+        }
+        Some(_) => {
+            let lists: Vec<Vec<u32>> = read("prompt", Value::Array(list))?;
+            Ok(lists.into_iter().map(Given::Tokens).collect())
+        }
+    }
+}

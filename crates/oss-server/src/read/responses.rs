@@ -1,0 +1,175 @@
+//! The body of `/v1/responses`.
+
+use oss_engine::text::chat::{FunctionCall, Message, Role, Tool, ToolCall};
+use oss_engine::{ChatRequest, Engine};
+use serde_json::{Map, Value, json};
+
+use crate::app::App;
+use crate::clock;
+use crate::read::chat::{ChatCall, effort, max_tokens, message, parallel, tool_choice};
+use crate::read::common::Common;
+use crate::read::fields::{Fields, missing, read, short};
+use crate::refusal::Refusal;
+
+/// What is said of everything that needs responses to be kept.
+pub(crate) const STATELESS: &str =
+    "null: this server keeps no responses, send the whole conversation as input";
+
+/// A conversation to answer, and what the answer repeats of it.
+pub(crate) struct ResponseCall {
+    pub(crate) chat: ChatCall,
+    /// Fields of the request that the response has too.
+    pub(crate) echoed: Map<String, Value>,
+}
+
+impl ResponseCall {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// No JSON, another model, a field of another type, out of its range, or not supported.
+    pub(crate) fn read(app: &App, engine: &Engine, body: &[u8]) -> Result<Self, Refusal> {
+        let mut fields = Fields::parse(body)?;
+        app.check_model(fields.take::<String>("model")?.as_deref())?;
+        refuse(&mut fields)?;
+        let echoed = echo(&fields);
+        let mut common = Common::read(&mut fields)?;
+        common.max_tokens = max_tokens(&mut fields, &["max_output_tokens"])?;
+        let mut messages = Vec::new();
+        if let Some(instructions) = fields.take::<String>("instructions")? {
+            messages.push(Message::system(instructions));
+        }
+        input(fields.take("input")?.ok_or_else(|| missing("input"))?, &mut messages)?;
+        let tools: Vec<Tool> = fields.list("tools")?.unwrap_or_default();
+        let tool_choice = tool_choice(fields.take("tool_choice")?, &tools, engine)?;
+        parallel(fields.take("parallel_tool_calls")?, &tools, engine)?;
+        let mut reasoning = Fields::of(fields.take("reasoning")?.unwrap_or_default());
+        let chat = ChatRequest {
+            tools,
+            tool_choice,
+            reasoning_effort: effort("reasoning.effort", reasoning.take("effort")?)?,
+            date: app.options.tell_date.then(|| clock::date(clock::unix_seconds())),
+            template_variables: fields.take("chat_template_kwargs")?.unwrap_or_default(),
+            ..ChatRequest::new(messages)
+        };
+        Ok(Self { chat: ChatCall { common, chat, include_reasoning: true }, echoed })
+    }
+}
+
+/// What the engine does not do, and what needs responses to be kept.
+fn refuse(fields: &mut Fields) -> Result<(), Refusal> {
+    for name in ["previous_response_id", "conversation"] {
+        if let Some(got) = fields.take::<Value>(name)? {
+            return Err(Refusal::unsupported(name, short(&got), STATELESS));
+        }
+    }
+    if fields.take("store")? == Some(true) {
+        let expected = "false: this server keeps no responses";
+        return Err(Refusal::unsupported("store", true, expected));
+    }
+    fields.refuse("background", &[json!(false)])?;
+    fields.refuse("include", &[json!([])])?;
+    fields.refuse("max_tool_calls", &[])?;
+    fields.refuse("n", &[json!(1)])?;
+    fields.refuse("prompt", &[])?;
+    fields.refuse("top_logprobs", &[json!(0)])?;
+    fields.refuse("truncation", &[json!("disabled")])?;
+    let mut text = Fields::of(fields.take("text")?.unwrap_or_default());
+    let named = |refusal: Refusal| Refusal { param: Some("text".to_owned()), ..refusal };
+    text.refuse("format", &[json!({"type": "text"})]).map_err(named)?;
+    text.refuse("verbosity", &[json!("medium")]).map_err(named)
+}
+
+/// What the response repeats, with OpenAI's defaults.
+fn echo(fields: &Fields) -> Map<String, Value> {
+    let defaults = [
+        ("instructions", Value::Null),
+        ("max_output_tokens", Value::Null),
+        ("metadata", json!({})),
+        ("parallel_tool_calls", json!(true)),
+        ("reasoning", json!({"effort": null, "summary": null})),
+        ("temperature", Value::Null),
+        ("tool_choice", json!("auto")),
+        ("tools", json!([])),
+        ("top_p", Value::Null),
+        ("user", Value::Null),
+    ];
+    let of = |(name, default): (&str, Value)| {
+        let given = fields.look(name).filter(|value| !value.is_null()).cloned();
+        (name.to_owned(), given.unwrap_or(default))
+    };
+    defaults.into_iter().map(of).collect()
+}
+
+/// A text, or items of a conversation.
+fn input(input: Value, messages: &mut Vec<Message>) -> Result<(), Refusal> {
+    match input {
+        Value::String(text) => messages.push(Message::user(text)),
+        Value::Array(items) if !items.is_empty() => {
+            let mut thought = None;
+            for (index, value) in items.into_iter().enumerate() {
+                item(&format!("input[{index}]"), value, &mut thought, messages)?;
+            }
+        }
+        other => {
+            let what = format!("got {}, expected a text or a list of items", short(&other));
+            return Err(Refusal::field("input", what));
+        }
+    }
+    Ok(())
+}
+
+/// One item; reasoning waits in `thought` for the message that it led to.
+fn item(
+    name: &str,
+    value: Value,
+    thought: &mut Option<String>,
+    messages: &mut Vec<Message>,
+) -> Result<(), Refusal> {
+    let kind = value.get("type").and_then(Value::as_str).unwrap_or("message").to_owned();
+    if kind == "message" {
+        let mut message = message(name, value)?;
+        if message.role == Role::Assistant {
+            message.reasoning_content = thought.take().or(message.reasoning_content);
+        }
+        messages.push(message);
+        return Ok(());
+    }
+    let mut fields = Fields::of(read(name, value)?);
+    match kind.as_str() {
+        "reasoning" => *thought = reasoning(name, &mut fields)?.or(thought.take()),
+        "function_call" => {
+            let function =
+                FunctionCall { name: fields.need("name")?, arguments: fields.need("arguments")? };
+            let id = fields.need("call_id")?;
+            let call = ToolCall { id, kind: "function".to_owned(), function };
+            match messages.last_mut().filter(|last| last.role == Role::Assistant) {
+                Some(last) if thought.is_none() => last.tool_calls.push(call),
+                _ => messages.push(Message {
+                    content: None,
+                    reasoning_content: thought.take(),
+                    tool_calls: vec![call],
+                    ..Message::assistant("")
+                }),
+            }
+        }
+        "function_call_output" => {
+            let id: String = fields.need("call_id")?;
+            let output: Value = fields.need("output")?;
+            let read_as = json!({"role": "tool", "tool_call_id": id, "content": output});
+            messages.push(read(&format!("{name}.output"), read_as)?);
+        }
+        other => {
+            let expected = "message, reasoning, function_call or function_call_output";
+            return Err(Refusal::unsupported(format!("{name}.type"), other, expected));
+        }
+    }
+    Ok(())
+}
+
+/// The text of a reasoning item; `None` where it has a summary alone, or nothing.
+fn reasoning(name: &str, fields: &mut Fields) -> Result<Option<String>, Refusal> {
+    let Some(parts) = fields.take::<Value>("content")? else { return Ok(None) };
+    let read_as = json!({"role": "assistant", "content": parts});
+    let message: Message = read(&format!("{name}.content"), read_as)?;
+    Ok(message.content.filter(|text| !text.is_empty()))
+}

@@ -1,0 +1,174 @@
+//! Why a request gets no answer, as OpenAI's API says it.
+
+use axum::body::Body;
+use axum::http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use crate::phase::Phase;
+
+/// One refused or failed request.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct Refusal {
+    pub(crate) status: StatusCode,
+    pub(crate) kind: &'static str,
+    pub(crate) message: String,
+    /// The field of the request that is at fault.
+    pub(crate) param: Option<String>,
+    pub(crate) code: Option<&'static str>,
+    /// Seconds after which to try again.
+    pub(crate) retry_after: Option<u64>,
+    /// The connection ends with this answer.
+    pub(crate) closes: bool,
+}
+
+/// The body of every error.
+#[derive(Serialize)]
+struct Envelope<'a> {
+    error: Inner<'a>,
+}
+
+#[derive(Serialize)]
+struct Inner<'a> {
+    message: &'a str,
+    #[serde(rename = "type")]
+    kind: &'a str,
+    param: Option<&'a str>,
+    code: Option<&'a str>,
+}
+
+impl Refusal {
+    pub(crate) fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
+        let message = message.into();
+        let (param, code, retry_after) = (None, None, None);
+        Self { status, kind, message, param, code, retry_after, closes: false }
+    }
+
+    /// The request cannot be served as it is.
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
+    }
+
+    /// A field is out of its range, or not supported.
+    pub(crate) fn field(param: impl Into<String>, what: impl std::fmt::Display) -> Self {
+        let param = param.into();
+        let message = format!("{param}: {what}");
+        Self { param: Some(param), ..Self::invalid(message) }
+    }
+
+    /// A field asks for what this server does not do.
+    pub(crate) fn unsupported(
+        param: impl Into<String>,
+        got: impl std::fmt::Display,
+        expected: &str,
+    ) -> Self {
+        let refusal = Self::field(param, format!("got {got}, expected {expected}"));
+        Self { code: Some("unsupported_value"), ..refusal }
+    }
+
+    /// What the phase says to a request that it does not take.
+    pub(crate) fn phase(phase: Phase) -> Self {
+        let (message, code, wait) = match phase {
+            Phase::Loading => ("the model is being loaded", "loading", 5),
+            Phase::Failed => ("the engine has failed", "failed", 30),
+            _ => ("the server is draining", "draining", 1),
+        };
+        Self {
+            code: Some(code),
+            retry_after: Some(wait),
+            closes: phase > Phase::Ready,
+            ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable_error", message)
+        }
+    }
+
+    /// The model that is asked for is not here.
+    pub(crate) fn no_model(asked: &str, own: &str) -> Self {
+        let message = format!("model: got {asked}, expected {own}");
+        Self {
+            param: Some("model".to_owned()),
+            code: Some("model_not_found"),
+            ..Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message)
+        }
+    }
+
+    /// The queue is full: come again after `retry_after` seconds.
+    pub(crate) fn overloaded(error: &oss_engine::Error, retry_after: u64) -> Self {
+        Self {
+            code: Some("queue_full"),
+            retry_after: Some(retry_after),
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", error.to_string())
+        }
+    }
+
+    /// What the engine said, about a prompt that came as the field `prompt_field`.
+    pub(crate) fn engine(error: &oss_engine::Error, prompt_field: &'static str) -> Self {
+        use oss_engine::Error::{Closed, EmptyPrompt, Expired, PromptTooLong, Shared, Token};
+        let status = match error {
+            Shared(error) => return Self::engine(error, prompt_field),
+            Closed => return Self::phase(Phase::Failed),
+            Expired => StatusCode::GATEWAY_TIMEOUT,
+            error if error.is_about_request() => StatusCode::BAD_REQUEST,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        let kind = match status {
+            StatusCode::BAD_REQUEST => "invalid_request_error",
+            StatusCode::GATEWAY_TIMEOUT => "timeout_error",
+            _ => "server_error",
+        };
+        let (param, code) = match error {
+            PromptTooLong { .. } => (Some(prompt_field), Some("context_length_exceeded")),
+            EmptyPrompt | Token { .. } | oss_engine::Error::Text(_) => (Some(prompt_field), None),
+            error => (error.field(), None),
+        };
+        Self { param: param.map(str::to_owned), code, ..Self::new(status, kind, error.to_string()) }
+    }
+
+    /// The error as JSON.
+    pub(crate) fn json(&self) -> String {
+        let Self { message, kind, param, code, .. } = self;
+        let error = Inner { message, kind, param: param.as_deref(), code: *code };
+        serde_json::to_string(&Envelope { error }).expect("strings are JSON")
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let mut response = Response::new(Body::from(self.json()));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Some(seconds) = self.retry_after {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.closes {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_written_as_openai_writes_them() {
+        let refusal = Refusal::unsupported("n", 0, "1 to 128");
+        let expected = r#"{"error":{"message":"n: got 0, expected 1 to 128","#.to_owned()
+            + r#""type":"invalid_request_error","param":"n","code":"unsupported_value"}}"#;
+        assert_eq!(refusal.json(), expected);
+    }
+
+    #[test]
+    fn what_the_engine_says_has_a_status_that_routers_understand() {
+        use oss_engine::Error;
+        let long = Error::PromptTooLong { got: 9, expected: 8 };
+        let panicked = Error::Panicked { message: "x".to_owned() };
+        let table = [(long, 400), (Error::Closed, 503), (Error::Expired, 504), (panicked, 500)];
+        for (error, status) in table {
+            assert_eq!(Refusal::engine(&error, "prompt").status.as_u16(), status, "{error}");
+        }
+    }
+}

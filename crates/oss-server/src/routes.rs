@@ -1,0 +1,95 @@
+//! Which path does what.
+
+mod admin;
+mod body;
+mod chat;
+mod completions;
+mod loads;
+mod model;
+mod probes;
+mod responses;
+mod tokens;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+
+use crate::app::App;
+use crate::refusal::Refusal;
+
+/// Who asks, put beside every request.
+#[derive(Clone)]
+pub(crate) struct Caller {
+    pub(crate) peer: SocketAddr,
+    pub(crate) request_id: String,
+    /// It showed the right key.
+    pub(crate) has_key: bool,
+}
+
+/// Paths that need no key: probes and scrapers have none.
+pub(crate) const OPEN: [&str; 8] = [
+    "/health",
+    "/health/ready",
+    "/live",
+    "/livez",
+    "/metrics",
+    "/ready",
+    "/readyz",
+    "/admin/drain", // looks at the caller itself
+];
+
+/// All paths.
+pub(crate) fn router(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/health", get(probes::ready))
+        .route("/health/ready", get(probes::ready))
+        .route("/ready", get(probes::ready))
+        .route("/readyz", get(probes::ready))
+        .route("/live", get(probes::live))
+        .route("/livez", get(probes::live))
+        .route("/metrics", get(probes::metrics))
+        .route("/version", get(model::version))
+        .route("/v1/models", get(model::models))
+        .route("/v1/models/{*name}", get(model::model))
+        .route("/v1/loads", get(loads::loads))
+        .route("/v1/chat/completions", post(chat::answer))
+        .route("/v1/chat/completions/render", post(chat::render))
+        .route("/v1/completions", post(completions::answer))
+        .route("/v1/completions/render", post(completions::render))
+        .route("/v1/responses", post(responses::answer))
+        .route("/v1/responses/{id}", get(responses::kept).delete(responses::kept))
+        .route("/v1/responses/{id}/cancel", post(responses::kept))
+        .route("/v1/responses/{id}/input_items", get(responses::kept))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .route("/admin/drain", post(admin::drain))
+        .fallback(no_path)
+        .method_not_allowed_fallback(no_method)
+        .with_state(app)
+}
+
+async fn no_path() -> Refusal {
+    Refusal::new(StatusCode::NOT_FOUND, "invalid_request_error", "path: got one that is not here")
+}
+
+async fn no_method() -> Refusal {
+    let message = "method: got one that this path does not take";
+    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message)
+}
+
+/// A response of JSON that is already written.
+pub(crate) fn json(text: String) -> Response {
+    typed("application/json", text)
+}
+
+pub(crate) fn typed(kind: &'static str, text: String) -> Response {
+    let mut response = Body::from(text).into_response();
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}

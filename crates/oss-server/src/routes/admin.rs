@@ -1,0 +1,35 @@
+//! Orders to the server itself.
+
+use std::sync::Arc;
+
+use axum::extract::{Extension, State};
+use axum::http::header::{FORWARDED, ORIGIN};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use serde_json::json;
+
+use crate::app::App;
+use crate::refusal::Refusal;
+use crate::routes::{self, Caller};
+
+/// Begins to drain, as SIGTERM does; the server ends when it is done. Only for those who show the
+/// key, and for programs on this machine that ask directly: neither through a proxy nor from a page
+/// in a browser.
+pub(crate) async fn drain(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    let through = headers.contains_key(ORIGIN)
+        || headers.contains_key(FORWARDED)
+        || headers.contains_key("x-forwarded-for");
+    let local = caller.peer.ip().to_canonical().is_loopback() && !through;
+    if !local && !caller.has_key {
+        let message = "admin: got a caller from outside, expected the api key";
+        return Err(Refusal::new(StatusCode::FORBIDDEN, "permission_error", message));
+    }
+    app.ask_for_drain();
+    let mut response = routes::json(json!({"status": "draining"}).to_string());
+    *response.status_mut() = StatusCode::ACCEPTED;
+    Ok(response)
+}

@@ -1,0 +1,67 @@
+//! `/v1/chat/completions`: conversations.
+
+use std::sync::Arc;
+
+use axum::extract::{Extension, Request, State};
+use axum::response::Response;
+use serde_json::json;
+
+use crate::answers::{Answers, Item};
+use crate::app::App;
+use crate::read::ChatCall;
+use crate::refusal::Refusal;
+use crate::routes::{self, Caller, body};
+use crate::sse;
+use crate::write::{ChatFrames, ChatHead, ChatSoFar};
+
+/// The field that a chat's prompt is in.
+const PROMPT: &str = "messages";
+
+/// Answers a conversation, whole or in chunks.
+pub(crate) async fn answer(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let place = app.enter()?;
+    let engine = app.engine()?;
+    let (parts, body) = request.into_parts();
+    let body = body::read(&app, &parts, body).await?;
+    let start = || {
+        let call = ChatCall::read(&app, engine, &body)?;
+        let head = ChatHead::new(&call, &app.options.model_name);
+        let stream = call.common.stream;
+        let requests = call.requests(engine);
+        let answers = Answers::submit(place, requests, PROMPT, &caller.request_id)?;
+        Ok::<_, Refusal>((answers, head, stream))
+    };
+    let (mut answers, head, stream) = app.heavy(body.len(), start).await?;
+    if stream {
+        answers.admitted().await?;
+        return Ok(sse::response(answers, ChatFrames::new(head, engine)));
+    }
+    let mut so_far = ChatSoFar::new(head, engine);
+    while let Some(item) = answers.next().await {
+        match item {
+            Item::Event(choice, event) => so_far.event(choice, event),
+            Item::Failed(refusal) => return Err(refusal),
+        }
+    }
+    Ok(routes::json(so_far.finish()))
+}
+
+/// The tokens of a conversation's prompt.
+pub(crate) async fn render(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let engine = app.engine()?;
+    let (parts, body) = request.into_parts();
+    let body = body::read(&app, &parts, body).await?;
+    let render = || {
+        let call = ChatCall::read(&app, engine, &body)?;
+        engine.text().render(&call.chat).map_err(|error| Refusal::engine(&error, PROMPT))
+    };
+    let ids = app.heavy(body.len(), render).await?;
+    Ok(routes::json(json!({"model": app.options.model_name, "token_ids": ids}).to_string()))
+}

@@ -1,0 +1,64 @@
+//! `/v1/completions`: texts and tokens to continue.
+
+use std::sync::Arc;
+
+use axum::extract::{Extension, Request, State};
+use axum::response::Response;
+use serde_json::{Value, json};
+
+use crate::answers::{Answers, Item};
+use crate::app::App;
+use crate::read::CompletionCall;
+use crate::refusal::Refusal;
+use crate::routes::{self, Caller, body};
+use crate::sse;
+use crate::write::{CompletionFrames, CompletionHead, CompletionSoFar};
+
+/// Continues prompts, whole or in chunks.
+pub(crate) async fn answer(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let place = app.enter()?;
+    let engine = app.engine()?;
+    let (parts, body) = request.into_parts();
+    let body = body::read(&app, &parts, body).await?;
+    let start = || {
+        let call = CompletionCall::read(&app, engine, &body)?;
+        let head = CompletionHead::new(&call, &app.options.model_name);
+        let stream = call.common.stream;
+        let requests = call.requests(engine);
+        let answers = Answers::submit(place, requests, "prompt", &caller.request_id)?;
+        Ok::<_, Refusal>((answers, head, stream))
+    };
+    let (mut answers, head, stream) = app.heavy(body.len(), start).await?;
+    if stream {
+        answers.admitted().await?;
+        return Ok(sse::response(answers, CompletionFrames::new(head, engine)));
+    }
+    let mut so_far = CompletionSoFar::new(head, engine);
+    while let Some(item) = answers.next().await {
+        match item {
+            Item::Event(choice, event) => so_far.event(choice, event),
+            Item::Failed(refusal) => return Err(refusal),
+        }
+    }
+    Ok(routes::json(so_far.finish()))
+}
+
+/// The tokens of each prompt.
+pub(crate) async fn render(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let engine = app.engine()?;
+    let (parts, body) = request.into_parts();
+    let body = body::read(&app, &parts, body).await?;
+    let read = || CompletionCall::read(&app, engine, &body);
+    let call = app.heavy(body.len(), read).await?;
+    let model = &app.options.model_name;
+    let one = |ids: &Vec<u32>| json!({"model": model, "token_ids": ids});
+    let all: Vec<Value> = call.prompts.iter().map(one).collect();
+    Ok(routes::json(Value::Array(all).to_string()))
+}

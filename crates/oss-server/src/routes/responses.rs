@@ -1,0 +1,57 @@
+//! `/v1/responses`: conversations again, without memory of earlier ones.
+
+use std::sync::Arc;
+
+use axum::extract::{Extension, Path, Request, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+
+use crate::answers::{Answers, Item};
+use crate::app::App;
+use crate::read::ResponseCall;
+use crate::refusal::Refusal;
+use crate::routes::{self, Caller, body};
+use crate::sse;
+use crate::write::ResponseWriter;
+
+/// Answers a conversation, whole or in events.
+pub(crate) async fn answer(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let place = app.enter()?;
+    let engine = app.engine()?;
+    let (parts, body) = request.into_parts();
+    let body = body::read(&app, &parts, body).await?;
+    let start = || {
+        let call = ResponseCall::read(&app, engine, &body)?;
+        let writer = ResponseWriter::new(&call, engine, &app.options.model_name);
+        let stream = call.chat.common.stream;
+        let requests = call.chat.requests(engine);
+        let answers = Answers::submit(place, requests, "input", &caller.request_id)?;
+        Ok::<_, Refusal>((answers, writer, stream))
+    };
+    let (mut answers, mut writer, stream) = app.heavy(body.len(), start).await?;
+    if stream {
+        answers.admitted().await?;
+        return Ok(sse::response(answers, writer));
+    }
+    while let Some(item) = answers.next().await {
+        match item {
+            Item::Event(_, event) => writer.take(event),
+            Item::Failed(refusal) => return Err(refusal),
+        }
+    }
+    Ok(routes::json(writer.json(None).to_string()))
+}
+
+/// A response that was to be kept: none is.
+pub(crate) async fn kept(Path(id): Path<String>) -> Refusal {
+    let message = format!("response_id: got {id}, but this server keeps no responses");
+    Refusal {
+        param: Some("response_id".to_owned()),
+        code: Some("not_stored"),
+        ..Refusal::new(StatusCode::NOT_FOUND, "invalid_request_error", message)
+    }
+}

@@ -1,0 +1,91 @@
+//! `/tokenize` and `/detokenize`, in vLLM's shape.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use oss_engine::Engine;
+use serde_json::json;
+
+use crate::app::App;
+use crate::read::{ChatCall, Fields, special};
+use crate::refusal::Refusal;
+use crate::routes::{self, body};
+
+/// The tokens of a text, or of a conversation.
+pub(crate) async fn tokenize(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let engine = app.engine()?;
+    let (parts, body) = request.into_parts();
+    let body = body::read(&app, &parts, body).await?;
+    let work = || {
+        let mut fields = Fields::parse(&body)?;
+        let with_texts = fields.take("return_token_strs")?.unwrap_or(false);
+        let ids = match fields.look("messages") {
+            Some(_) => {
+                let call = ChatCall::read(&app, engine, &body)?;
+                engine.text().render(&call.chat)
+            }
+            None => text(&app, engine, &mut fields)?,
+        };
+        let ids = ids.map_err(|error| Refusal::engine(&error, "prompt"))?;
+        let texts = with_texts.then(|| texts(engine, &ids)).transpose()?;
+        Ok::<_, Refusal>((ids, texts))
+    };
+    let (ids, texts) = app.heavy(body.len(), work).await?;
+    let answer = json!({
+        "count": ids.len(),
+        "max_model_len": engine.context_len(),
+        "tokens": ids,
+        "token_strs": texts,
+    });
+    Ok(routes::json(answer.to_string()))
+}
+
+fn text(
+    app: &App,
+    engine: &Engine,
+    fields: &mut Fields,
+) -> Result<oss_engine::Result<Vec<u32>>, Refusal> {
+    app.check_model(fields.take::<String>("model")?.as_deref())?;
+    let special = special(fields)?;
+    let prompt: String = fields.need("prompt")?;
+    let begins = fields.take("add_special_tokens")?.unwrap_or(true);
+    Ok(match begins {
+        true => engine.text().encode(&prompt, special),
+        false => engine.text().tokenizer().map(|tokenizer| tokenizer.encode(&prompt, special)),
+    })
+}
+
+fn texts(engine: &Engine, ids: &[u32]) -> Result<Vec<String>, Refusal> {
+    let tokenizer = engine.text().tokenizer();
+    let tokenizer = tokenizer.map_err(|error| Refusal::engine(&error, "prompt"))?;
+    Ok(ids.iter().map(|id| tokenizer.decode(&[*id])).collect())
+}
+
+/// The text of tokens, control tokens by their names.
+pub(crate) async fn detokenize(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let engine = app.engine()?;
+    let (parts, body) = request.into_parts();
+    let body = body::read(&app, &parts, body).await?;
+    let work = || {
+        let mut fields = Fields::parse(&body)?;
+        app.check_model(fields.take::<String>("model")?.as_deref())?;
+        let ids: Vec<u32> = fields.need("tokens")?;
+        let vocabulary = engine.config().vocabulary;
+        if let Some(got) = ids.iter().find(|id| **id as usize >= vocabulary) {
+            let what = format!("got {got}, expected ids below {vocabulary}");
+            return Err(Refusal::field("tokens", what));
+        }
+        let tokenizer = engine.text().tokenizer();
+        let tokenizer = tokenizer.map_err(|error| Refusal::engine(&error, "tokens"))?;
+        Ok(tokenizer.decode(&ids))
+    };
+    let prompt = app.heavy(body.len(), work).await?;
+    Ok(routes::json(json!({"prompt": prompt}).to_string()))
+}

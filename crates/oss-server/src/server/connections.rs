@@ -1,0 +1,167 @@
+//! Accepts connections and serves each on a task of its own.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::header::{AUTHORIZATION, CONNECTION};
+use axum::http::{HeaderMap, HeaderValue, Request, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{sleep, timeout};
+use tower_service::Service as _;
+
+use crate::app::App;
+use crate::ids::{self, REQUEST_ID, same_secret};
+use crate::phase::Phase;
+use crate::refusal::Refusal;
+use crate::routes::{self, Caller};
+
+/// How long to wait when the system has no socket left.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// How long connections have to send what was written when the server closes.
+const LAST_BYTES: Duration = Duration::from_secs(2);
+
+/// The task that accepts connections. Dropped, it ends with all of them.
+pub(super) struct Serving(JoinHandle<()>);
+
+impl Serving {
+    /// Waits until the connections are closed, which they are once the server is.
+    pub(super) async fn finish(mut self) {
+        // Aborted by nobody but this type; a panic in it was reported where it happened.
+        let _ = (&mut self.0).await;
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Serves connections until the server is closed, or has failed.
+pub(super) fn serve(app: Arc<App>, listener: TcpListener) -> Serving {
+    let router = routes::router(app.clone());
+    Serving(tokio::spawn(accept(app, listener, router)))
+}
+
+async fn accept(app: Arc<App>, listener: TcpListener, router: Router) {
+    let places = Arc::new(Semaphore::new(app.options.max_connections));
+    let mut connections = JoinSet::new();
+    let next = async || {
+        let place = places.clone().acquire_owned().await.expect("it is never closed");
+        (place, listener.accept().await)
+    };
+    loop {
+        let (place, accepted) = tokio::select! {
+            next = next() => next,
+            // Tasks that are over are forgotten.
+            Some(_) = connections.join_next() => continue,
+            () = app.reached(Phase::Closed) => break,
+        };
+        match accepted {
+            Ok((socket, peer)) => {
+                let (app, router) = (app.clone(), router.clone());
+                connections.spawn(async move {
+                    connection(&app, socket, peer, router).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "no connection could be accepted");
+                sleep(PAUSE).await;
+            }
+        }
+    }
+    let all = async { while connections.join_next().await.is_some() {} };
+    if timeout(LAST_BYTES, all).await.is_err() {
+        tracing::warn!("connections that did not take their last bytes are cut");
+    }
+}
+
+async fn connection(app: &Arc<App>, socket: TcpStream, peer: SocketAddr, router: Router) {
+    // Head and body of a small answer would wait for each other's acknowledgement.
+    if let Err(error) = socket.set_nodelay(true) {
+        tracing::debug!(%error, %peer, "no TCP_NODELAY");
+    }
+    let service = service_fn(|request| respond(app, &router, peer, request));
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(app.options.idle_timeout);
+    let mut serving = std::pin::pin!(builder.serve_connection(TokioIo::new(socket), service));
+    let served = tokio::select! {
+        served = serving.as_mut() => served,
+        () = app.reached(Phase::Closed) => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
+    };
+    if let Err(error) = served {
+        tracing::debug!(%error, %peer, "connection broke off");
+    }
+}
+
+/// Answers one request: names it, checks the key, and writes down what came of it.
+async fn respond(
+    app: &Arc<App>,
+    router: &Router,
+    peer: SocketAddr,
+    request: Request<Incoming>,
+) -> Result<Response, Infallible> {
+    let began = Instant::now();
+    let request_id = ids::request_id(request.headers());
+    let method = request.method().clone();
+    let path = request.uri().path().to_owned();
+    let has_key = has_key(app, request.headers());
+    let mut response = if app.options.api_key.is_none() || has_key || is_open(&path) {
+        let mut request = request.map(Body::new);
+        let caller = Caller { peer, request_id: request_id.clone(), has_key };
+        request.extensions_mut().insert(caller);
+        router.clone().call(request).await?
+    } else {
+        no_key().into_response()
+    };
+    let name = HeaderValue::from_str(&request_id).expect("the name was found fit for a header");
+    response.headers_mut().insert(REQUEST_ID, name);
+    if app.phase() >= Phase::Refusing {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    let status = response.status().as_u16();
+    app.books.responded(status);
+    let ms = began.elapsed().as_millis() as u64;
+    if is_open(&path) {
+        tracing::debug!(request_id, %method, path, status, ms, "response");
+    } else {
+        tracing::info!(request_id, %method, path, status, ms, %peer, "response");
+    }
+    Ok(response)
+}
+
+/// Whether a path needs no key.
+fn is_open(path: &str) -> bool {
+    routes::OPEN.contains(&path)
+}
+
+fn has_key(app: &App, headers: &HeaderMap) -> bool {
+    let Some(expected) = &app.options.api_key else { return false };
+    let given = headers.get(AUTHORIZATION).map_or(&b""[..], HeaderValue::as_bytes);
+    let bearer = given.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"bearer "));
+    bearer && same_secret(given[7..].trim_ascii(), expected.as_bytes())
+}
+
+fn no_key() -> Refusal {
+    let message = "authorization: got no valid key, expected `Bearer` and the api key";
+    Refusal {
+        code: Some("invalid_api_key"),
+        ..Refusal::new(StatusCode::UNAUTHORIZED, "authentication_error", message)
+    }
+}

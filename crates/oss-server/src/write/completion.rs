@@ -1,0 +1,180 @@
+//! Answers of `/v1/completions`.
+
+use oss_engine::{Engine, Event};
+use serde::Serialize;
+
+use crate::read::CompletionCall;
+use crate::refusal::Refusal;
+use crate::sse::{self, Frames, Out};
+use crate::write::chat::FINGERPRINT;
+use crate::write::logprobs::{Attribution, CompletionLogprobs};
+use crate::write::usage::WireUsage;
+use crate::{clock, ids};
+
+/// What every chunk and the whole answer begin with, and what decides their form.
+#[derive(Clone, Serialize)]
+pub(crate) struct CompletionHead {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: String,
+    system_fingerprint: &'static str,
+    #[serde(skip)]
+    include_usage: bool,
+    #[serde(skip)]
+    logprobs: bool,
+    /// Answers to each prompt.
+    #[serde(skip)]
+    n: usize,
+    #[serde(skip)]
+    choices: usize,
+}
+
+impl CompletionHead {
+    /// The head of the answer to a call.
+    pub(crate) fn new(call: &CompletionCall, model: &str) -> Self {
+        let n = call.common.n as usize;
+        Self {
+            id: format!("cmpl-{}", ids::unique()),
+            object: "text_completion",
+            created: clock::unix_seconds(),
+            model: model.to_owned(),
+            system_fingerprint: FINGERPRINT,
+            include_usage: call.common.include_usage,
+            logprobs: call.common.logprobs.is_some(),
+            n,
+            choices: n * call.prompts.len(),
+        }
+    }
+}
+
+/// One choice, as far as both forms follow it.
+struct Progress {
+    attribution: Attribution,
+    /// Characters of the tokens that were reported.
+    offset: usize,
+}
+
+impl Progress {
+    fn all(head: &CompletionHead, engine: &Engine) -> Vec<Self> {
+        let one = |_| Self { attribution: Attribution::new(engine, head.logprobs), offset: 0 };
+        (0..head.choices).map(one).collect()
+    }
+
+    /// The log-probabilities of the text that just came.
+    fn logprobs(&mut self) -> Option<CompletionLogprobs> {
+        let tokens = self.attribution.text();
+        self.attribution.completion(tokens, &mut self.offset)
+    }
+}
+
+#[derive(Default, Serialize)]
+struct Choice {
+    index: usize,
+    text: String,
+    logprobs: Option<CompletionLogprobs>,
+    finish_reason: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct Chunk<'a> {
+    #[serde(flatten)]
+    head: &'a CompletionHead,
+    choices: &'a [Choice],
+    /// Null in all chunks but the last, where usage was asked for at all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Option<WireUsage>>,
+}
+
+/// A whole answer while it comes.
+pub(crate) struct CompletionSoFar {
+    head: CompletionHead,
+    progress: Vec<Progress>,
+    choices: Vec<Choice>,
+    usage: WireUsage,
+}
+
+impl CompletionSoFar {
+    pub(crate) fn new(head: CompletionHead, engine: &Engine) -> Self {
+        let logprobs = || head.logprobs.then(CompletionLogprobs::default);
+        let choice = |index| Choice { index, logprobs: logprobs(), ..Choice::default() };
+        let choices = (0..head.choices).map(choice).collect();
+        let progress = Progress::all(&head, engine);
+        Self { head, progress, choices, usage: WireUsage::default() }
+    }
+
+    pub(crate) fn event(&mut self, choice: usize, event: Event) {
+        let progress = &mut self.progress[choice];
+        let so_far = &mut self.choices[choice];
+        match event {
+            Event::Token(token) => progress.attribution.token(token),
+            Event::Text(text) => {
+                so_far.text.push_str(&text);
+                if let Some((all, new)) = so_far.logprobs.as_mut().zip(progress.logprobs()) {
+                    all.extend(new);
+                }
+            }
+            Event::End(end) => {
+                so_far.finish_reason = Some(end.finish.name());
+                self.usage.add(&end.usage, 0, choice.is_multiple_of(self.head.n));
+            }
+            _ => {}
+        }
+    }
+
+    /// The whole answer as JSON.
+    pub(crate) fn finish(self) -> String {
+        let usage = Some(Some(self.usage));
+        let whole = Chunk { head: &self.head, choices: &self.choices, usage };
+        serde_json::to_string(&whole).expect("wire types are JSON")
+    }
+}
+
+/// An answer in chunks.
+pub(crate) struct CompletionFrames {
+    head: CompletionHead,
+    progress: Vec<Progress>,
+    usage: WireUsage,
+}
+
+impl CompletionFrames {
+    pub(crate) fn new(head: CompletionHead, engine: &Engine) -> Self {
+        let progress = Progress::all(&head, engine);
+        Self { head, progress, usage: WireUsage::default() }
+    }
+
+    fn chunk(&self, choice: Choice, out: &mut Out) {
+        let usage = self.head.include_usage.then_some(None);
+        out.data(&Chunk { head: &self.head, choices: &[choice], usage });
+    }
+}
+
+impl Frames for CompletionFrames {
+    fn event(&mut self, index: usize, event: Event, out: &mut Out) {
+        let progress = &mut self.progress[index];
+        match event {
+            Event::Token(token) => progress.attribution.token(token),
+            Event::Text(text) => {
+                let logprobs = progress.logprobs();
+                self.chunk(Choice { index, text, logprobs, finish_reason: None }, out);
+            }
+            Event::End(end) => {
+                self.usage.add(&end.usage, 0, index.is_multiple_of(self.head.n));
+                let finish_reason = Some(end.finish.name());
+                self.chunk(Choice { index, finish_reason, ..Choice::default() }, out);
+            }
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self, out: &mut Out) {
+        if self.head.include_usage {
+            out.data(&Chunk { head: &self.head, choices: &[], usage: Some(Some(self.usage)) });
+        }
+        out.raw("[DONE]");
+    }
+
+    fn failed(&mut self, refusal: &Refusal, out: &mut Out) {
+        sse::failed(refusal, out);
+    }
+}

@@ -1,0 +1,209 @@
+//! Whole answers are the library's.
+
+use oss_engine::text::chat::{Message, Tool};
+use oss_engine::{ChatRequest, Request};
+use serde_json::{Value, json};
+
+use crate::client::{Connection, post};
+use crate::support::{MODEL, engine, server};
+
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
+
+pub(crate) fn question(text: &str) -> Value {
+    json!([{"role": "user", "content": [{"type": "text", "text": text}]}])
+}
+
+pub(crate) fn weather() -> Value {
+    json!([{"type": "function", "function": {
+        "name": "get_weather", "description": "Tells the weather of a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    }}])
+}
+
+#[test]
+fn a_chat_is_answered_as_the_library_answers_it() {
+    let chat = ChatRequest::new(vec![Message::user("What is 47 + 38?")]);
+    for seed in 1..4 {
+        let mut request = Request::chat(chat.clone()).max_tokens(80).seed(seed);
+        request.sampling.temperature = Some(1.3);
+        let expected = engine().generate(request).unwrap();
+        let body = json!({
+            "model": MODEL, "messages": question("What is 47 + 38?"), "seed": seed,
+            "temperature": 1.3, "max_completion_tokens": 80, "stream": false, "logprobs": null,
+        });
+        let answer = post(server(), CHAT, &body).fine();
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["message"]["content"], expected.text, "seed {seed}");
+        assert_eq!(choice["message"]["reasoning_content"], expected.reasoning);
+        assert_eq!(choice["message"]["reasoning"], expected.reasoning);
+        assert_eq!(choice["finish_reason"], expected.finish.name());
+        let usage = &answer["usage"];
+        assert_eq!(usage["prompt_tokens"], expected.usage.prompt_tokens);
+        assert_eq!(usage["completion_tokens"], expected.usage.completion_tokens);
+        assert_eq!(answer["object"], "chat.completion");
+    }
+}
+
+#[test]
+fn several_choices_are_the_librarys_choices() {
+    let body = json!({
+        "messages": question("Tell me a story."), "seed": 5, "temperature": 1.5, "n": 3,
+        "max_tokens": 20,
+    });
+    let answer = post(server(), CHAT, &body).fine();
+    let mut completion_tokens = 0;
+    for choice in 0..3 {
+        let chat = ChatRequest::new(vec![Message::user("Tell me a story.")]);
+        let mut request = Request::chat(chat).max_tokens(20).seed(5);
+        request.sampling.temperature = Some(1.5);
+        request.choice = choice;
+        let expected = engine().generate(request).unwrap();
+        completion_tokens += expected.usage.completion_tokens;
+        let got = &answer["choices"][choice as usize];
+        assert_eq!(got["index"], choice);
+        assert_eq!(got["message"]["content"], expected.text);
+    }
+    assert_eq!(answer["usage"]["completion_tokens"], completion_tokens);
+}
+
+#[test]
+fn texts_and_tokens_are_continued_as_the_library_continues_them() {
+    let expected = engine().generate(Request::text("One day").max_tokens(30).greedy()).unwrap();
+    let ids =
+        engine().submit(Request::text("One day").max_tokens(1)).unwrap().prompt_ids().to_vec();
+    for prompt in [json!("One day"), json!(["One day"]), json!(ids), json!([ids])] {
+        let body = json!({"prompt": prompt, "max_tokens": 30, "temperature": 0, "echo": false});
+        let answer = post(server(), COMPLETIONS, &body).fine();
+        assert_eq!(answer["choices"][0]["text"], expected.text, "{prompt}");
+        assert_eq!(answer["choices"][0]["finish_reason"], "length");
+    }
+    let both = json!({"prompt": ["One day", "Once"], "n": 2, "max_tokens": 4, "seed": 1});
+    let answer = post(server(), COMPLETIONS, &both).fine();
+    let indices: Vec<_> =
+        answer["choices"].as_array().unwrap().iter().map(|c| &c["index"]).collect();
+    assert_eq!(indices, [0, 1, 2, 3]);
+    assert_eq!(answer["usage"]["completion_tokens"], 16);
+}
+
+#[test]
+fn a_completion_without_a_limit_has_sixteen_tokens_and_stops_end_it_early() {
+    let answer = post(server(), COMPLETIONS, &json!({"prompt": "Once", "temperature": 0})).fine();
+    assert_eq!(answer["usage"]["completion_tokens"], 16);
+    let text = answer["choices"][0]["text"].as_str().unwrap();
+    let stop = text.split_whitespace().last().unwrap();
+    let body = json!({"prompt": "Once", "temperature": 0, "stop": [stop]});
+    let stopped = post(server(), COMPLETIONS, &body).fine();
+    assert_eq!(stopped["choices"][0]["finish_reason"], "stop");
+    assert_eq!(stopped["choices"][0]["text"], text[..text.find(stop).unwrap()]);
+}
+
+#[test]
+fn an_answer_has_at_least_so_many_tokens_or_exactly_as_many() {
+    let body = |more: Value| {
+        let mut body = json!({
+            "messages": question("What is 17 + 25?"), "temperature": 0, "max_tokens": 90,
+        });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        post(server(), CHAT, &body).fine()["usage"]["completion_tokens"].as_u64().unwrap()
+    };
+    let plain = body(json!({}));
+    assert!(plain < 70, "{plain}");
+    assert!(body(json!({"min_tokens": 80})) >= 80);
+    assert_eq!(body(json!({"ignore_eos": true})), 90);
+}
+
+#[test]
+fn a_tool_is_called_and_its_result_is_used() {
+    let mut messages = question("How is the weather in Lisbon?");
+    let body = json!({"messages": messages, "tools": weather(), "temperature": 0});
+    let answer = post(server(), CHAT, &body).fine();
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls");
+    let call = &choice["message"]["tool_calls"][0];
+    assert_eq!(call["function"]["name"], "get_weather");
+    assert_eq!(call["function"]["arguments"], "{\"city\":\"Lisbon\"}");
+    assert_eq!(choice["message"]["content"], Value::Null);
+
+    let result =
+        json!({"role": "tool", "tool_call_id": call["id"], "content": "{\"sky\":\"sunny\"}"});
+    messages.as_array_mut().unwrap().extend([choice["message"].clone(), result]);
+    let body = json!({"messages": messages, "tools": weather(), "temperature": 0});
+    let got = post(server(), CHAT, &body).fine();
+    let tools: Vec<Tool> = serde_json::from_value(weather()).unwrap();
+    // The server takes a message with both names of its reasoning; the library reads one.
+    messages[1].as_object_mut().unwrap().remove("reasoning");
+    let messages: Vec<Message> = serde_json::from_value(messages).unwrap();
+    let chat = ChatRequest { tools, ..ChatRequest::new(messages) };
+    let expected = engine().generate(Request::chat(chat).greedy()).unwrap();
+    assert_eq!(got["choices"][0]["message"]["content"], expected.text);
+}
+
+#[test]
+fn a_call_can_be_forced_or_forbidden() {
+    let ask = |choice: Value| {
+        let body = json!({
+            "messages": question("What is 2 + 3?"), "tools": weather(), "tool_choice": choice,
+            "temperature": 0, "max_tokens": 60,
+        });
+        post(server(), CHAT, &body).fine()["choices"][0]["message"].clone()
+    };
+    let function = json!({"type": "function", "function": {"name": "get_weather"}});
+    for forced in [function, json!("required")] {
+        assert_eq!(ask(forced)["tool_calls"][0]["function"]["name"], "get_weather");
+    }
+    assert!(ask(json!("none"))["tool_calls"].is_null());
+}
+
+#[test]
+fn logprobs_are_of_the_visible_tokens_alone() {
+    let body = json!({
+        "messages": question("What is 17 + 25?"), "temperature": 0, "logprobs": true,
+        "top_logprobs": 3,
+    });
+    let answer = post(server(), CHAT, &body).fine();
+    let content = answer["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    let text: String = content.iter().map(|token| token["token"].as_str().unwrap()).collect();
+    assert_eq!(text, answer["choices"][0]["message"]["content"]);
+    for token in content {
+        assert_eq!(token["top_logprobs"].as_array().unwrap().len(), 3);
+        assert_eq!(token["top_logprobs"][0]["token"], token["token"], "greedy");
+        assert_eq!(token["top_logprobs"][0]["logprob"], token["logprob"]);
+    }
+    let body = json!({"prompt": "Once upon", "temperature": 0, "logprobs": 2, "max_tokens": 9});
+    let choice = post(server(), COMPLETIONS, &body).fine()["choices"][0].clone();
+    let tokens = choice["logprobs"]["tokens"].as_array().unwrap();
+    let text: String = tokens.iter().map(|token| token.as_str().unwrap()).collect();
+    assert_eq!(text, choice["text"]);
+    assert_eq!(choice["logprobs"]["text_offset"].as_array().unwrap().len(), 9);
+}
+
+#[test]
+fn a_prompt_that_came_before_is_cached_and_the_answer_the_same() {
+    let text = "There was a little dog who lived by the river. ".repeat(4);
+    let body = json!({"prompt": text, "temperature": 0, "max_tokens": 8});
+    let (first, second) =
+        (post(server(), COMPLETIONS, &body).fine(), post(server(), COMPLETIONS, &body).fine());
+    assert_eq!(first["choices"][0]["text"], second["choices"][0]["text"]);
+    let cached = |answer: &Value| {
+        answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+    };
+    assert!(cached(&second) >= 16 && cached(&first) < cached(&second));
+}
+
+#[test]
+fn a_connection_is_kept_and_a_request_keeps_its_name() {
+    let mut connection = Connection::open(server());
+    let body = json!({"prompt": "Once", "max_tokens": 1}).to_string();
+    for name in ["first", "second"] {
+        let header = format!("x-request-id: {name}\r\n");
+        connection.send("POST", COMPLETIONS, &header, &body);
+        let response = connection.response();
+        response.fine();
+        assert_eq!(response.head.header("x-request-id"), Some(name));
+    }
+    connection.send("GET", "/version", "", "");
+    let response = connection.response();
+    assert!(response.head.header("x-request-id").unwrap().starts_with("req-"));
+    assert!(response.fine()["version"].is_string());
+}

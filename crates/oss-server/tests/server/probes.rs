@@ -1,0 +1,118 @@
+//! Probes, loads and metrics.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use oss_server::Error;
+use serde_json::json;
+
+use crate::client::{get, post};
+use crate::support::{bare, engine_options, engine_with, eventually, load, server, server_options};
+
+#[test]
+fn a_server_says_503_until_its_model_is_loaded() {
+    let running = bare(server_options());
+    let address = running.address;
+    for path in ["/health", "/ready", "/health/ready", "/readyz", "/v1/models", "/v1/loads"] {
+        assert_eq!(get(address, path).status(), 503, "{path}");
+    }
+    assert_eq!(get(address, "/health").json()["status"], "loading");
+    for path in ["/live", "/livez", "/metrics", "/version"] {
+        assert_eq!(get(address, path).status(), 200, "{path}");
+    }
+    let body = json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1});
+    for path in ["/v1/chat/completions", "/v1/chat/completions/render", "/tokenize"] {
+        let early = post(address, path, &body);
+        assert_eq!(early.status(), 503, "{path}");
+        assert!(early.head.header("retry-after").is_some());
+    }
+    running.handle.load(|| Ok(engine_with(engine_options()))).unwrap();
+    eventually("it is ready", || get(address, "/health").status() == 200);
+    let models = get(address, "/v1/models").fine();
+    assert_eq!(models["data"][0]["max_model_len"], 131_072);
+    assert_eq!(models["data"][0]["owned_by"], "oss-engine");
+    post(address, "/v1/chat/completions", &body).fine();
+}
+
+#[test]
+fn a_model_that_cannot_be_loaded_ends_the_server_with_its_error() {
+    let running = bare(server_options());
+    running.handle.load(|| oss_engine::Engine::load("/no/such/model.gguf")).unwrap();
+    assert!(matches!(running.ended(), Err(Error::Load(_))));
+    let running = bare(server_options());
+    running.handle.load(|| panic!("a broken loader")).unwrap();
+    assert!(matches!(running.ended(), Err(Error::LoadPanicked)));
+}
+
+#[test]
+fn a_server_that_still_loads_drains_at_once() {
+    let running = bare(server_options());
+    running.handle.drain();
+    running.ended().unwrap();
+}
+
+#[test]
+fn loads_have_the_shape_that_gateways_read() {
+    let all = get(server(), "/v1/loads").fine();
+    assert_eq!(all["dp_rank_count"], 1);
+    let timestamp = all["timestamp"].as_str().unwrap();
+    assert!(timestamp.len() == 20 && timestamp.ends_with('Z'), "{timestamp}");
+    let load = load(server());
+    let whole = [
+        "dp_rank",
+        "num_running_reqs",
+        "num_waiting_reqs",
+        "num_waiting_uncached_tokens",
+        "num_total_reqs",
+        "num_used_tokens",
+        "max_total_num_tokens",
+        "max_running_requests",
+    ];
+    assert!(whole.iter().all(|name| load[name].is_u64()), "{load}");
+    let shares = ["token_usage", "cache_hit_rate", "utilization"];
+    let is_share = |name: &&str| load[*name].as_f64().is_some_and(|x| (0.0..=1.0).contains(&x));
+    assert!(shares.iter().all(is_share), "{load}");
+    assert!(load["gen_throughput"].as_f64().unwrap() >= 0.0);
+    assert!(load["max_total_num_tokens"].as_u64().unwrap() > 16);
+}
+
+/// The names that dashboards and gateways rely on, and their types.
+const GOLDEN: &str = include_str!("metrics.txt");
+
+#[test]
+fn metrics_can_be_parsed_and_keep_their_names() {
+    let body = json!({"prompt": "Once upon a time", "max_tokens": 5});
+    post(server(), "/v1/completions", &body).fine();
+    let response = get(server(), "/metrics");
+    let kind = response.head.header("content-type").unwrap();
+    assert!(kind.starts_with("text/plain; version=0.0.4"));
+    let mut families = BTreeSet::new();
+    let mut samples: BTreeMap<String, f64> = BTreeMap::new();
+    for line in response.body.lines() {
+        if let Some(family) = line.strip_prefix("# TYPE ") {
+            assert!(families.insert(family.to_owned()), "twice: {family}");
+        } else if !line.starts_with("# HELP ") {
+            let (name, value) = line.rsplit_once(' ').expect("a name and a value");
+            let labels = name.split_once('{').and_then(|(_, rest)| rest.strip_suffix('}'));
+            let labels = labels.unwrap_or_else(|| panic!("no labels: {line}"));
+            assert!(labels.starts_with("model_name=\"demo\",engine=\"0\""), "{line}");
+            assert!(samples.insert(name.to_owned(), value.parse().unwrap()).is_none(), "{line}");
+        }
+    }
+    let golden: BTreeSet<String> = GOLDEN.lines().map(str::to_owned).collect();
+    assert_eq!(families, golden);
+    for family in families.iter().filter_map(|family| family.strip_suffix(" histogram")) {
+        let of = |suffix: &str| format!("{family}{suffix}{{model_name=\"demo\",engine=\"0\"");
+        let bucket = of("_bucket");
+        let prefix = format!("{family}_bucket{{");
+        let lines = response.body.lines().filter(|line| line.starts_with(&prefix));
+        let counts: Vec<f64> =
+            lines.map(|line| line.rsplit_once(' ').unwrap().1.parse().unwrap()).collect();
+        assert!(counts.is_sorted() && counts.len() > 10, "{bucket}: {counts:?}");
+        assert_eq!(counts.last(), samples.get(&format!("{}}}", of("_count"))), "{family}");
+    }
+    let value = |name: &str| samples[&format!("{name}{{model_name=\"demo\",engine=\"0\"}}")];
+    assert!(value("vllm:generation_tokens_total") >= 5.0);
+    assert!((0.0..=1.0).contains(&value("vllm:kv_cache_usage_perc")));
+    let info = samples.keys().find(|name| name.starts_with("vllm:cache_config_info")).unwrap();
+    assert!(info.contains("block_size=\"16\"") && info.contains("num_gpu_blocks=\""), "{info}");
+}

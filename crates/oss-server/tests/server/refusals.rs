@@ -1,0 +1,195 @@
+//! What is refused, and how it is said.
+
+use serde_json::{Value, json};
+
+use crate::answers::question;
+use crate::client::{Connection, get, post};
+use crate::support::{engine_options, server, server_options, start};
+
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
+
+/// Status, and the field that an error is about.
+fn refused(path: &str, body: &Value) -> (u16, Value) {
+    let response = post(server(), path, body);
+    let error = response.json()["error"].clone();
+    for field in ["message", "type"] {
+        assert!(error[field].is_string(), "{}", response.body);
+    }
+    (response.status(), error["param"].clone())
+}
+
+#[test]
+fn a_request_that_cannot_be_served_is_told_which_field_is_at_fault() {
+    let chat = |more: Value| {
+        let mut body = json!({"messages": question("Hi"), "max_tokens": 1});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        (CHAT, body)
+    };
+    let image = json!([{"role": "user", "content": [
+        {"type": "text", "text": "What is this?"},
+        {"type": "image_url", "image_url": {"url": "data:,"}},
+    ]}]);
+    let schema = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": {}}});
+    let table = [
+        (chat(json!({"messages": null})), "messages"),
+        (chat(json!({"messages": []})), "messages"),
+        (chat(json!({"messages": image})), "messages[0]"),
+        (chat(json!({"messages": [{"role": "wizard", "content": "Hi"}]})), "messages[0]"),
+        (chat(json!({"messages": [{"role": "tool", "content": "4"}]})), "messages"),
+        (chat(json!({"temperature": "hot"})), "temperature"),
+        (chat(json!({"temperature": -1})), "temperature"),
+        (chat(json!({"top_p": 2})), "top_p"),
+        (chat(json!({"n": 0})), "n"),
+        (chat(json!({"max_tokens": 0})), "max_tokens"),
+        (chat(json!({"max_tokens": 1.5})), "max_tokens"),
+        (chat(json!({"logit_bias": {"x": 1}})), "logit_bias"),
+        (chat(json!({"logit_bias": {"999999": 1}})), "logit_bias"),
+        (chat(json!({"logprobs": true, "top_logprobs": 21})), "top_logprobs"),
+        (chat(json!({"top_logprobs": 2})), "top_logprobs"),
+        (chat(json!({"response_format": schema})), "response_format"),
+        (chat(json!({"functions": [{"name": "f"}]})), "functions"),
+        (chat(json!({"tools": [{"type": "web_search"}]})), "tools[0]"),
+        (chat(json!({"tool_choice": "required"})), "tool_choice"),
+        (
+            chat(json!({"tool_choice": {"type": "function", "function": {"name": "f"}}})),
+            "tool_choice",
+        ),
+        (chat(json!({"modalities": ["text", "audio"]})), "modalities"),
+        (chat(json!({"reasoning_effort": "none"})), "reasoning_effort"),
+        (chat(json!({"stream_options": {"include_usage": true}})), "stream_options"),
+        (chat(json!({"stop": 3})), "stop"),
+        (chat(json!({"store": true})), "store"),
+        ((COMPLETIONS, json!({})), "prompt"),
+        ((COMPLETIONS, json!({"prompt": ""})), "prompt"),
+        ((COMPLETIONS, json!({"prompt": []})), "prompt"),
+        ((COMPLETIONS, json!({"prompt": {"text": "x"}})), "prompt"),
+        ((COMPLETIONS, json!({"prompt": [99_999_999]})), "prompt"),
+        ((COMPLETIONS, json!({"prompt": "x", "echo": true})), "echo"),
+        ((COMPLETIONS, json!({"prompt": "x", "suffix": "y"})), "suffix"),
+        ((COMPLETIONS, json!({"prompt": "x", "best_of": 3})), "best_of"),
+        ((COMPLETIONS, json!({"prompt": "x", "guided_regex": "a+"})), "guided_regex"),
+        (("/detokenize", json!({"tokens": [99_999_999]})), "tokens"),
+        (("/tokenize", json!({})), "prompt"),
+    ];
+    for ((path, body), param) in table {
+        assert_eq!(refused(path, &body), (400, json!(param)), "{body}");
+    }
+}
+
+#[test]
+fn what_gateways_add_and_what_nobody_knows_is_accepted() {
+    let body = json!({
+        "model": "", "messages": question("Hi"), "max_tokens": 1, "stream": false,
+        "stream_options": null, "logprobs": false, "top_logprobs": null, "echo": false, "n": null,
+        "stop": null, "tools": null, "tool_choice": null, "response_format": {"type": "text"},
+        "modalities": ["text"], "store": false, "user": "somebody", "service_tier": "auto",
+        "parallel_tool_calls": false, "min_tokens": 0, "top_k": -1, "nobody_knows_this": {"a": 1},
+    });
+    post(server(), CHAT, &body).fine();
+    let body = json!({
+        "prompt": "Hi", "max_tokens": 1, "stream": false, "logprobs": null, "echo": null,
+        "best_of": 1, "suffix": null, "seed": -3,
+    });
+    post(server(), COMPLETIONS, &body).fine();
+}
+
+#[test]
+fn a_prompt_that_is_too_long_is_the_requests_fault() {
+    let engine = oss_engine::EngineOptions { context_len: Some(64), ..engine_options() };
+    let running = start(server_options(), engine);
+    let long = "word ".repeat(100);
+    for (path, body) in [
+        (CHAT, json!({"messages": question(&long), "stream": true})),
+        (COMPLETIONS, json!({"prompt": long})),
+    ] {
+        let response = post(running.address, path, &body);
+        assert_eq!(response.status(), 400);
+        assert_eq!(response.json()["error"]["code"], "context_length_exceeded");
+    }
+    assert_eq!(crate::support::load(running.address)["num_total_reqs"], 0);
+}
+
+#[test]
+fn bodies_that_are_no_json_or_too_long_are_refused() {
+    let mut connection = Connection::open(server());
+    for (body, said) in [("{\"a\":", "not JSON"), ("[1]", "got a list"), ("", "not JSON")] {
+        connection.send("POST", CHAT, "", body);
+        let response = connection.response();
+        assert_eq!(response.status(), 400);
+        assert!(response.body.contains(said), "{}", response.body);
+    }
+    let options = oss_server::ServerOptions { max_body: 1000, ..server_options() };
+    let running = start(options, engine_options());
+    for length in [1001, 3_000_000] {
+        let mut connection = Connection::open(running.address);
+        connection.send("POST", CHAT, "", &" ".repeat(length));
+        let response = connection.response();
+        assert_eq!(response.status(), 413);
+        assert_eq!(response.json()["error"]["code"], "body_too_long");
+    }
+    let mut connection = Connection::open(running.address);
+    let chunk = format!("7d0\r\n{}\r\n0\r\n\r\n", " ".repeat(2000));
+    connection.send("POST", CHAT, "transfer-encoding: chunked\r\nx-no-", "");
+    connection.raw(&chunk);
+    assert_eq!(connection.response().status(), 413);
+}
+
+#[test]
+fn unknown_models_paths_and_methods_are_not_found() {
+    let body = json!({"model": "gpt-9", "messages": question("Hi")});
+    let response = post(server(), CHAT, &body);
+    assert_eq!(response.status(), 404);
+    assert_eq!(response.json()["error"]["code"], "model_not_found");
+    assert_eq!(get(server(), "/v1/models/gpt-9").status(), 404);
+    assert_eq!(get(server(), "/v1/models/demo").fine()["id"], "demo");
+    assert_eq!(get(server(), "/v1/embeddings").status(), 404);
+    assert_eq!(get(server(), CHAT).status(), 405);
+    for path in ["/v1/embeddings", CHAT] {
+        assert!(get(server(), path).json()["error"]["message"].is_string());
+    }
+}
+
+#[test]
+fn a_key_is_asked_for_where_there_is_one() {
+    let options =
+        oss_server::ServerOptions { api_key: Some("secret".to_owned()), ..server_options() };
+    let running = start(options, engine_options());
+    let status = |path: &str, header: &str| {
+        let mut connection = Connection::open(running.address);
+        connection.send("GET", path, header, "");
+        connection.response().status()
+    };
+    for header in ["", "authorization: Bearer secre\r\n", "authorization: secret\r\n"] {
+        assert_eq!(status("/v1/models", header), 401, "{header}");
+    }
+    assert_eq!(status("/v1/models", "authorization: Bearer secret\r\n"), 200);
+    for path in ["/health", "/live", "/metrics"] {
+        assert_eq!(status(path, ""), 200, "{path}");
+    }
+    let drain = |header: &str| {
+        let mut connection = Connection::open(running.address);
+        connection.send("POST", "/admin/drain", header, "");
+        connection.response().status()
+    };
+    assert_eq!(drain("x-forwarded-for: 10.0.0.1\r\n"), 403);
+    assert_eq!(drain("origin: http://elsewhere\r\n"), 403);
+    assert_eq!(drain("x-forwarded-for: 10.0.0.1\r\nauthorization: Bearer secret\r\n"), 202);
+    running.ended().unwrap();
+}
+
+#[test]
+fn connections_that_say_nothing_are_closed_and_bodies_that_do_not_come_are_refused() {
+    let idle_timeout = std::time::Duration::from_millis(200);
+    let options = oss_server::ServerOptions { idle_timeout, ..server_options() };
+    let running = start(options, engine_options());
+    let mut silent = Connection::open(running.address);
+    assert!(silent.is_closed());
+    let mut kept = Connection::open(running.address);
+    kept.send("GET", "/health", "", "");
+    assert_eq!(kept.response().status(), 200);
+    assert!(kept.is_closed());
+    let mut slow = Connection::open(running.address);
+    slow.raw("POST /v1/completions HTTP/1.1\r\nhost: test\r\ncontent-length: 9\r\n\r\n{");
+    assert_eq!(slow.response().status(), 408);
+}
