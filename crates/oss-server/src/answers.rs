@@ -2,12 +2,13 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use futures_core::Stream as _;
 use oss_engine::{Event, Finish, Request, Stream};
 
-use crate::app::Place;
+use crate::app::{App, Place};
 use crate::phase::Phase;
 use crate::refusal::Refusal;
 
@@ -36,8 +37,27 @@ pub(crate) struct Answers {
 struct Choice {
     stream: Stream,
     /// It waits in the engine's queue.
-    waits: bool,
+    waits: Option<Waits>,
     over: bool,
+}
+
+/// A prompt's tokens, counted as waiting for as long as this lives.
+struct Waits {
+    app: Arc<App>,
+    tokens: usize,
+}
+
+impl Waits {
+    fn new(app: &Arc<App>, tokens: usize) -> Self {
+        app.books.waiting_tokens(tokens, true);
+        Self { app: app.clone(), tokens }
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.app.books.waiting_tokens(self.tokens, false);
+    }
 }
 
 impl Answers {
@@ -67,8 +87,8 @@ impl Answers {
                 }
                 error => Refusal::engine(error, prompt_field),
             })?;
-            app.books.waiting_tokens(stream.prompt_ids().len(), true);
-            choices.push(Choice { stream, waits: true, over: false });
+            let waits = Some(Waits::new(&app, stream.prompt_ids().len()));
+            choices.push(Choice { stream, waits, over: false });
         }
         let until = app.clone();
         Ok(Self {
@@ -129,11 +149,7 @@ impl Answers {
     /// Books an event; a stream that is over without an end was closed.
     fn book(&mut self, index: usize, event: Option<Event>) -> Item {
         let choice = &mut self.choices[index];
-        let books = &self.place.app.books;
-        if choice.waits {
-            choice.waits = false;
-            books.waiting_tokens(choice.stream.prompt_ids().len(), false);
-        }
+        choice.waits = None;
         let Some(event) = event else {
             self.outcome = "failed";
             return Item::Failed(Refusal::phase(Phase::Failed));
@@ -150,7 +166,7 @@ impl Answers {
                 self.outcome = "failed";
                 return Item::Failed(refusal);
             }
-            books.finished(end);
+            self.place.app.books.finished(end);
             let (id, finish, usage) = (choice.stream.id(), end.finish.name(), end.usage);
             tracing::debug!(request_id = self.request_id, id, finish, ?usage, "choice ended");
         }
@@ -160,10 +176,6 @@ impl Answers {
 
 impl Drop for Answers {
     fn drop(&mut self) {
-        let books = &self.place.app.books;
-        for choice in self.choices.iter().filter(|choice| choice.waits) {
-            books.waiting_tokens(choice.stream.prompt_ids().len(), false);
-        }
         let ids: Vec<_> = self.choices.iter().map(|choice| choice.stream.id()).collect();
         let (request_id, outcome) = (&self.request_id, self.outcome);
         tracing::info!(request_id, outcome, engine_ids = ?ids, "answer over");

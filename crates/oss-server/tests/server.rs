@@ -2,6 +2,9 @@
 
 #[path = "server/answers.rs"]
 mod answers;
+#[cfg(unix)]
+#[path = "server/binary.rs"]
+mod binary;
 #[path = "server/client.rs"]
 mod client;
 #[path = "server/drain.rs"]

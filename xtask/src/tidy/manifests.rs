@@ -101,12 +101,14 @@ fn for_tests(name: &str, used: &str) -> Option<&'static str> {
     }
 }
 
-/// No C or C++ in what a program that embeds the facade builds, and no async runtime.
+/// No C or C++ in what a program that embeds the facade, or serves it, builds; no async runtime in
+/// the former.
 pub(crate) fn default_tree(root: &Path, out: &mut Vec<Violation>) -> Result<()> {
     let mut names = tree(root, "oss-engine", "normal,build")?;
     if names.contains("tokio") {
         out.push(fault("tokio", "library crates start no async runtime"));
     }
+    names.extend(tree(root, "oss-server", "normal,build")?);
     names.extend(tree(root, "oss-examples", "normal,build,dev")?);
     for name in names.iter().filter(|name| C_TOOLS.contains(&name.as_str())) {
         out.push(fault(name, "the default tree needs no C compiler"));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::Body;
 use axum::http::header::{AUTHORIZATION, CONNECTION};
-use axum::http::{HeaderMap, HeaderValue, Request, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -138,10 +138,11 @@ async fn respond(
     let status = response.status().as_u16();
     app.books.responded(status);
     let ms = began.elapsed().as_millis() as u64;
-    if is_open(&path) {
-        tracing::debug!(request_id, %method, path, status, ms, "response");
+    if method == Method::POST {
+        tracing::info!(request_id, path, status, ms, %peer, "response");
     } else {
-        tracing::info!(request_id, %method, path, status, ms, %peer, "response");
+        // Gateways ask every second or two.
+        tracing::debug!(request_id, %method, path, status, ms, %peer, "response");
     }
     Ok(response)
 }

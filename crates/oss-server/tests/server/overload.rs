@@ -21,6 +21,11 @@ fn a_full_queue_is_429_with_a_time_to_come_again_and_who_leaves_it_makes_room() 
         |what: &str, holds: &dyn Fn() -> bool| within(Duration::from_secs(10), what, holds);
     let runs = ask(false);
     within("the first one runs", &|| load(address)["num_running_reqs"] == 1);
+    let many = post(address, "/v1/completions", &json!({"prompt": "x", "n": 2}));
+    assert_eq!(many.status(), 400, "more answers than the queue has places");
+    let none = || load(address)["num_waiting_reqs"] == 0;
+    within("the one that was taken has left again", &none);
+    assert_eq!(load(address)["num_waiting_uncached_tokens"], 0);
     let waits = ask(true);
     within("the second one waits", &|| load(address)["num_waiting_reqs"] == 1);
     assert_eq!(load(address)["num_waiting_uncached_tokens"], 4);
@@ -32,8 +37,6 @@ fn a_full_queue_is_429_with_a_time_to_come_again_and_who_leaves_it_makes_room() 
         assert!((1..=60).contains(&seconds.parse::<u32>().unwrap()));
         assert_eq!(refused.json()["error"]["code"], "queue_full");
     }
-    let many = post(address, "/v1/completions", &json!({"prompt": "x", "n": 2}));
-    assert_eq!(many.status(), 400, "more answers than the queue has places");
     assert_eq!(get(address, "/health").status(), 200, "full is not unhealthy");
     assert_eq!(load(address)["num_total_reqs"], 2, "what was refused does not wait");
 
