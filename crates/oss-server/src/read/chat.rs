@@ -52,6 +52,7 @@ impl ChatCall {
             template_variables: fields.take("chat_template_kwargs")?.unwrap_or_default(),
             ..ChatRequest::new(messages)
         };
+        known_tools(&chat, engine)?;
         let include_reasoning = fields.take("include_reasoning")?.unwrap_or(true);
         Ok(Self { common, chat, include_reasoning })
     }
@@ -158,6 +159,23 @@ pub(crate) fn tool_choice(
     match function.get("name").and_then(Value::as_str).filter(|_| is_function) {
         Some(name) => Ok(ToolChoice::Function(name.to_owned())),
         None => Err(Refusal::unsupported(field, short(&choice), "auto, none or a function")),
+    }
+}
+
+/// Refuses tools that a model would never hear of: not every chat template writes them.
+pub(crate) fn known_tools(chat: &ChatRequest, engine: &Engine) -> Result<(), Refusal> {
+    let text = engine.text();
+    if chat.tools.is_empty() || chat.tool_choice == ToolChoice::None || text.is_harmony() {
+        return Ok(());
+    }
+    let without = ChatRequest { tools: Vec::new(), ..chat.clone() };
+    // What cannot be rendered at all is refused with the template's own words, later.
+    match (text.render(chat), text.render(&without)) {
+        (Ok(with), Ok(without)) if with == without => {
+            let expected = "none: this model's chat template does not write tools";
+            Err(Refusal::unsupported("tools", chat.tools.len(), expected))
+        }
+        _ => Ok(()),
     }
 }
 

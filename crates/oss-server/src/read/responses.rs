@@ -6,7 +6,9 @@ use serde_json::{Map, Value, json};
 
 use crate::app::App;
 use crate::clock;
-use crate::read::chat::{ChatCall, effort, max_tokens, message, parallel, tool_choice};
+use crate::read::chat::{
+    ChatCall, effort, known_tools, max_tokens, message, parallel, tool_choice,
+};
 use crate::read::common::Common;
 use crate::read::fields::{Fields, missing, read, short};
 use crate::refusal::Refusal;
@@ -51,6 +53,7 @@ impl ResponseCall {
             template_variables: fields.take("chat_template_kwargs")?.unwrap_or_default(),
             ..ChatRequest::new(messages)
         };
+        known_tools(&chat, engine)?;
         Ok(Self { chat: ChatCall { common, chat, include_reasoning: true }, echoed })
     }
 }
