@@ -46,7 +46,7 @@ impl Default for ServerOptions {
             address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8000),
             model_name: "model".to_owned(),
             api_key: None,
-            max_body: 16 << 20,
+            max_body: 4 << 20,
             max_connections: 1024,
             idle_timeout: Duration::from_secs(75),
             request_timeout: Duration::from_secs(3600),

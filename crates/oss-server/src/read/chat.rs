@@ -33,8 +33,8 @@ impl ChatCall {
     pub(crate) fn read(app: &App, engine: &Engine, body: &[u8]) -> Result<Self, Refusal> {
         let mut fields = Fields::parse(body)?;
         app.check_model(fields.take::<String>("model")?.as_deref())?;
-        let mut common = Common::read(&mut fields)?;
         refuse(&mut fields)?;
+        let mut common = Common::read(&mut fields)?;
         common.max_tokens = max_tokens(&mut fields, &["max_completion_tokens", "max_tokens"])?;
         common.logprobs = logprobs(&mut fields)?;
         let messages = fields.list_by("messages", message)?.ok_or_else(|| missing("messages"))?;
@@ -89,6 +89,7 @@ fn refuse(fields: &mut Fields) -> Result<(), Refusal> {
     fields.refuse("verbosity", &[json!("medium")])?;
     fields.refuse("add_generation_prompt", &[json!(true)])?;
     fields.refuse("continue_final_message", &[json!(false)])?;
+    fields.refuse("skip_special_tokens", &[json!(true)])?;
     fields.refuse("echo", &[json!(false)])
 }
 

@@ -74,6 +74,7 @@ fn refuse(fields: &mut Fields) -> Result<(), Refusal> {
     fields.refuse("max_tool_calls", &[])?;
     fields.refuse("n", &[json!(1)])?;
     fields.refuse("prompt", &[])?;
+    fields.refuse("skip_special_tokens", &[json!(true)])?;
     fields.refuse("top_logprobs", &[json!(0)])?;
     fields.refuse("truncation", &[json!("disabled")])?;
     let mut text = Fields::of(fields.take("text")?.unwrap_or_default());

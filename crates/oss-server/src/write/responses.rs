@@ -89,10 +89,17 @@ impl Item {
     }
 }
 
+/// The fields of an object.
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    }
+}
+
 impl ResponseWriter {
     pub(crate) fn new(call: &ResponseCall, engine: &Engine, model: &str) -> Self {
-        let mut head = Map::new();
-        let own = json!({
+        let mut head = object(json!({
             "id": format!("resp_{}", ids::unique()),
             "object": "response",
             "created_at": clock::unix_seconds(),
@@ -102,8 +109,7 @@ impl ResponseWriter {
             "store": false,
             "text": {"format": {"type": "text"}},
             "truncation": "disabled",
-        });
-        head.extend(own.as_object().into_iter().flatten().map(|(k, v)| (k.clone(), v.clone())));
+        }));
         head.extend(call.echoed.clone());
         Self {
             head,
@@ -123,15 +129,13 @@ impl ResponseWriter {
         let error = error.map(|refusal| {
             json!({"code": refusal.code.unwrap_or(refusal.kind), "message": refusal.message})
         });
-        let state = json!({
+        response.extend(object(json!({
             "status": self.status,
             "error": error,
             "incomplete_details": incomplete.map(|reason| json!({"reason": reason})),
             "output": self.output,
             "usage": self.usage,
-        });
-        response
-            .extend(state.as_object().into_iter().flatten().map(|(k, v)| (k.clone(), v.clone())));
+        })));
         Value::Object(response)
     }
 

@@ -57,7 +57,7 @@ impl Drop for Program {
 
 #[test]
 fn a_signal_drains_the_program_and_it_exits_with_0() {
-    let mut program = Program::start(&["--drain-settle", "0.3s", "--model-name", "a/b"]);
+    let mut program = Program::start(&["--drain-settle", "2s", "--model-name", "a/b"]);
     let address = program.address;
     assert_eq!(get(address, "/v1/models/a/b").fine()["id"], "a/b");
     post(address, "/v1/completions", &json!({"prompt": "Once", "model": "a/b"})).fine();

@@ -19,7 +19,7 @@ fn options(settle: u64, timeout: u64) -> ServerOptions {
 
 #[test]
 fn a_drain_tells_routers_then_refuses_then_ends_what_is_left() {
-    let running = start(options(500, 500), engine_options());
+    let running = start(options(1500, 500), engine_options());
     let address = running.address;
     let mut left = Connection::open(address);
     left.send("POST", "/v1/completions", "", &endless(true).to_string());

@@ -69,7 +69,7 @@ fn the_headers_of_a_stream_come_when_it_is_admitted() {
 
 #[test]
 fn a_request_that_takes_too_long_ends_with_504() {
-    let request_timeout = Duration::from_millis(200);
+    let request_timeout = Duration::from_millis(500);
     let options = oss_server::ServerOptions { request_timeout, ..server_options() };
     let running = narrow(options);
     let late = post(running.address, "/v1/completions", &endless(false));

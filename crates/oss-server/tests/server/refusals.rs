@@ -60,6 +60,7 @@ fn a_request_that_cannot_be_served_is_told_which_field_is_at_fault() {
         (chat(json!({"stream_options": {"include_usage": true}})), "stream_options"),
         (chat(json!({"stop": 3})), "stop"),
         (chat(json!({"store": true})), "store"),
+        (chat(json!({"skip_special_tokens": false})), "skip_special_tokens"),
         ((COMPLETIONS, json!({})), "prompt"),
         ((COMPLETIONS, json!({"prompt": ""})), "prompt"),
         ((COMPLETIONS, json!({"prompt": []})), "prompt"),
@@ -180,7 +181,7 @@ fn a_key_is_asked_for_where_there_is_one() {
 
 #[test]
 fn connections_that_say_nothing_are_closed_and_bodies_that_do_not_come_are_refused() {
-    let idle_timeout = std::time::Duration::from_millis(200);
+    let idle_timeout = std::time::Duration::from_millis(500);
     let options = oss_server::ServerOptions { idle_timeout, ..server_options() };
     let running = start(options, engine_options());
     let mut silent = Connection::open(running.address);

@@ -69,7 +69,7 @@ pub(crate) struct Flags {
     #[arg(long, default_value_t = 500)]
     max_step_ms: u64,
     /// The most bytes of a request's body
-    #[arg(long, value_parser = bytes, default_value = "16MiB")]
+    #[arg(long, value_parser = bytes, default_value = "4MiB")]
     max_body: usize,
     /// The most connections at once
     #[arg(long, default_value_t = 1024)]
