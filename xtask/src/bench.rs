@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use serde_json::Value as Json;
 
-use crate::shell;
+use crate::shell::{self, Profile};
 
 /// The built program.
 pub(crate) struct Bench(PathBuf);
@@ -16,7 +16,7 @@ pub(crate) struct Printed(pub(crate) Json);
 impl Bench {
     /// Builds it.
     pub(crate) fn build() -> Result<Bench> {
-        shell::example("bench").map(Bench)
+        shell::example("bench", Profile::Release).map(Bench)
     }
 
     /// Runs it on a model, with some options that take numbers, and more.

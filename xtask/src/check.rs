@@ -7,6 +7,7 @@ use clap::Args;
 use serde_json::{Map, Value as Json, json};
 
 use crate::record;
+use crate::shell::Profile;
 
 mod arm;
 mod fuzz;
@@ -31,6 +32,11 @@ impl Scale {
     /// One of two values.
     fn pick<T>(self, small: T, full: T) -> T {
         if self == Scale::Small { small } else { full }
+    }
+
+    /// How its programs are built: what the tests have built is fast enough for CI.
+    fn profile(self) -> Profile {
+        self.pick(Profile::Dev, Profile::Release)
     }
 }
 

@@ -94,10 +94,24 @@ pub(crate) fn target() -> PathBuf {
     target.map_or_else(|| root().join("target"), |target| root().join(target))
 }
 
-/// Builds an example in release and gives its program.
-pub(crate) fn example(name: &str) -> Result<PathBuf> {
-    run(&mut cargo(&["build", "--release", "-p", "oss-examples", "--example", name]))?;
-    Ok(target().join("release/examples").join(name))
+/// How an example is built.
+#[derive(Clone, Copy)]
+pub(crate) enum Profile {
+    /// As tests are: its dependencies are often there already.
+    Dev,
+    /// As users do.
+    Release,
+}
+
+/// Builds an example and gives its program.
+pub(crate) fn example(name: &str, profile: Profile) -> Result<PathBuf> {
+    let (profile, folder) = match profile {
+        Profile::Dev => ("dev", "debug"),
+        Profile::Release => ("release", "release"),
+    };
+    let which = ["-p", "oss-examples", "--example", name];
+    run(cargo(&["build", "--profile", profile]).args(which))?;
+    Ok(target().join(folder).join("examples").join(name))
 }
 
 fn shown(command: &Command) -> String {

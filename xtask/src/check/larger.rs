@@ -14,7 +14,7 @@ use serde_json::{Value as Json, json};
 use crate::balloon::{self, Balloon};
 use crate::check::{Figures, Scale};
 use crate::fetch;
-use crate::shell;
+use crate::shell::{self, Profile};
 use crate::synth::{Format, Options, Routing, write};
 
 /// Bytes of one read of the probe, and how many are in flight: as the engine reads experts.
@@ -29,7 +29,7 @@ pub(crate) fn missing() -> Option<String> {
 }
 
 /// A synthetic packed file whose routers prefer some experts, written unless it is there.
-fn packed(shape: &str) -> Result<PathBuf> {
+fn packed(shape: &str, profile: Profile) -> Result<PathBuf> {
     let cache = fetch::cache()?;
     fs::create_dir_all(&cache)?;
     let packed = cache.join(format!("synth-{shape}-zipf-1.oss"));
@@ -38,7 +38,7 @@ fn packed(shape: &str) -> Result<PathBuf> {
         let mut options = Options::new(shape, Format::Gguf, source.clone());
         options.routing = Routing::Zipf;
         write(&options)?;
-        let program = shell::example("pack")?;
+        let program = shell::example("pack", profile)?;
         let mut command = shell::command(text(&program)?, &["--model", text(&source)?]);
         shell::run(command.args(["--output", text(&packed)?]))?;
         fs::remove_file(source)?;
@@ -52,10 +52,9 @@ fn text(path: &Path) -> Result<&str> {
 
 /// Answers with the example `generate`: tokens that do not repeat, drawn alike every time. Says how
 /// much memory that took, too.
-fn answer(model: &Path, tokens: usize, more: &[&str]) -> Result<(Json, u64)> {
-    let program = shell::example("generate")?;
+fn answer(program: &Path, model: &Path, tokens: usize, more: &[&str]) -> Result<(Json, u64)> {
     let ids: Vec<String> = (0..64).map(|at| (at * 7919 % 2000 + 20).to_string()).collect();
-    let mut command = shell::command(text(&program)?, &["--model", text(model)?, "--json"]);
+    let mut command = shell::command(text(program)?, &["--model", text(model)?, "--json"]);
     command.args(["--prompt-ids", &ids.join(","), "--max-tokens", &tokens.to_string()]);
     command.args(["--temperature", "1", "--seed", "1", "--ignore-stops", "--speculation", "off"]);
     let (printed, peak) = shell::watched(command.args(["--tune", "off"]).args(more))?;
@@ -97,17 +96,19 @@ pub(crate) fn run(scale: Scale) -> Result<Figures> {
     // Only the full scale is about speed: a file of CI's size is in the system's cache anyway.
     let (shape, tokens, limit) =
         scale.pick(("small", 24, None), ("gpt-oss-20b", 96, Some(8_000_000_000)));
-    let model = packed(shape)?;
+    let model = packed(shape, scale.profile())?;
+    let program = shell::example("generate", scale.profile())?;
+    let answer = |more: &[&str]| answer(&program, &model, tokens, more);
     // The process needs more than the engine counts: vocabulary, vectors, program.
     let budget = limit.map_or(90_000_000, |limit: u64| limit / 100 * 95).to_string();
     let slots = ["--max-memory", budget.as_str()];
     let balloon = limit.map(Balloon::leave).transpose()?;
-    let (plain, _) = answer(&model, tokens, &["--huge-pages", "false"])?;
-    let (ours, peak) = answer(&model, tokens, &slots)?;
+    let (plain, _) = answer(&["--huge-pages", "false"])?;
+    let (ours, peak) = answer(&slots)?;
     let disk = disk_rate(&model)?;
     let locked = balloon.as_ref().map(|balloon| balloon.bytes);
     drop(balloon);
-    let (whole, _) = answer(&model, tokens, &[])?;
+    let (whole, _) = answer(&[])?;
     for (name, answer) in [("slots", &ours), ("a plain map", &plain)] {
         ensure!(answer["ids"] == whole["ids"], "{name} gives other tokens than all memory");
     }

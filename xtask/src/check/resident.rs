@@ -35,7 +35,7 @@ pub(crate) fn run(scale: Scale) -> Result<Figures> {
         [("tiny", 256_000_000), ("tiny-llama", 256_000_000)],
         [("gpt-oss-20b", 14_000_000_000u64), ("tinyllama", 1_400_000_000)],
     );
-    let program = shell::example("generate")?;
+    let program = shell::example("generate", scale.profile())?;
     let mut figures = Figures::new();
     for (shape, limit) in models {
         figures.insert(shape.to_owned(), decode(&program, shape, limit)?);
