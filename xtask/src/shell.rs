@@ -97,7 +97,7 @@ pub(crate) fn target() -> PathBuf {
 /// How an example is built.
 #[derive(Clone, Copy)]
 pub(crate) enum Profile {
-    /// As tests are: its dependencies are often there already.
+    /// As the workspace's tests are, by the same features: its dependencies are there already.
     Dev,
     /// As users do.
     Release,
@@ -105,12 +105,11 @@ pub(crate) enum Profile {
 
 /// Builds an example and gives its program.
 pub(crate) fn example(name: &str, profile: Profile) -> Result<PathBuf> {
-    let (profile, folder) = match profile {
-        Profile::Dev => ("dev", "debug"),
-        Profile::Release => ("release", "release"),
+    let (options, folder): (&[&str], _) = match profile {
+        Profile::Dev => (&["--workspace"], "debug"),
+        Profile::Release => (&["--release", "-p", "oss-examples"], "release"),
     };
-    let which = ["-p", "oss-examples", "--example", name];
-    run(cargo(&["build", "--profile", profile]).args(which))?;
+    run(cargo(&["build", "--example", name]).args(options))?;
     Ok(target().join(folder).join("examples").join(name))
 }
 
