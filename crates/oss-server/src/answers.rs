@@ -118,8 +118,22 @@ impl Answers {
     }
 
     /// What comes next; `None` after the end of the last choice.
-    pub(crate) async fn next(&mut self) -> Option<Item> {
+    async fn next(&mut self) -> Option<Item> {
         poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// Gives every event to `take`, with the number of its choice.
+    ///
+    /// # Errors
+    /// What ended the request before.
+    pub(crate) async fn whole(mut self, mut take: impl FnMut(usize, Event)) -> Result<(), Refusal> {
+        while let Some(item) = self.next().await {
+            match item {
+                Item::Event(choice, event) => take(choice, event),
+                Item::Failed(refusal) => return Err(refusal),
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Item>> {

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
+use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_LENGTH;
-use axum::http::request::Parts;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use tokio::time::timeout;
 
@@ -16,11 +16,12 @@ use crate::refusal::Refusal;
 /// see the answer otherwise.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// The whole body.
+/// The whole body of a request.
 ///
 /// # Errors
 /// When it is too long, takes too long, or breaks off.
-pub(crate) async fn read(app: &App, parts: &Parts, body: Body) -> Result<Bytes, Refusal> {
+pub(crate) async fn read(app: &App, request: Request) -> Result<Bytes, Refusal> {
+    let (parts, mut body) = request.into_parts();
     let limit = app.options.max_body;
     let announced = parts.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     let announced = announced.and_then(|value| value.parse::<usize>().ok());
@@ -28,7 +29,6 @@ pub(crate) async fn read(app: &App, parts: &Parts, body: Body) -> Result<Bytes, 
         discard(body).await;
         return Err(too_long(limit));
     }
-    let mut body = body;
     let collecting = Limited::new(&mut body, limit).collect();
     match timeout(app.options.idle_timeout, collecting).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),

@@ -6,7 +6,7 @@ use axum::extract::{Extension, Request, State};
 use axum::response::Response;
 use serde_json::json;
 
-use crate::answers::{Answers, Item};
+use crate::answers::Answers;
 use crate::app::App;
 use crate::read::ChatCall;
 use crate::refusal::Refusal;
@@ -25,8 +25,7 @@ pub(crate) async fn answer(
 ) -> Result<Response, Refusal> {
     let place = app.enter()?;
     let engine = app.engine()?;
-    let (parts, body) = request.into_parts();
-    let body = body::read(&app, &parts, body).await?;
+    let body = body::read(&app, request).await?;
     let start = || {
         let call = ChatCall::read(&app, engine, &body)?;
         let head = ChatHead::new(&call, &app.options.model_name);
@@ -41,12 +40,7 @@ pub(crate) async fn answer(
         return Ok(sse::response(answers, ChatFrames::new(head, engine)));
     }
     let mut so_far = ChatSoFar::new(head, engine);
-    while let Some(item) = answers.next().await {
-        match item {
-            Item::Event(choice, event) => so_far.event(choice, event),
-            Item::Failed(refusal) => return Err(refusal),
-        }
-    }
+    answers.whole(|choice, event| so_far.event(choice, event)).await?;
     Ok(routes::json(so_far.finish()))
 }
 
@@ -56,8 +50,7 @@ pub(crate) async fn render(
     request: Request,
 ) -> Result<Response, Refusal> {
     let engine = app.engine()?;
-    let (parts, body) = request.into_parts();
-    let body = body::read(&app, &parts, body).await?;
+    let body = body::read(&app, request).await?;
     let render = || {
         let call = ChatCall::read(&app, engine, &body)?;
         engine.text().render(&call.chat).map_err(|error| Refusal::engine(&error, PROMPT))

@@ -6,7 +6,7 @@ use axum::extract::{Extension, Request, State};
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use crate::answers::{Answers, Item};
+use crate::answers::Answers;
 use crate::app::App;
 use crate::read::CompletionCall;
 use crate::refusal::Refusal;
@@ -22,8 +22,7 @@ pub(crate) async fn answer(
 ) -> Result<Response, Refusal> {
     let place = app.enter()?;
     let engine = app.engine()?;
-    let (parts, body) = request.into_parts();
-    let body = body::read(&app, &parts, body).await?;
+    let body = body::read(&app, request).await?;
     let start = || {
         let call = CompletionCall::read(&app, engine, &body)?;
         let head = CompletionHead::new(&call, &app.options.model_name);
@@ -38,12 +37,7 @@ pub(crate) async fn answer(
         return Ok(sse::response(answers, CompletionFrames::new(head, engine)));
     }
     let mut so_far = CompletionSoFar::new(head, engine);
-    while let Some(item) = answers.next().await {
-        match item {
-            Item::Event(choice, event) => so_far.event(choice, event),
-            Item::Failed(refusal) => return Err(refusal),
-        }
-    }
+    answers.whole(|choice, event| so_far.event(choice, event)).await?;
     Ok(routes::json(so_far.finish()))
 }
 
@@ -53,8 +47,7 @@ pub(crate) async fn render(
     request: Request,
 ) -> Result<Response, Refusal> {
     let engine = app.engine()?;
-    let (parts, body) = request.into_parts();
-    let body = body::read(&app, &parts, body).await?;
+    let body = body::read(&app, request).await?;
     let read = || CompletionCall::read(&app, engine, &body);
     let call = app.heavy(body.len(), read).await?;
     let model = &app.options.model_name;

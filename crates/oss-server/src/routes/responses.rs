@@ -6,7 +6,7 @@ use axum::extract::{Extension, Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 
-use crate::answers::{Answers, Item};
+use crate::answers::Answers;
 use crate::app::App;
 use crate::read::ResponseCall;
 use crate::refusal::Refusal;
@@ -22,8 +22,7 @@ pub(crate) async fn answer(
 ) -> Result<Response, Refusal> {
     let place = app.enter()?;
     let engine = app.engine()?;
-    let (parts, body) = request.into_parts();
-    let body = body::read(&app, &parts, body).await?;
+    let body = body::read(&app, request).await?;
     let start = || {
         let call = ResponseCall::read(&app, engine, &body)?;
         let writer = ResponseWriter::new(&call, engine, &app.options.model_name);
@@ -37,12 +36,7 @@ pub(crate) async fn answer(
         answers.admitted().await?;
         return Ok(sse::response(answers, writer));
     }
-    while let Some(item) = answers.next().await {
-        match item {
-            Item::Event(_, event) => writer.take(event),
-            Item::Failed(refusal) => return Err(refusal),
-        }
-    }
+    answers.whole(|_, event| writer.take(event)).await?;
     Ok(routes::json(writer.json(None).to_string()))
 }
 

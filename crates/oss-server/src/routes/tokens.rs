@@ -18,8 +18,7 @@ pub(crate) async fn tokenize(
     request: Request,
 ) -> Result<Response, Refusal> {
     let engine = app.engine()?;
-    let (parts, body) = request.into_parts();
-    let body = body::read(&app, &parts, body).await?;
+    let body = body::read(&app, request).await?;
     let work = || {
         let mut fields = Fields::parse(&body)?;
         let with_texts = fields.take("return_token_strs")?.unwrap_or(false);
@@ -71,8 +70,7 @@ pub(crate) async fn detokenize(
     request: Request,
 ) -> Result<Response, Refusal> {
     let engine = app.engine()?;
-    let (parts, body) = request.into_parts();
-    let body = body::read(&app, &parts, body).await?;
+    let body = body::read(&app, request).await?;
     let work = || {
         let mut fields = Fields::parse(&body)?;
         app.check_model(fields.take::<String>("model")?.as_deref())?;
