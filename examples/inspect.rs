@@ -7,7 +7,7 @@
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use oss_engine::model::{Config, describe};
+use oss_engine::model::{Config, Precision, describe};
 use oss_engine::text::Special;
 use oss_engine::text::chat::{Message, Tool};
 use oss_engine::text::harmony::{Content, Effort};
@@ -155,6 +155,10 @@ fn about(container: &Container) -> Value {
         Ok(_) => Value::Null,
         Err(error) => json!({ "error": error.to_string() }),
     };
+    let precision = match Precision::of(container) {
+        Ok(precision) => precision.to_json(),
+        Err(error) => json!({ "error": error.to_string() }),
+    };
     json!({
         "path": container.path(),
         "kind": format!("{:?}", container.kind()).to_lowercase(),
@@ -162,6 +166,7 @@ fn about(container: &Container) -> Value {
         "metadata": metadata(container),
         "tensors": tensors,
         "sections": sections,
+        "precision": precision,
         "model": model,
         "chat": chat,
     })
@@ -226,6 +231,9 @@ fn list(container: &Container, about: &Value) {
         container.packed().into_iter().flat_map(oss_engine::weights::packed::Reader::sections)
     {
         outln!("  {:50} {:9} {:6} {}", section.name, section.kind, section.format, section.length);
+    }
+    for (tensor, dtype) in about["precision"].as_object().into_iter().flatten() {
+        outln!("  {tensor:50} is packed as {}", dtype.as_str().unwrap_or_default());
     }
     match about["model"].get("error") {
         Some(error) => outln!("does not load: {error}"),

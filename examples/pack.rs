@@ -5,7 +5,7 @@
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use oss_engine::model::pack_to_file;
+use oss_engine::model::{Precision, pack_to_file};
 use oss_examples::{ModelArgs, bar};
 use std::path::PathBuf;
 
@@ -27,7 +27,7 @@ fn main() -> Result<()> {
         bar.set_length(total);
         bar.set_position(done);
     };
-    pack_to_file(&container, &arguments.output, Some(&show))
+    pack_to_file(&container, &Precision::default(), &arguments.output, Some(&show))
         .with_context(|| format!("cannot write {}", arguments.output.display()))?;
     bar.finish_and_clear();
     Ok(())

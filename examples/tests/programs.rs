@@ -205,6 +205,36 @@ fn batch_refuses_lines_that_are_no_prompts_and_files_that_are_no_answers() {
 }
 
 #[test]
+fn quantise_keeps_to_its_limit_and_writes_a_model_that_runs() {
+    let folder = folder("quantise");
+    let (text, model) = (folder.join("text.txt"), folder.join("small.oss"));
+    std::fs::write(&text, "Once upon a time there was a little dog. ".repeat(40)).expect("a file");
+    let mut command = program("quantise");
+    command.args(["--threads", "1", "--tokens", "128", "--types", "q8_0", "--json", "--text"]);
+    command.arg(&text).arg("--output").arg(&model);
+    let json: Value = serde_json::from_str(&printed(&mut command)).expect("one object");
+    assert!(json["loss"].as_f64().expect("a loss") <= 0.01, "{json}");
+    let bytes = |name: &str| json[name].as_u64().expect("bytes");
+    assert!(bytes("bytes_per_token") < bytes("bytes_per_token_before"), "{json}");
+    assert!(!json["trials"].as_array().expect("trials").is_empty(), "{json}");
+
+    let inspected = printed(program("inspect").args(["--json", "--model"]).arg(&model));
+    let inspected: Value = serde_json::from_str(&inspected).expect("one object");
+    assert_eq!(inspected["precision"], json["precision"]);
+    let mut command = program("generate");
+    command.args(["--prompt", "Once upon a time", "--max-tokens", "8", "--temperature", "0"]);
+    let story = printed(command.args(["--threads", "1", "--model"]).arg(&model));
+    assert!(story.contains("there was a little"), "{story}");
+
+    // Nothing given: the model writes the text itself, and nothing else is written.
+    let mut command = program("quantise");
+    command.args(["--threads", "1", "--tokens", "96", "--types", "q8_0", "--max-loss", "0"]);
+    let said = printed(&mut command);
+    assert!(said.contains("loss 0.000 %"), "{said}");
+    std::fs::remove_dir_all(&folder).expect("the folder");
+}
+
+#[test]
 fn ten_prompts_are_asked_and_measured() {
     let folder = folder("ten-prompts");
     let chart = folder.join("speed.svg");

@@ -85,7 +85,7 @@ fn share_slots(
 }
 
 /// Bytes of the keys and values of one full context.
-fn context_bytes(model: &Model, context_len: usize) -> usize {
+pub(crate) fn context_bytes(model: &Model, context_len: usize) -> usize {
     let shape = model.cache_shape();
     let slot = shape.slot_bytes.next_multiple_of(64) * shape.n_kv_heads;
     let group = |group: &oss_cache::Group| {

@@ -37,6 +37,8 @@
 //!   in its packed file.
 //! - [`EngineOptions`] are the choices made once; [`Tuning`] tells what was measured of the machine
 //!   for those left open, and why they are what they are; [`Metrics`] tell what happened.
+//! - [`quantise`] finds how few bits a model's weights can have within a limit of loss, by
+//!   measuring it.
 //! - [`Text`] is a model's tokenizer and chat format, without its weights.
 //!
 //! # Invariants
@@ -66,6 +68,7 @@ mod output;
 mod packing;
 mod prepare;
 mod promotion;
+pub mod quantise;
 mod request;
 mod sampling;
 mod session;
@@ -97,6 +100,7 @@ pub use oss_cache::{ColdStats, Stats as CacheStats};
 pub use oss_kernels::Activation;
 pub use oss_model as model;
 pub use oss_model::ExpertUse;
+pub use oss_quant::Dtype;
 pub use oss_quant::kv::{KvFormat, PAGE_TOKENS};
 pub use oss_sampler::{Dry, Mask, Report};
 pub use oss_simd::Isa;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use oss_memory::file;
-use oss_model::{has_experts, pack_to_file, packed_bytes, packed_name};
+use oss_model::{Precision, has_experts, pack_to_file, packed_bytes, packed_name};
 use oss_weights::{Container, Kind};
 
 use crate::budget;
@@ -28,7 +28,7 @@ pub(crate) fn packed_where_wanted(
     if !path.exists() {
         let progress = options.progress.as_deref();
         let progress = progress.map(|progress| progress as oss_model::Progress<'_>);
-        pack_to_file(&container, &path, progress)?;
+        pack_to_file(&container, &Precision::default(), &path, progress)?;
     }
     Ok(Arc::new(Container::open(&path)?))
 }

@@ -13,6 +13,8 @@ mod failures;
 mod larger;
 #[path = "engine/memory.rs"]
 mod memory;
+#[path = "engine/quantise.rs"]
+mod quantise;
 #[path = "engine/same_tokens.rs"]
 mod same_tokens;
 #[path = "engine/scheduling.rs"]

@@ -11,7 +11,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use oss_engine::model::pack_to_file;
+use oss_engine::model::{Precision, pack_to_file};
 use oss_engine::weights::Container;
 use oss_engine::{
     ColdTier, Engine, EngineOptions, Error, Event, Fault, Finish, Request, Session, Speculation,
@@ -332,7 +332,7 @@ fn run(model: &'static [u8], steps: usize, seed: u64) -> Counts {
     let directory = tempfile::tempdir().unwrap();
     let packed = directory.path().join("model.oss");
     let container = Container::from_bytes("model", model, Vec::new()).unwrap();
-    pack_to_file(&container, &packed, None).unwrap();
+    pack_to_file(&container, &Precision::default(), &packed, None).unwrap();
     let tight = context_bytes(&expected.engine, context);
     let mut counts = Counts::default();
     let mut left = steps;

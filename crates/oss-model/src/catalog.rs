@@ -1,6 +1,7 @@
 //! The types and shapes of a model's tensors, also of those that a packed file no longer has.
 
 use crate::error::{Error, Result};
+use crate::precision::Precision;
 use oss_quant::Dtype;
 use oss_weights::{Container, Kind};
 use serde_json::{Map, Value, json};
@@ -9,9 +10,15 @@ use std::collections::HashMap;
 /// The blob of a packed file that lists the tensors which it was made from:
 /// `{name: [type, [dimensions, outermost first]]}`.
 pub(crate) const CATALOG: &str = "tensors.json";
+/// The blob of a packed file that lists those of them which it has as another type:
+/// `{name: type}`.
+pub(crate) const PRECISION: &str = "precision.json";
 
 /// Names, types and shapes.
-pub(crate) struct Catalog(HashMap<String, (Dtype, Vec<usize>)>);
+pub(crate) struct Catalog {
+    tensors: HashMap<String, (Dtype, Vec<usize>)>,
+    precision: Precision,
+}
 
 impl Catalog {
     /// The tensors of a container; of a packed file: those that it was made from.
@@ -20,8 +27,26 @@ impl Catalog {
             let tensor = |info: &oss_weights::TensorInfo| {
                 (info.name.clone(), (info.dtype, info.shape.clone()))
             };
-            return Ok(Self(container.tensors().map(tensor).collect()));
+            let tensors = container.tensors().map(tensor).collect();
+            return Ok(Self { tensors, precision: Precision::default() });
         }
+        let tensors = Self::packed_from(container)?;
+        let Some(bytes) = container.side_file(PRECISION)? else {
+            return Ok(Self { tensors, precision: Precision::default() });
+        };
+        let precision = serde_json::from_slice(&bytes).map_err(|error| error.to_string());
+        let precision = precision.and_then(|value| Precision::from_json(&value));
+        let wrong = |got| Error::Field {
+            path: container.path().to_owned(),
+            field: PRECISION.to_owned(),
+            got,
+            expected: "types of tensors by their names".to_owned(),
+        };
+        Ok(Self { tensors, precision: precision.map_err(wrong)? })
+    }
+
+    /// The tensors that a packed file was made from.
+    fn packed_from(container: &Container) -> Result<HashMap<String, (Dtype, Vec<usize>)>> {
         let wrong = |got: String| Error::Field {
             path: container.path().to_owned(),
             field: CATALOG.to_owned(),
@@ -40,29 +65,46 @@ impl Catalog {
             }
             Ok((name, (dtype, shape)))
         };
-        Ok(Self(map.into_iter().map(entry).collect::<Result<_>>()?))
+        map.into_iter().map(entry).collect()
     }
 
-    /// A tensor's type and shape.
+    /// The same tensors, packed as a plan says.
+    pub(crate) fn with(self, precision: &Precision) -> Self {
+        Self { precision: precision.clone(), ..self }
+    }
+
+    /// How tensors are packed.
+    pub(crate) const fn precision(&self) -> &Precision {
+        &self.precision
+    }
+
+    /// The type that a tensor is packed as, and its shape.
     pub(crate) fn get(&self, container: &Container, name: &str) -> Result<(Dtype, &[usize])> {
-        let found = self.0.get(name).map(|(dtype, shape)| (*dtype, shape.as_slice()));
+        let found = self
+            .tensors
+            .get(name)
+            .map(|(dtype, shape)| (self.precision.get(name).unwrap_or(*dtype), shape.as_slice()));
         found.ok_or_else(|| Error::Field {
             path: container.path().to_owned(),
             field: format!("tensor {name}"),
             got: "nothing".to_owned(),
-            expected: format!("one of the {} tensors of the file", self.0.len()),
+            expected: format!("one of the {} tensors of the file", self.tensors.len()),
         })
     }
 
-    /// The blob for a packed file.
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let mut names: Vec<&String> = self.0.keys().collect();
+    /// The blobs for a packed file.
+    pub(crate) fn blobs(&self) -> Vec<(&'static str, Vec<u8>)> {
+        let mut names: Vec<&String> = self.tensors.keys().collect();
         names.sort_unstable();
         let entry = |name: &String| {
-            let (dtype, shape) = &self.0[name];
+            let (dtype, shape) = &self.tensors[name];
             (name.clone(), json!([dtype.name(), shape]))
         };
         let map: Map<String, Value> = names.into_iter().map(entry).collect();
-        Value::Object(map).to_string().into_bytes()
+        let mut blobs = vec![(CATALOG, Value::Object(map).to_string().into_bytes())];
+        if !self.precision.is_empty() {
+            blobs.push((PRECISION, self.precision.to_json().to_string().into_bytes()));
+        }
+        blobs
     }
 }

@@ -51,6 +51,7 @@ mod forward;
 mod input;
 mod model;
 mod plan;
+mod precision;
 mod rope;
 mod source;
 mod state;
@@ -64,11 +65,13 @@ pub use error::{Error, Result};
 pub use forward::{HeadRequest, forward, head};
 pub use model::{LoadOptions, Model};
 pub use plan::{
-    ExpertsPlan, FeedForwardPlan, LayerPlan, MatrixPlan, ModelPlan, NetworkPlan, Rows, VectorPlan,
+    ExpertsPlan, FeedForwardPlan, LayerPlan, MatrixPlan, ModelPlan, NetworkPlan, Rows, Site,
+    VectorPlan,
 };
+pub use precision::Precision;
 pub use rope::Rope;
 pub use state::{Event, Probe, State};
 pub use weights::{
     ExpertRoom, ExpertUse, Fused, Network, Progress, Stored, Weights, has_experts, pack_to_file,
-    packed_bytes, packed_name,
+    packed_bytes, packed_name, site_bytes,
 };

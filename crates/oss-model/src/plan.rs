@@ -1,5 +1,10 @@
 //! Which tensors a model needs, which of them are packed together, and in what order.
 
+use crate::config::Config;
+use crate::precision::Precision;
+use oss_quant::Dtype;
+use std::fmt;
+
 /// Rows of a tensor seen as a matrix: `first, first + step, …`, `count` of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rows {
@@ -55,6 +60,32 @@ impl MatrixPlan {
     pub fn one(tensor: String, count: usize) -> Self {
         Self::Stacked(vec![Rows::all(tensor, count)])
     }
+
+    /// The tensors whose rows it takes.
+    fn tensors(&self) -> Vec<&str> {
+        match self {
+            Self::Stacked(parts) => parts.iter().map(|rows| rows.tensor.as_str()).collect(),
+            Self::Paired(first, second) => vec![&first.tensor, &second.tensor],
+        }
+    }
+}
+
+/// A place in the model whose matrices change their type together, as a precision plan is sought.
+/// Layers count from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Site {
+    /// Queries, keys and values of a layer.
+    Qkv(usize),
+    /// The output of its attention.
+    Output(usize),
+    /// Gate and up of a layer with one network.
+    GateUp(usize),
+    /// Down of such a layer.
+    Down(usize),
+    /// All experts of a layer. Its router stays as it is.
+    Experts(usize),
+    /// The head.
+    Head,
 }
 
 /// A vector of the model.
@@ -93,6 +124,103 @@ pub struct ModelPlan {
     pub head: Option<String>,
     /// The layers.
     pub layers: Vec<LayerPlan>,
+}
+
+impl Site {
+    /// Its layer; none of the head.
+    #[must_use]
+    pub const fn layer(self) -> Option<usize> {
+        match self {
+            Self::Qkv(layer)
+            | Self::Output(layer)
+            | Self::GateUp(layer)
+            | Self::Down(layer)
+            | Self::Experts(layer) => Some(layer),
+            Self::Head => None,
+        }
+    }
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(layer) = self.layer() {
+            write!(f, "{layer}: ")?;
+        }
+        f.write_str(match self {
+            Self::Qkv(_) => "queries, keys, values",
+            Self::Output(_) => "attention's output",
+            Self::GateUp(_) => "gate and up",
+            Self::Down(_) => "down",
+            Self::Experts(_) => "experts",
+            Self::Head => "head",
+        })
+    }
+}
+
+impl ModelPlan {
+    /// The places whose types can be chosen, in the order of the forward pass.
+    #[must_use]
+    pub fn sites(&self) -> Vec<Site> {
+        let mut sites = Vec::new();
+        for (index, layer) in self.layers.iter().enumerate() {
+            sites.extend([Site::Qkv(index), Site::Output(index)]);
+            match layer.feed_forward {
+                FeedForwardPlan::Dense(_) => {
+                    sites.extend([Site::GateUp(index), Site::Down(index)]);
+                }
+                FeedForwardPlan::Experts(_) => sites.push(Site::Experts(index)),
+            }
+        }
+        sites.push(Site::Head);
+        sites
+    }
+
+    /// The matrices of a place and their columns.
+    ///
+    /// # Panics
+    /// When the model has no such place.
+    pub(crate) fn matrices(&self, config: &Config, site: Site) -> Vec<(MatrixPlan, usize)> {
+        let hidden = config.hidden_dim;
+        let (layer, network) = match site {
+            Site::Head => {
+                let head = self.head.as_ref().unwrap_or(&self.embedding);
+                return vec![(MatrixPlan::one(head.clone(), config.vocabulary), hidden)];
+            }
+            Site::Qkv(layer) => return vec![(self.layers[layer].qkv.clone(), hidden)],
+            Site::Output(layer) => {
+                return vec![(self.layers[layer].output.clone(), config.q_dim())];
+            }
+            Site::GateUp(layer) | Site::Down(layer) | Site::Experts(layer) => {
+                (layer, &self.layers[layer].feed_forward)
+            }
+        };
+        let inner = config.layers[layer].feed_forward.inner_dim();
+        let gate_up = |network: &NetworkPlan| (network.gate_up.clone(), hidden);
+        let down = |network: &NetworkPlan| (network.down.clone(), inner);
+        match (network, site) {
+            (FeedForwardPlan::Dense(network), Site::GateUp(_)) => vec![gate_up(network)],
+            (FeedForwardPlan::Dense(network), Site::Down(_)) => vec![down(network)],
+            (FeedForwardPlan::Experts(plan), Site::Experts(_)) => {
+                plan.experts.iter().flat_map(|expert| [gate_up(expert), down(expert)]).collect()
+            }
+            _ => panic!("no {site:?} in this model"),
+        }
+    }
+
+    /// A plan in which all tensors of a place are packed as `dtype`.
+    ///
+    /// # Panics
+    /// When the model has no such place.
+    #[must_use]
+    pub fn precision(&self, config: &Config, site: Site, dtype: Dtype) -> Precision {
+        let mut precision = Precision::default();
+        for (matrix, _) in self.matrices(config, site) {
+            for tensor in matrix.tensors() {
+                precision.set(tensor, dtype);
+            }
+        }
+        precision
+    }
 }
 
 /// The tensors of a layer.

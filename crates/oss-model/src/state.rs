@@ -237,6 +237,17 @@ impl State {
         self.wanted_rows.len()
     }
 
+    /// The residual stream of the first rows (`[rows, hidden_dim]`): what a call of
+    /// [`forward`](crate::forward) over some layers has left, and what one over later layers begins
+    /// with.
+    ///
+    /// # Panics
+    /// When the state has not so many rows.
+    pub fn residual(&mut self, rows: usize) -> &mut [f32] {
+        let hidden = self.x.len() / self.max_rows;
+        &mut self.x[..rows * hidden]
+    }
+
     /// Shows what passes through the page to `probe`.
     pub fn set_probe(&mut self, probe: Option<Probe>) {
         self.probe = probe;

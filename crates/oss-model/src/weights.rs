@@ -1,8 +1,8 @@
 //! A model's weights, packed for the kernels.
 //!
 //! Loading has two steps: the plan becomes a layout (which matrix lies where), then all matrices
-//! are packed into one buffer in parallel, slab by slab, and the pages of the source are handed
-//! back, so that no more than a slab is resident twice. The same layout describes a packed file,
+//! are packed in parallel, slab by slab, and the pages of the source are handed back, so that no
+//! more than a slab is resident twice. The same layout describes a packed file,
 //! which is mapped instead: nothing is read before it is used. Where memory is short, its experts
 //! stay in the file, but for as many as there are slots.
 
@@ -10,11 +10,13 @@ mod experts;
 mod layout;
 mod pack;
 mod packed_file;
+mod repack;
 mod rounds;
 mod storage;
 mod vectors;
 
 pub use experts::ExpertUse;
+pub use repack::site_bytes;
 pub use rounds::ExpertRoom;
 pub(crate) use rounds::{Round, Rounds};
 pub(crate) use vectors::numbers;
@@ -22,6 +24,7 @@ pub(crate) use vectors::numbers;
 use crate::config::{Config, FeedForward, LayerConfig};
 use crate::error::Result;
 use crate::plan::{FeedForwardPlan, LayerPlan, MatrixPlan, ModelPlan};
+use crate::precision::Precision;
 use layout::Layout;
 use oss_kernels::GROUP_ROWS;
 use oss_quant::{Matrix, Packing};
@@ -155,10 +158,10 @@ impl Weights {
         plan: &ModelPlan,
         progress: Option<Progress<'_>>,
     ) -> Result<Self> {
-        let (layout, parts) = arrange(&container, config, plan)?;
+        let (layout, parts) = arrange(&container, config, plan, &Precision::default())?;
         let storage = match container.kind() {
             Kind::Packed => Storage::mapped(&layout)?,
-            Kind::Gguf | Kind::Safetensors => pack::to_memory(&layout, progress)?,
+            Kind::Gguf | Kind::Safetensors => Storage::Memory(pack::to_memory(&layout, progress)?),
         };
         drop(layout);
         let Parts { embedding, norm, head, layers } = parts;
@@ -273,8 +276,9 @@ fn arrange<'a>(
     container: &'a Container,
     config: &Config,
     plan: &ModelPlan,
+    precision: &Precision,
 ) -> Result<(Layout<'a>, Parts)> {
-    let mut layout = Layout::new(container)?;
+    let mut layout = Layout::new(container, precision)?;
     let hidden = config.hidden_dim;
     layout.begin("dense".to_owned());
     let mut layers = Vec::with_capacity(plan.layers.len());
@@ -294,6 +298,7 @@ fn arrange<'a>(
             weights.experts.push(Network { gate_up, down });
         }
     }
+    layout.check_precision()?;
     let norm = vectors::read(container, &plan.norm)?;
     let embedding = match plan.head {
         None => Embedding::Tied,
@@ -311,7 +316,7 @@ fn arrange<'a>(
 /// When the model is not supported, or a tensor is missing or wrong.
 pub fn packed_bytes(container: &Container) -> Result<usize> {
     let (config, plan) = crate::arch::describe(container)?;
-    let (layout, _) = arrange(container, &config, &plan)?;
+    let (layout, _) = arrange(container, &config, &plan, &Precision::default())?;
     Ok(layout.sections.iter().map(|section| section.bytes).sum())
 }
 
@@ -333,18 +338,20 @@ pub fn packed_name(container: &Container) -> String {
     format!("{}-{}.oss", container.fingerprint(), packed_file::LAYOUT)
 }
 
-/// Writes a container's model as a packed file, whole or not at all; a call that was interrupted is
-/// continued by the next.
+/// Writes a container's model as a packed file, whole or not at all, its matrices in the types that
+/// `precision` names; a call that was interrupted is continued by the next.
 ///
 /// # Errors
-/// When the model is not supported, a tensor is missing or wrong, or the file cannot be written.
+/// When the model is not supported, a tensor is missing or wrong, or the file cannot be written;
+/// when `precision` names what is no matrix of the model, or a type that cannot hold it.
 pub fn pack_to_file(
     container: &Container,
+    precision: &Precision,
     path: &Path,
     progress: Option<Progress<'_>>,
 ) -> Result<()> {
     let (config, plan) = crate::arch::describe(container)?;
-    let (layout, _) = arrange(container, &config, &plan)?;
+    let (layout, _) = arrange(container, &config, &plan, precision)?;
     pack::to_file(&layout, path, progress)
 }
 

@@ -330,7 +330,8 @@ fn logits_are_those_of_double_precision_from_either_file_format() {
         }
         let packed = folder.path().join("model.oss");
         let container = oss_weights::Container::open(&path).unwrap();
-        oss_model::pack_to_file(&container, &packed, None).unwrap();
+        oss_model::pack_to_file(&container, &oss_model::Precision::default(), &packed, None)
+            .unwrap();
         let from_packed = Runner::new(&packed, Setting::exact()).logits(&ids, 7);
         assert!(from_packed == from_gguf, "{} heads", shape.heads);
         std::fs::remove_file(&packed).unwrap();

@@ -4,13 +4,14 @@
 mod common;
 
 use common::{Runner, Setting, data};
-use oss_model::{Batch, Error, Row, forward, pack_to_file};
+use oss_model::{Batch, Error, Precision, Row, forward, pack_to_file};
 use oss_weights::Container;
 use std::path::{Path, PathBuf};
 
 fn packed(directory: &Path, name: &str) -> PathBuf {
     let path = directory.join("model.oss");
-    pack_to_file(&Container::open(&data(name)).unwrap(), &path, None).unwrap();
+    let container = Container::open(&data(name)).unwrap();
+    pack_to_file(&container, &Precision::default(), &path, None).unwrap();
     path
 }
 

@@ -171,7 +171,7 @@ fn a_packed_file_of_either_format_gives_the_same_bits() {
     for (n, source) in ["demo.gguf", ".", "edge/edge.gguf", "edge"].into_iter().enumerate() {
         let path = folder.path().join(format!("{n}.oss"));
         let container = Container::open(&data(source)).unwrap();
-        oss_model::pack_to_file(&container, &path, None).unwrap();
+        oss_model::pack_to_file(&container, &oss_model::Precision::default(), &path, None).unwrap();
         let sample: Vec<u32> = (0..60).map(|i| i * 41 % 300).collect();
         let want = Runner::new(&data(source), Setting::fast()).logits(&sample, 60);
         let mut packed = Runner::new(&path, Setting::fast());

@@ -128,6 +128,11 @@ const TABLE: [Entry; 25] = [
 ];
 
 impl Dtype {
+    /// What weights are usually quantised to: codes of 8, 6, 5 and 4 bits, those of 5 and the first
+    /// of 4 with minima.
+    pub const QUANTISED: [Dtype; 5] =
+        [Dtype::Q8_0, Dtype::Q6K, Dtype::Q5_1, Dtype::Q4_1, Dtype::Q4_0];
+
     /// Every type, in the order of the table.
     pub fn all() -> impl Iterator<Item = Dtype> {
         TABLE.iter().map(|entry| entry.dtype)

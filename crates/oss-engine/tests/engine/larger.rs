@@ -19,7 +19,7 @@ fn demo() -> Container {
 
 fn packed(directory: &Path) -> PathBuf {
     let path = directory.join("demo.oss");
-    model::pack_to_file(&demo(), &path, None).unwrap();
+    model::pack_to_file(&demo(), &model::Precision::default(), &path, None).unwrap();
     path
 }
 

@@ -4,8 +4,10 @@ use super::{Fused, Stored};
 use crate::catalog::Catalog;
 use crate::error::{Error, Result};
 use crate::plan::{MatrixPlan, Rows};
+use crate::precision::Precision;
 use oss_quant::{Dtype, Packing};
 use oss_weights::Container;
+use std::collections::HashSet;
 
 /// Matrices begin at multiples of this.
 const ALIGNMENT: usize = 64;
@@ -13,6 +15,8 @@ const ALIGNMENT: usize = 64;
 /// One matrix to be packed.
 pub(super) struct Job {
     pub(super) stored: Stored,
+    /// What its rows are packed as.
+    pub(super) dtype: Dtype,
     pub(super) source: JobSource,
 }
 
@@ -70,9 +74,12 @@ pub(super) struct Layout<'a> {
 }
 
 impl<'a> Layout<'a> {
-    /// An empty layout over the tensors of a container.
-    pub(super) fn new(container: &'a Container) -> Result<Self> {
-        Ok(Self { container, catalog: Catalog::of(container)?, sections: Vec::new() })
+    /// An empty layout over the tensors of a container, packed as a plan says.
+    pub(super) fn new(container: &'a Container, precision: &Precision) -> Result<Self> {
+        let catalog = Catalog::of(container)?;
+        // A packed file has its tensors as they are.
+        let catalog = if precision.is_empty() { catalog } else { catalog.with(precision) };
+        Ok(Self { container, catalog, sections: Vec::new() })
     }
 
     pub(super) const fn container(&self) -> &'a Container {
@@ -160,8 +167,28 @@ impl<'a> Layout<'a> {
         let section = &mut self.sections[number];
         let stored = Stored { packing, section: number, start: section.bytes };
         section.bytes = (section.bytes + packing.bytes()).next_multiple_of(ALIGNMENT);
-        section.jobs.push(Job { stored: stored.clone(), source });
+        section.jobs.push(Job { stored: stored.clone(), dtype, source });
         Ok(stored)
+    }
+
+    /// The tensors that matrices are made of.
+    pub(super) fn packed_tensors(&self) -> HashSet<&str> {
+        let jobs = self.sections.iter().flat_map(|section| &section.jobs);
+        jobs.flat_map(|job| job.source.tensors()).collect()
+    }
+
+    /// Refuses a plan that names what no matrix is made of.
+    pub(super) fn check_precision(&self) -> Result<()> {
+        let packed = self.packed_tensors();
+        match self.catalog.precision().iter().find(|(tensor, _)| !packed.contains(tensor)) {
+            None => Ok(()),
+            Some((tensor, dtype)) => Err(Error::Field {
+                path: self.container.path().to_owned(),
+                field: format!("precision of {tensor}"),
+                got: dtype.name().to_owned(),
+                expected: "the name of a matrix".to_owned(),
+            }),
+        }
     }
 
     /// A tensor's type, once its shape is found to hold the rows.

@@ -1,11 +1,10 @@
 //! Packing matrices in parallel, into memory or into a packed file.
 
-use super::layout::{Job, Layout};
-use super::storage::Storage;
+use super::layout::{Job, Layout, SectionLayout};
 use super::{Progress, packed_file};
 use crate::error::{Error, Result};
 use oss_memory::{Buffer, Pages};
-use oss_quant::Row;
+use oss_quant::{GROUP_ROWS, Row};
 use oss_weights::{Container, Data, Tensor};
 use rayon::prelude::*;
 use std::path::Path;
@@ -15,8 +14,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const TASK_GROUPS: usize = 16;
 /// Packed bytes after which the pages that were read for them go back to the system.
 const SLAB: usize = 64 << 20;
-/// Sections begin at multiples of a huge page.
-const SECTION_ALIGNMENT: usize = 2 << 20;
 
 /// Counts packed bytes.
 struct Report<'a> {
@@ -40,24 +37,21 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Packs all sections into one buffer.
-pub(super) fn to_memory(layout: &Layout<'_>, progress: Option<Progress<'_>>) -> Result<Storage> {
+/// Packs all sections, each into a buffer.
+pub(super) fn to_memory(
+    layout: &Layout<'_>,
+    progress: Option<Progress<'_>>,
+) -> Result<Vec<Buffer>> {
     let report = Report::new(layout, progress);
-    let mut starts = Vec::new();
-    let mut end = 0;
-    for section in &layout.sections {
-        starts.push(end);
-        end = (end + section.bytes).next_multiple_of(SECTION_ALIGNMENT);
-    }
-    let mut buffer = Buffer::new(end, Pages::Huge)?;
-    for (section, start) in layout.sections.iter().zip(&starts) {
-        let bytes = &mut buffer[*start..][..section.bytes];
+    let section = |section: &SectionLayout| {
+        let mut buffer = Buffer::new(section.bytes, Pages::Huge)?;
         for job in &section.jobs {
-            let out = &mut bytes[job.stored.start..][..job.stored.packing.bytes()];
+            let out = &mut buffer[job.stored.start..][..job.stored.packing.bytes()];
             pack_job(layout.container(), job, out, &report)?;
         }
-    }
-    Ok(Storage::Memory { buffer, starts })
+        Ok(buffer)
+    };
+    layout.sections.iter().map(section).collect()
 }
 
 /// Packs all sections into a file, which appears at `path` whole or not at all; what an earlier
@@ -145,17 +139,51 @@ impl<'a> Tensors<'a> {
 
     fn pack(&self, group: usize, out: &mut [u8]) -> Result<()> {
         let packing = self.job.stored.packing;
-        let row = |index: usize| {
-            let (rows, index) = self.job.source.row(index);
-            let tensor = self.found.iter().find(|(name, _)| *name == rows.tensor);
-            let (_, tensor) = tensor.expect("all tensors of the job were looked up");
-            row_of(tensor, rows.source(index), packing.cols)
+        let changed = self.changed(group)?;
+        let row = |index: usize| match &changed[index % GROUP_ROWS] {
+            Some(bytes) => Row::Plain(bytes),
+            None => self.row(index).1,
         };
-        packing.pack_group(group, row, out).map_err(|source| Error::Packing {
-            path: self.container.path().to_owned(),
-            tensor: self.found[0].0.to_owned(),
-            source,
-        })
+        let wrong = |source| self.wrong(self.found[0].0, source);
+        packing.pack_group(group, row, out).map_err(wrong)
+    }
+
+    /// The tensor and the bytes of a row of the job.
+    fn row(&self, index: usize) -> (&Tensor<'a>, Row<'a>) {
+        let (rows, index) = self.job.source.row(index);
+        let tensor = self.found.iter().find(|(name, _)| *name == rows.tensor);
+        let (_, tensor) = tensor.expect("all tensors of the job were looked up");
+        (tensor, row_of(tensor, rows.source(index), self.job.stored.packing.cols))
+    }
+
+    /// The rows of a group that are of another type than the job's, encoded as that.
+    fn changed(&self, group: usize) -> Result<[Option<Vec<u8>>; GROUP_ROWS]> {
+        let (packing, to) = (self.job.stored.packing, self.job.dtype);
+        let first = group * GROUP_ROWS;
+        let mut changed = [const { None }; GROUP_ROWS];
+        let mut numbers = Vec::new();
+        for index in first..packing.rows.min(first + GROUP_ROWS) {
+            let (Tensor { info, .. }, row) = self.row(index);
+            if info.dtype == to {
+                continue;
+            }
+            let mut encode = || {
+                numbers.resize(packing.cols, 0.0);
+                row.dequantise(info.dtype, &mut numbers)?;
+                let mut bytes = vec![0; to.row_bytes(packing.cols).unwrap_or_default()];
+                to.quantise_row(&numbers, &mut bytes)?;
+                Ok(bytes)
+            };
+            let encoded: oss_quant::Result<_> = encode();
+            changed[index - first] =
+                Some(encoded.map_err(|source| self.wrong(&info.name, source))?);
+        }
+        Ok(changed)
+    }
+
+    fn wrong(&self, tensor: &str, source: oss_quant::Error) -> Error {
+        let (path, tensor) = (self.container.path().to_owned(), tensor.to_owned());
+        Error::Packing { path, tensor, source }
     }
 }
 

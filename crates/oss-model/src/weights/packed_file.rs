@@ -2,11 +2,10 @@
 //! that are not packed, so that the file stands alone.
 
 use super::layout::Layout;
-use crate::catalog::{CATALOG, Catalog};
+use crate::catalog::Catalog;
 use crate::error::{Error, Result};
 use oss_weights::packed::{METADATA, SectionPlan, TENSOR, Writer};
-use oss_weights::{Container, Data, Kind, gguf};
-use std::collections::HashSet;
+use oss_weights::{Container, Data, Fingerprint, Kind, gguf};
 use std::path::Path;
 
 /// The `kind` of sections that hold packed matrices.
@@ -29,7 +28,7 @@ pub(super) fn blobs(
     container: &Container,
     catalog: &Catalog,
 ) -> Result<Vec<(&'static str, Vec<u8>)>> {
-    let mut blobs = vec![(CATALOG, catalog.to_bytes())];
+    let mut blobs = catalog.blobs();
     match container.kind() {
         Kind::Gguf => blobs.push((METADATA, gguf::metadata_image(container.metadata()))),
         Kind::Safetensors => {
@@ -51,8 +50,7 @@ pub(super) fn blobs(
 
 /// The tensors that no packed matrix is made of.
 pub(super) fn kept_tensors(layout: &Layout<'_>) -> Vec<String> {
-    let jobs = layout.sections.iter().flat_map(|section| &section.jobs);
-    let packed: HashSet<&str> = jobs.flat_map(|job| job.source.tensors()).collect();
+    let packed = layout.packed_tensors();
     let names = layout.container().tensors().map(|info| &info.name);
     names.filter(|name| !packed.contains(name.as_str())).cloned().collect()
 }
@@ -97,5 +95,6 @@ pub(super) fn create(
             ..SectionPlan::blob(&section.name, section.bytes as u64)
         });
     }
-    Ok(Writer::create(path, container.fingerprint(), &plans)?)
+    let fingerprint = layout.catalog().precision().fingerprint(container.fingerprint().0);
+    Ok(Writer::create(path, Fingerprint(fingerprint), &plans)?)
 }

@@ -20,11 +20,7 @@ fn packed(container: &Container) -> &Reader {
 /// The sections of a model's layout.
 pub(super) enum Storage {
     /// Packed when the model was loaded.
-    Memory {
-        buffer: Buffer,
-        /// Where each section begins.
-        starts: Vec<usize>,
-    },
+    Memory(Vec<Buffer>),
     /// The sections of the container, which is a packed file, and copies of some in huge pages.
     Mapped { sections: Vec<Section>, copies: Vec<OnceLock<Buffer>> },
     /// The first section in memory, experts in slots.
@@ -61,7 +57,7 @@ impl Storage {
     /// The bytes of a section.
     pub(super) fn section<'a>(&'a self, container: &'a Container, number: usize) -> &'a [u8] {
         match self {
-            Self::Memory { buffer, starts } => &buffer[starts[number]..],
+            Self::Memory(sections) => &sections[number],
             Self::Mapped { sections, copies } => match copies[number].get() {
                 Some(copy) => copy,
                 None => packed(container).bytes_of(&sections[number]),
@@ -76,10 +72,7 @@ impl Storage {
     /// The sections that lie in memory as a whole, in order.
     pub(super) fn sections<'a>(&'a self, container: &'a Container) -> Vec<&'a [u8]> {
         match self {
-            Self::Memory { buffer, starts } => {
-                let ends = starts.iter().skip(1).copied().chain([buffer.len()]);
-                starts.iter().zip(ends).map(|(start, end)| &buffer[*start..end]).collect()
-            }
+            Self::Memory(sections) => sections.iter().map(|section| &**section).collect(),
             Self::Mapped { sections, .. } => {
                 (0..sections.len()).map(|number| self.section(container, number)).collect()
             }
@@ -90,7 +83,7 @@ impl Storage {
     /// Bytes of all sections.
     pub(super) fn bytes(&self) -> usize {
         match self {
-            Self::Memory { buffer, .. } => buffer.len(),
+            Self::Memory(sections) => sections.iter().map(|section| section.len()).sum(),
             Self::Mapped { sections, .. } => {
                 sections.iter().map(|section| section.length as usize).sum()
             }
@@ -101,7 +94,7 @@ impl Storage {
     /// Bytes of memory that the sections take when all has been used once.
     pub(super) fn resident_bytes(&self) -> usize {
         match self {
-            Self::Memory { .. } | Self::Mapped { .. } => self.bytes(),
+            Self::Memory(_) | Self::Mapped { .. } => self.bytes(),
             Self::Slots { dense, experts, .. } => dense.len() + experts.bytes(),
         }
     }
@@ -109,7 +102,7 @@ impl Storage {
     /// The slots of experts, where they are in slots.
     pub(super) const fn slots(&self) -> Option<&ExpertSlots> {
         match self {
-            Self::Memory { .. } | Self::Mapped { .. } => None,
+            Self::Memory(_) | Self::Mapped { .. } => None,
             Self::Slots { experts, .. } => Some(experts),
         }
     }
