@@ -153,7 +153,10 @@ fn a_required_call_comes_with_arguments_that_fit() {
 
 #[test]
 fn formats_that_cannot_be_held_are_refused_by_name() {
-    let wrong = |schema: Value| json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
+    let wrong = |schema: Value| {
+        let schema = json!({"name": "x", "schema": schema});
+        json!({"type": "json_schema", "json_schema": schema})
+    };
     let chat = |more: Value| with(json!({"messages": question("Hi"), "max_tokens": 1}), &more);
     let completion = |more: Value| with(json!({"prompt": "x", "max_tokens": 1}), &more);
     let response = |format: Value| json!({"input": "Hi", "text": {"format": format}});
