@@ -1,9 +1,10 @@
 //! What an answer has to look like, as a schema, an expression or a grammar says it.
 //!
 //! A [`Grammar`] is a description alone. `vocabulary` knows a model's tokens and compiles one for
-//! them into a `matcher`; `messages` says which messages an answer may consist of and what each of
+//! them into a `matcher`, `bounds` what that may take; `messages` says which messages an answer may consist of and what each of
 //! them holds; `follower` is the constraint that follows an answer token by token.
 
+mod bounds;
 mod follower;
 mod matcher;
 mod messages;
@@ -80,6 +81,9 @@ impl Grammar {
 
     /// Texts of a context-free grammar in llguidance's variant of Lark's syntax, whose first rule
     /// is `start`. Rules that name control tokens, `stop` and `max_tokens` are refused.
+    ///
+    /// Unlike schemas, expressions and grammars may be such that compiling them takes any time and
+    /// memory: they are for a program's own, not for strangers'.
     #[must_use]
     pub fn lark(grammar: impl Into<String>) -> Self {
         Self(Source::Lark(grammar.into()))

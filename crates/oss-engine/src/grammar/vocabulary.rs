@@ -14,7 +14,7 @@ use oss_sampler::Mask;
 use oss_text::Tokenizer;
 
 use super::matcher::Matcher;
-use super::{Grammar, Source, with_options};
+use super::{Grammar, Source, bounds, with_options};
 use crate::error::{Error, Result};
 
 /// The most states that a grammar's lexer may grow to, of one to two kilobytes each: what one
@@ -103,6 +103,7 @@ impl Vocabulary {
     fn parser(&self, grammar: &Grammar) -> Result<Parser, String> {
         let source = match &grammar.0 {
             Source::Json { schema, lenient } => {
+                bounds::check(schema)?;
                 TopLevelGrammar::from_json_schema(with_options(schema, *lenient))
             }
             Source::Regex(expression) => TopLevelGrammar::from_regex(expression),
