@@ -1,8 +1,9 @@
 //! What an answer has to look like, as a schema, an expression or a grammar says it.
 //!
-//! A [`Grammar`] is a description alone. `vocabulary` knows a model's tokens and compiles one for
-//! them into a `matcher`, `bounds` what that may take; `messages` says which messages an answer may consist of and what each of
-//! them holds; `follower` is the constraint that follows an answer token by token.
+//! A [`Grammar`] is a description alone. `bounds` says which are too much to compile; `vocabulary`
+//! knows a model's tokens and compiles the others for them, each into a `matcher`; `messages` says
+//! which messages an answer may consist of and what each of them holds; `follower` is the
+//! constraint that follows an answer token by token.
 
 mod bounds;
 mod follower;
