@@ -34,6 +34,9 @@ const SPACE: &str = r"\x20|\x0A[\x20\x09]{0,40}";
 ///
 /// The model is not told: what it should write belongs in its prompt as well.
 ///
+/// Schemas may come from anybody: those that would take long to compile are refused. Expressions
+/// and grammars are not bounded so, and should be the program's own.
+///
 /// ```
 /// use oss_engine::{Engine, Grammar, Request};
 ///
@@ -82,9 +85,6 @@ impl Grammar {
 
     /// Texts of a context-free grammar in llguidance's variant of Lark's syntax, whose first rule
     /// is `start`. Rules that name control tokens, `stop` and `max_tokens` are refused.
-    ///
-    /// Unlike schemas, expressions and grammars may be such that compiling them takes any time and
-    /// memory: they are for a program's own, not for strangers'.
     #[must_use]
     pub fn lark(grammar: impl Into<String>) -> Self {
         Self(Source::Lark(grammar.into()))
