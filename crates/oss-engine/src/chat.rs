@@ -18,7 +18,9 @@ pub enum ToolChoice {
     Auto,
     /// It does not know the tools.
     None,
-    /// It has to call this function (in the harmony format).
+    /// It has to call one of the tools, which it chooses after thinking (in the harmony format).
+    Required,
+    /// It has to call this function, without thinking before (in the harmony format).
     Function(String),
 }
 
@@ -36,7 +38,9 @@ pub enum ToolChoice {
 pub struct ChatRequest {
     /// The messages, the last one mostly the user's or a tool's.
     pub messages: Vec<Message>,
-    /// The tools that the model may call.
+    /// The tools that the model may call. In the harmony format the arguments for strict ones fit
+    /// their parameters' schema. Where a call is required, those for others fit what of the schema
+    /// can be held.
     pub tools: Vec<Tool>,
     /// Whether it calls them.
     pub tool_choice: ToolChoice,
@@ -63,23 +67,37 @@ impl ChatRequest {
         if self.tool_choice == ToolChoice::None { &[] } else { &self.tools }
     }
 
-    /// The function that has to be called.
-    pub(crate) fn forced_function(&self) -> Result<Option<&str>> {
-        let ToolChoice::Function(name) = &self.tool_choice else { return Ok(None) };
-        match self.tools.iter().any(|tool| tool.function.name == *name) {
-            true => Ok(Some(name)),
-            false => Err(Error::Option {
-                field: "tool_choice",
-                got: name.clone(),
-                expected: "the name of one of the tools".to_owned(),
-            }),
-        }
+    /// Whether the tools alone say what an answer in the harmony format has to be.
+    pub(crate) fn bounds_answer(&self) -> bool {
+        let strict = self.offered_tools().iter().any(|tool| tool.function.strict == Some(true));
+        strict || matches!(self.tool_choice, ToolChoice::Function(_) | ToolChoice::Required)
+    }
+
+    /// Whether there is what has to be called.
+    pub(crate) fn check_tool_choice(&self) -> Result<()> {
+        let (there, got, expected) = match &self.tool_choice {
+            ToolChoice::Auto | ToolChoice::None => return Ok(()),
+            ToolChoice::Required => (!self.tools.is_empty(), "required", "tools to choose from"),
+            ToolChoice::Function(name) => {
+                let there = self.tools.iter().any(|tool| tool.function.name == *name);
+                (there, name.as_str(), "the name of one of the tools")
+            }
+        };
+        let (field, got, expected) = ("tool_choice", got.to_owned(), expected.to_owned());
+        if there { Ok(()) } else { Err(Error::Option { field, got, expected }) }
     }
 
     /// The beginning of a call of the forced function, to put after `<|start|>assistant`; nothing
     /// where none is forced.
     pub(crate) fn forced_header(&self, tokenizer: &Tokenizer, tokens: Tokens) -> Vec<u32> {
-        let ToolChoice::Function(name) = &self.tool_choice else { return Vec::new() };
+        match &self.tool_choice {
+            ToolChoice::Function(name) => Self::call_header(name, tokenizer, tokens),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The beginning of a call, to put after `<|start|>assistant`.
+    pub(crate) fn call_header(name: &str, tokenizer: &Tokenizer, tokens: Tokens) -> Vec<u32> {
         let text = |text: &str| tokenizer.encode(text, Special::AsText);
         let mut ids = vec![tokens.channel];
         ids.extend(text(&format!("commentary to=functions.{name} ")));

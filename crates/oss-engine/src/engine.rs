@@ -17,6 +17,7 @@ use oss_weights::Container;
 use crate::budget;
 use crate::error::{Error, Result};
 use crate::event::{Completion, Event};
+use crate::grammar::Vocabulary;
 use crate::metrics::{Metrics, Recorder};
 use crate::options::{EngineOptions, Speculation};
 use crate::packing;
@@ -49,6 +50,7 @@ pub(crate) struct Inner {
     /// How often the step thread has gone round.
     turns: Arc<AtomicU64>,
     tuning: SharedTuning,
+    vocabulary: OnceLock<Option<Arc<Vocabulary>>>,
     commands: Sender<Command>,
     next_request: AtomicU64,
     next_session: AtomicU64,
@@ -169,6 +171,7 @@ impl Engine {
             waiting,
             turns,
             tuning,
+            vocabulary: OnceLock::new(),
             commands,
             next_request: AtomicU64::new(0),
             next_session: AtomicU64::new(0),
@@ -182,7 +185,8 @@ impl Engine {
     ///
     /// # Errors
     /// When the request cannot be served: a prompt that is empty or too long, options out of
-    /// range, no tokenizer or chat format, or [`Error::Overloaded`].
+    /// range, a grammar that cannot be held, no tokenizer or chat format, or
+    /// [`Error::Overloaded`].
     pub fn submit(&self, request: Request) -> Result<Stream> {
         self.submit_in(request, None)
     }
@@ -314,6 +318,21 @@ impl Inner {
     /// Makes the step thread look around.
     pub(crate) fn wake(&self) {
         let _sent = self.commands.send(Command::Wake);
+    }
+
+    /// The tokens as grammars want them; the first call makes them.
+    ///
+    /// # Errors
+    /// [`Error::NoTokenizer`]; [`Error::Unsupported`] where there are too many tokens, or too long
+    /// ones.
+    pub(crate) fn vocabulary(&self) -> Result<&Arc<Vocabulary>> {
+        let (tokenizer, size) = (self.text.tokenizer()?, self.model.config.vocabulary);
+        let make = || Vocabulary::new(tokenizer, size).map(Arc::new);
+        self.vocabulary.get_or_init(make).as_ref().ok_or_else(|| Error::Unsupported {
+            what: "a grammar for this vocabulary",
+            got: format!("{size} tokens"),
+            expected: "fewer, or shorter ones".to_owned(),
+        })
     }
 
     /// Takes a place in the queue.

@@ -87,6 +87,16 @@ pub enum Error {
         /// What would work.
         expected: String,
     },
+    /// A grammar, or the schema of a tool's arguments, cannot be held.
+    #[error("{field}: got {got} that cannot be held, expected one that can: {reason}")]
+    Grammar {
+        /// The part of the request that it came in: `grammar` or `tools`.
+        field: &'static str,
+        /// What it is.
+        got: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A prompt of no tokens.
     #[error("prompt: got no tokens, expected at least 1")]
     EmptyPrompt,
@@ -171,6 +181,8 @@ impl Error {
         match self {
             Self::Option { .. }
             | Self::Unsupported { .. }
+            | Self::Grammar { .. }
+            | Self::Constraint { .. }
             | Self::EmptyPrompt
             | Self::PromptTooLong { .. }
             | Self::Token { .. }
@@ -184,11 +196,12 @@ impl Error {
         }
     }
 
-    /// The option that is out of its range, where it is one.
+    /// The part of the request that is at fault, where it is one.
     #[must_use]
     pub fn field(&self) -> Option<&'static str> {
         match self {
             Self::Option { field, .. }
+            | Self::Grammar { field, .. }
             | Self::Sampling(oss_sampler::Error::Option { field, .. }) => Some(field),
             Self::Shared(error) => error.field(),
             _ => None,

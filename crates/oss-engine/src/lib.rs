@@ -28,7 +28,7 @@
 //!
 //! # The rooms
 //! - [`Request`] says what to continue ([`Prompt`], [`ChatRequest`]), how to draw ([`Sampling`]),
-//!   when to stop, and what may come ([`Constraint`]).
+//!   when to stop, and what may come ([`Grammar`], [`Constraint`]).
 //! - [`Stream`] is an iterator and a `futures_core::Stream`; dropping it cancels the request.
 //! - [`Session`] keeps keys and values between the turns of a conversation.
 //! - Keys and values of earlier requests are found again: in memory, compressed
@@ -51,8 +51,7 @@
 //! - No async runtime is started and no global state is set.
 //!
 //! # What it does not do
-//! It speaks no HTTP, prints nothing, and compiles no grammars: a [`Constraint`] is the place for
-//! one.
+//! It speaks no HTTP and prints nothing.
 #![forbid(unsafe_code)]
 
 mod budget;
@@ -62,6 +61,7 @@ mod engine;
 mod error;
 mod event;
 mod fault;
+mod grammar;
 mod metrics;
 mod options;
 mod output;
@@ -86,6 +86,7 @@ pub use error::{Error, Result};
 pub use event::{Completion, End, Event, Finish, Timing, Token, Usage};
 #[cfg(feature = "fault-injection")]
 pub use fault::Fault;
+pub use grammar::Grammar;
 pub use metrics::{Histogram, MemoryUse, Metrics, PageUse, TierUse};
 pub use options::{EngineOptions, LoadProgress, Speculation, Tune};
 pub use request::{Prompt, Request};

@@ -11,9 +11,11 @@ use oss_text::harmony::{Parser, Tokens};
 use crate::chat::ChatRequest;
 use crate::chat::harmony::HarmonyOutput;
 use crate::chat::template::TemplateOutput;
+use crate::constraint::Constraint;
 use crate::engine::Inner;
 use crate::error::{Error, Result};
 use crate::event::Event;
+use crate::grammar::{Follower, Harmony, Messages};
 use crate::output::{Output, Plain, Silent};
 use crate::request::{Prompt, Request};
 use crate::step::{Drafter, Ends, Task};
@@ -31,7 +33,7 @@ pub(crate) struct Prepared {
 /// Reads the prompt and checks everything that can be checked before the first step.
 pub(crate) fn prepare(
     inner: &Inner,
-    request: Request,
+    mut request: Request,
     id: u64,
     session: Option<u64>,
 ) -> Result<Prepared> {
@@ -46,6 +48,7 @@ pub(crate) fn prepare(
     let mut sampler = Sampler::new(options, vocabulary, request.choice)?;
     sampler.prompt(&ids);
     let (output, opening) = output(text, &request, id)?;
+    let constraint = constraint(inner, &mut request)?;
     let fault = request.fault();
     let mut stop_tokens = request.stop_tokens;
     stop_tokens.extend(text.stops());
@@ -63,7 +66,7 @@ pub(crate) fn prepare(
         sequence: None,
         ends,
         sampler,
-        constraint: request.constraint,
+        constraint,
         drafter: inner.limits.speculates.then(|| Drafter::new(&ids)),
         output,
         opening,
@@ -99,6 +102,48 @@ fn check_prompt(ids: &[u32], vocabulary: usize, context_len: usize) -> Result<()
         None => Ok(()),
         Some(index) => Err(Error::Token { index, got: ids[index], expected: vocabulary }),
     }
+}
+
+/// What decides which tokens may come: the request's own constraint, or one that its grammar and
+/// its tools ask for.
+fn constraint(inner: &Inner, request: &mut Request) -> Result<Option<Box<dyn Constraint>>> {
+    let given = request.constraint.take();
+    let Some(messages) = messages(inner, request)? else { return Ok(given) };
+    if given.is_some() {
+        return Err(Error::Option {
+            field: "constraint",
+            got: "one beside a grammar, or tools that are strict or have to be called".to_owned(),
+            expected: "either".to_owned(),
+        });
+    }
+    Ok(Some(Box::new(Follower::new(inner.vocabulary()?.clone(), messages))))
+}
+
+/// The messages that an answer may hold, where anything bounds it.
+fn messages(inner: &Inner, request: &Request) -> Result<Option<Messages>> {
+    let (text, grammar) = (&inner.text, request.grammar.as_ref());
+    if let Prompt::Chat(chat) = &request.prompt {
+        if text.is_harmony() {
+            if grammar.is_none() && !chat.bounds_answer() {
+                return Ok(None);
+            }
+            let (vocabulary, tokenizer) = (inner.vocabulary()?, text.tokenizer()?);
+            let tokens = Tokens::of(tokenizer)?;
+            let harmony = Harmony { vocabulary, tokenizer, tokens, chat };
+            return harmony.messages(grammar).map(Some);
+        }
+        if grammar.is_some() && !chat.offered_tools().is_empty() {
+            return Err(Error::Unsupported {
+                what: "a grammar beside tools with a chat template",
+                got: format!("{} tools", chat.tools.len()),
+                expected: "no tools, or tool choice none".to_owned(),
+            });
+        }
+    }
+    let Some(grammar) = grammar else { return Ok(None) };
+    let compiled = inner.vocabulary()?.compile(grammar, "grammar")?;
+    let ends = [text.stops(), &request.stop_tokens].concat();
+    Ok(Some(Messages::text(compiled, ends)))
 }
 
 /// Where the answer's tokens go, and the events that it begins with.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::chat::ChatRequest;
 use crate::constraint::Constraint;
 use crate::fault::Fault;
+use crate::grammar::Grammar;
 use crate::sampling::Sampling;
 
 /// What an answer continues.
@@ -47,8 +48,11 @@ pub struct Request {
     /// Reports the log-probability of each prompt token after the first. The prompt is then
     /// computed whole, whatever a session or cache has of it.
     pub prompt_logprobs: bool,
-    /// Which tokens may come.
+    /// Which tokens may come. With a `grammar`, or a chat whose tools are strict or have to be
+    /// called, it is an error: those are constraints themselves.
     pub constraint: Option<Box<dyn Constraint>>,
+    /// What the answer has to be.
+    pub grammar: Option<Grammar>,
     /// Requests of higher priority are taken from the queue first.
     pub priority: i32,
     /// How long the request may take, from its submission; then it ends as expired.
@@ -74,6 +78,7 @@ impl Request {
             logprobs: None,
             prompt_logprobs: false,
             constraint: None,
+            grammar: None,
             priority: 0,
             deadline: None,
             #[cfg(feature = "fault-injection")]
@@ -130,6 +135,12 @@ impl Request {
         Self { constraint: Some(Box::new(constraint)), ..self }
     }
 
+    /// The same request whose answer fits a grammar.
+    #[must_use]
+    pub fn grammar(self, grammar: Grammar) -> Self {
+        Self { grammar: Some(grammar), ..self }
+    }
+
     /// The same request with a fault to be injected.
     #[cfg(feature = "fault-injection")]
     #[must_use]
@@ -154,6 +165,7 @@ impl fmt::Debug for Request {
             .field("sampling", &self.sampling)
             .field("stop", &self.stop)
             .field("constraint", &self.constraint.is_some())
+            .field("grammar", &self.grammar)
             .field("priority", &self.priority)
             .field("deadline", &self.deadline)
             .finish_non_exhaustive()

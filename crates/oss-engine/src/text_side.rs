@@ -169,10 +169,15 @@ impl Text {
             }
             Format::Harmony(tokens) => self.render_harmony(chat, tokenizer, *tokens),
             Format::Template(template) => {
-                if let ToolChoice::Function(name) = &chat.tool_choice {
+                let forced = match &chat.tool_choice {
+                    ToolChoice::Auto | ToolChoice::None => None,
+                    ToolChoice::Required => Some("required"),
+                    ToolChoice::Function(name) => Some(name.as_str()),
+                };
+                if let Some(got) = forced {
                     return Err(Error::Unsupported {
                         what: "a forced tool call with a chat template",
-                        got: name.clone(),
+                        got: got.to_owned(),
                         expected: "tool choice auto or none".to_owned(),
                     });
                 }
@@ -205,9 +210,8 @@ impl Text {
         }
         let conversation = Conversation::from_chat(&chat.messages, chat.offered_tools(), &options)?;
         let mut ids = harmony::render(&conversation, tokenizer)?;
-        if chat.forced_function()?.is_some() {
-            ids.extend(chat.forced_header(tokenizer, tokens));
-        }
+        chat.check_tool_choice()?;
+        ids.extend(chat.forced_header(tokenizer, tokens));
         Ok(ids)
     }
 

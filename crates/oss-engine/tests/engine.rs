@@ -9,6 +9,8 @@ mod answers;
 mod chats;
 #[path = "engine/failures.rs"]
 mod failures;
+#[path = "engine/grammars.rs"]
+mod grammars;
 #[path = "engine/larger.rs"]
 mod larger;
 #[path = "engine/memory.rs"]

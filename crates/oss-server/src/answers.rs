@@ -10,7 +10,7 @@ use oss_engine::{Event, Finish, Request, Stream};
 
 use crate::app::{App, Place};
 use crate::phase::Phase;
-use crate::refusal::Refusal;
+use crate::refusal::{Names, Refusal};
 
 /// What comes next.
 pub(crate) enum Item {
@@ -30,7 +30,7 @@ pub(crate) struct Answers {
     ending: Pin<Box<dyn Future<Output = ()> + Send>>,
     request_id: String,
     outcome: &'static str,
-    prompt_field: &'static str,
+    names: Names,
     place: Place,
 }
 
@@ -64,11 +64,11 @@ impl Answers {
     /// Hands requests over to the engine: all of them or none.
     ///
     /// # Errors
-    /// What the engine refuses them with; `prompt_field` is where their prompt came from.
+    /// What the engine refuses them with; `names` is where their parts came from.
     pub(crate) fn submit(
         place: Place,
         requests: Vec<Request>,
-        prompt_field: &'static str,
+        names: Names,
         request_id: &str,
     ) -> Result<Self, Refusal> {
         let app = place.app.clone();
@@ -85,7 +85,7 @@ impl Answers {
                 oss_engine::Error::Overloaded { .. } => {
                     Refusal::overloaded(&error, app.seconds_until_room())
                 }
-                error => Refusal::engine(error, prompt_field),
+                error => Refusal::engine(error, names),
             })?;
             let waits = Some(Waits::new(&app, stream.prompt_ids().len()));
             choices.push(Choice { stream, waits, over: false });
@@ -98,7 +98,7 @@ impl Answers {
             ending: Box::pin(async move { until.reached(Phase::Ending).await }),
             request_id: request_id.to_owned(),
             outcome: "disconnected",
-            prompt_field,
+            names,
             place,
         })
     }
@@ -171,7 +171,7 @@ impl Answers {
         if let Event::End(end) = &event {
             choice.over = true;
             let refusal = match &end.finish {
-                Finish::Failed(error) => Some(Refusal::engine(error, self.prompt_field)),
+                Finish::Failed(error) => Some(Refusal::engine(error, self.names)),
                 // Nobody but the end of the server cancels a stream that is still read.
                 Finish::Cancelled => Some(Refusal::phase(Phase::Ending)),
                 _ => None,

@@ -51,7 +51,7 @@
 //!
 //! # What it does not do
 //! No TLS, no HTTP/2, no other model than the one it was started with, no responses kept for later,
-//! no grammars (`response_format`), no images or sounds, no embeddings.
+//! no images or sounds, no embeddings.
 #![forbid(unsafe_code)]
 
 mod answers;

@@ -5,6 +5,7 @@ mod chat;
 mod common;
 mod completion;
 mod fields;
+mod format;
 mod responses;
 
 pub(crate) use chat::ChatCall;

@@ -24,6 +24,31 @@ pub(crate) struct Refusal {
     pub(crate) closes: bool,
 }
 
+/// The fields in which an endpoint takes what errors of the engine are about.
+#[derive(Clone, Copy)]
+pub(crate) struct Names {
+    pub(crate) prompt: &'static str,
+    /// What the answer has to look like.
+    pub(crate) format: &'static str,
+}
+
+impl Names {
+    /// Those of an endpoint that takes its prompt in `prompt`.
+    pub(crate) const fn of(prompt: &'static str) -> Self {
+        Self { prompt, format: "response_format" }
+    }
+
+    /// The name of what the engine calls `field`.
+    fn of_field(self, field: &'static str) -> &'static str {
+        match field {
+            "grammar" => self.format,
+            // The only constraint that this server sets.
+            "constraint" => "min_tokens",
+            field => field,
+        }
+    }
+}
+
 /// The body of every error.
 #[derive(Serialize)]
 struct Envelope<'a> {
@@ -102,11 +127,11 @@ impl Refusal {
         }
     }
 
-    /// What the engine said, about a prompt that came as the field `prompt_field`.
-    pub(crate) fn engine(error: &oss_engine::Error, prompt_field: &'static str) -> Self {
+    /// What the engine said, about a request whose parts came as these fields.
+    pub(crate) fn engine(error: &oss_engine::Error, names: Names) -> Self {
         use oss_engine::Error::{Closed, EmptyPrompt, Expired, PromptTooLong, Shared, Token};
         let status = match error {
-            Shared(error) => return Self::engine(error, prompt_field),
+            Shared(error) => return Self::engine(error, names),
             Closed => return Self::phase(Phase::Failed),
             Expired => StatusCode::GATEWAY_TIMEOUT,
             error if error.is_about_request() => StatusCode::BAD_REQUEST,
@@ -118,11 +143,15 @@ impl Refusal {
             _ => "server_error",
         };
         let (param, code) = match error {
-            PromptTooLong { .. } => (Some(prompt_field), Some("context_length_exceeded")),
-            EmptyPrompt | Token { .. } | oss_engine::Error::Text(_) => (Some(prompt_field), None),
-            error => (error.field(), None),
+            PromptTooLong { .. } => (Some(names.prompt), Some("context_length_exceeded")),
+            EmptyPrompt | Token { .. } | oss_engine::Error::Text(_) => (Some(names.prompt), None),
+            error => (error.field().map(|field| names.of_field(field)), None),
         };
-        Self { param: param.map(str::to_owned), code, ..Self::new(status, kind, error.to_string()) }
+        let message = match param.filter(|_| error.field().is_some() && param != error.field()) {
+            Some(param) => format!("{param}: {error}"),
+            None => error.to_string(),
+        };
+        Self { param: param.map(str::to_owned), code, ..Self::new(status, kind, message) }
     }
 
     /// The error as JSON.
@@ -168,7 +197,17 @@ mod tests {
         let panicked = Error::Panicked { message: "x".to_owned() };
         let table = [(long, 400), (Error::Closed, 503), (Error::Expired, 504), (panicked, 500)];
         for (error, status) in table {
-            assert_eq!(Refusal::engine(&error, "prompt").status.as_u16(), status, "{error}");
+            let refusal = Refusal::engine(&error, Names::of("prompt"));
+            assert_eq!(refusal.status.as_u16(), status, "{error}");
         }
+    }
+
+    #[test]
+    fn what_the_engine_calls_otherwise_has_the_name_of_the_request() {
+        let reason = "it says so".to_owned();
+        let error = oss_engine::Error::Grammar { field: "grammar", got: "a schema", reason };
+        let refusal = Refusal::engine(&error, Names::of("prompt"));
+        assert_eq!(refusal.param.as_deref(), Some("response_format"));
+        assert!(refusal.message.starts_with("response_format: grammar: got a schema that"));
     }
 }

@@ -9,6 +9,8 @@ mod binary;
 mod client;
 #[path = "server/drain.rs"]
 mod drain;
+#[path = "server/formats.rs"]
+mod formats;
 #[path = "server/overload.rs"]
 mod overload;
 #[path = "server/probes.rs"]

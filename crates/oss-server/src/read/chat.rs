@@ -42,7 +42,7 @@ impl ChatCall {
             return Err(Refusal::field("messages", "got none, expected at least 1"));
         }
         let tools = fields.list("tools")?.unwrap_or_default();
-        let tool_choice = tool_choice(fields.take("tool_choice")?, &tools, engine)?;
+        let tool_choice = tool_choice(fields.take("tool_choice")?, engine)?;
         parallel(fields.take("parallel_tool_calls")?, &tools, engine)?;
         let chat = ChatRequest {
             tools,
@@ -53,8 +53,17 @@ impl ChatCall {
             ..ChatRequest::new(messages)
         };
         known_tools(&chat, engine)?;
+        apart(&common, &chat, engine)?;
         let include_reasoning = fields.take("include_reasoning")?.unwrap_or(true);
         Ok(Self { common, chat, include_reasoning })
+    }
+
+    /// How much work its reading is, as the length of a body: compiling a grammar is as much as
+    /// tokenising a long prompt.
+    pub(crate) fn weight(&self, body: usize) -> usize {
+        let strict = self.chat.tools.iter().any(|tool| tool.function.strict == Some(true));
+        let forced = !matches!(self.chat.tool_choice, ToolChoice::Auto | ToolChoice::None);
+        if self.common.grammar.is_some() || strict || forced { usize::MAX } else { body }
     }
 
     /// The engine's requests, one for each choice.
@@ -128,28 +137,17 @@ pub(crate) fn effort(name: &str, given: Option<String>) -> Result<Option<Effort>
     }
 }
 
-/// Whether tools are called. A call can be forced where the format begins the answer with it, and
-/// only one function has to be chosen from.
-pub(crate) fn tool_choice(
-    choice: Option<Value>,
-    tools: &[Tool],
-    engine: &Engine,
-) -> Result<ToolChoice, Refusal> {
+/// Whether tools are called. A call can be required where the format tells calls from answers.
+pub(crate) fn tool_choice(choice: Option<Value>, engine: &Engine) -> Result<ToolChoice, Refusal> {
     let field = "tool_choice";
     let Some(choice) = choice else { return Ok(ToolChoice::Auto) };
     match choice.as_str() {
         Some("auto") => return Ok(ToolChoice::Auto),
         Some("none") => return Ok(ToolChoice::None),
         Some("required") => {
-            return match tools {
-                [only] if engine.text().is_harmony() => {
-                    Ok(ToolChoice::Function(only.function.name.clone()))
-                }
-                _ => Err(Refusal::unsupported(
-                    field,
-                    "required",
-                    "auto, none or a function (required works with one tool in the harmony format)",
-                )),
+            return match engine.text().is_harmony() {
+                true => Ok(ToolChoice::Required),
+                false => Err(Refusal::unsupported(field, "required", "auto or none")),
             };
         }
         _ => {}
@@ -178,6 +176,16 @@ pub(crate) fn known_tools(chat: &ChatRequest, engine: &Engine) -> Result<(), Ref
         }
         _ => Ok(()),
     }
+}
+
+/// Refuses a format beside tools where nothing tells a call from an answer: neither could be held.
+pub(crate) fn apart(common: &Common, chat: &ChatRequest, engine: &Engine) -> Result<(), Refusal> {
+    let offered = !chat.tools.is_empty() && chat.tool_choice != ToolChoice::None;
+    if common.grammar.is_none() || !offered || engine.text().is_harmony() {
+        return Ok(());
+    }
+    let expected = "none beside a format of the answer, with this model's chat template";
+    Err(Refusal::unsupported("tools", chat.tools.len(), expected))
 }
 
 /// The harmony format waits after each call; with templates nothing keeps a model from several.

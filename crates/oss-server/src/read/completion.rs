@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::app::App;
 use crate::read::common::Common;
 use crate::read::fields::{Fields, missing, read, short};
-use crate::refusal::Refusal;
+use crate::refusal::{Names, Refusal};
 
 /// OpenAI's number where a request says none.
 const DEFAULT_TOKENS: usize = 16;
@@ -46,8 +46,14 @@ impl CompletionCall {
             Given::Text(text) => engine.text().encode(&text, special),
         };
         let prompts = prompts.into_iter().map(ids).collect::<Result<_, _>>();
-        let prompts = prompts.map_err(|error| Refusal::engine(&error, "prompt"))?;
+        let prompts = prompts.map_err(|error| Refusal::engine(&error, Names::of("prompt")))?;
         Ok(Self { common, prompts })
+    }
+
+    /// How much work its reading is, as the length of a body: compiling a grammar is as much as
+    /// tokenising a long prompt.
+    pub(crate) fn weight(&self, body: usize) -> usize {
+        if self.common.grammar.is_some() { usize::MAX } else { body }
     }
 
     /// The engine's requests: all choices of the first prompt, then those of the next.

@@ -6,12 +6,25 @@ use serde_json::{Map, Value};
 use crate::refusal::Refusal;
 
 /// What is left of a request's object.
-pub(crate) struct Fields(Map<String, Value>);
+pub(crate) struct Fields {
+    left: Map<String, Value>,
+    /// The way to the object within the request, for errors.
+    prefix: String,
+}
 
 impl Fields {
     /// The fields of an object that is part of a request.
     pub(crate) fn of(object: Map<String, Value>) -> Self {
-        Self(object)
+        Self { left: object, prefix: String::new() }
+    }
+
+    /// The fields of the object that came as the field `name`, which errors then name as well.
+    pub(crate) fn within(name: &str, object: Map<String, Value>) -> Self {
+        Self { left: object, prefix: format!("{name}.") }
+    }
+
+    fn path(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
     }
 
     /// Reads a body.
@@ -20,7 +33,7 @@ impl Fields {
     /// When it is no JSON object.
     pub(crate) fn parse(body: &[u8]) -> Result<Self, Refusal> {
         match serde_json::from_slice(body) {
-            Ok(Value::Object(fields)) => Ok(Self(fields)),
+            Ok(Value::Object(fields)) => Ok(Self::of(fields)),
             Ok(other) => Err(Refusal::invalid(format!(
                 "body: got {}, expected a JSON object",
                 kind_of(&other)
@@ -31,7 +44,7 @@ impl Fields {
 
     /// A field as it came.
     pub(crate) fn look(&self, name: &str) -> Option<&Value> {
-        self.0.get(name)
+        self.left.get(name)
     }
 
     /// Takes a field; `None` where it is missing or null.
@@ -39,9 +52,9 @@ impl Fields {
     /// # Errors
     /// When it is of another type.
     pub(crate) fn take<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, Refusal> {
-        match self.0.remove(name) {
+        match self.left.remove(name) {
             None | Some(Value::Null) => Ok(None),
-            Some(value) => read(name, value).map(Some),
+            Some(value) => read(&self.path(name), value).map(Some),
         }
     }
 
@@ -50,7 +63,7 @@ impl Fields {
     /// # Errors
     /// When it is missing, null or of another type.
     pub(crate) fn need<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, Refusal> {
-        self.take(name)?.ok_or_else(|| missing(name))
+        self.take(name)?.ok_or_else(|| missing(&self.path(name)))
     }
 
     /// Takes a list whose elements are read one by one; `None` where it is missing or null.
@@ -74,8 +87,8 @@ impl Fields {
         read: impl Fn(&str, Value) -> Result<T, Refusal>,
     ) -> Result<Option<Vec<T>>, Refusal> {
         let Some(values) = self.take::<Vec<Value>>(name)? else { return Ok(None) };
-        let values = values.into_iter().enumerate();
-        let one = |(index, value)| read(&format!("{name}[{index}]"), value);
+        let (values, path) = (values.into_iter().enumerate(), self.path(name));
+        let one = |(index, value)| read(&format!("{path}[{index}]"), value);
         values.map(one).collect::<Result<_, _>>().map(Some)
     }
 
@@ -84,7 +97,7 @@ impl Fields {
     /// # Errors
     /// When it is anything else: this server does not do it.
     pub(crate) fn refuse(&mut self, name: &str, accepted: &[Value]) -> Result<(), Refusal> {
-        match self.0.remove(name) {
+        match self.left.remove(name) {
             None | Some(Value::Null) => Ok(()),
             Some(value) if accepted.contains(&value) => Ok(()),
             Some(value) => {
@@ -93,7 +106,7 @@ impl Fields {
                     true => "the field to be left out: this server does not support it".to_owned(),
                     false => expected.join(" or "),
                 };
-                Err(Refusal::unsupported(name, short(&value), &expected))
+                Err(Refusal::unsupported(self.path(name), short(&value), &expected))
             }
         }
     }

@@ -7,10 +7,11 @@ use serde_json::{Map, Value, json};
 use crate::app::App;
 use crate::clock;
 use crate::read::chat::{
-    ChatCall, effort, known_tools, max_tokens, message, parallel, tool_choice,
+    ChatCall, apart, effort, known_tools, max_tokens, message, parallel, tool_choice,
 };
 use crate::read::common::Common;
 use crate::read::fields::{Fields, missing, read, short};
+use crate::read::format::{self, Nesting};
 use crate::refusal::Refusal;
 
 /// What is said of everything that needs responses to be kept.
@@ -33,8 +34,14 @@ impl ResponseCall {
         let mut fields = Fields::parse(body)?;
         app.check_model(fields.take::<String>("model")?.as_deref())?;
         refuse(&mut fields)?;
-        let echoed = echo(&fields);
+        let mut text = Fields::within("text", fields.take("text")?.unwrap_or_default());
+        text.refuse("verbosity", &[json!("medium")])?;
+        let format: Option<Map<String, Value>> = text.take("format")?;
+        let mut echoed = echo(&fields);
+        let shown = format.clone().map_or_else(|| json!({"type": "text"}), Value::Object);
+        echoed.insert("text".to_owned(), json!({"format": shown}));
         let mut common = Common::read(&mut fields)?;
+        common.grammar = format::grammar("text.format", format, Nesting::Flat)?;
         common.max_tokens = max_tokens(&mut fields, &["max_output_tokens"])?;
         let mut messages = Vec::new();
         if let Some(instructions) = fields.take::<String>("instructions")? {
@@ -42,7 +49,7 @@ impl ResponseCall {
         }
         input(fields.take("input")?.ok_or_else(|| missing("input"))?, &mut messages)?;
         let tools: Vec<Tool> = fields.list("tools")?.unwrap_or_default();
-        let tool_choice = tool_choice(fields.take("tool_choice")?, &tools, engine)?;
+        let tool_choice = tool_choice(fields.take("tool_choice")?, engine)?;
         parallel(fields.take("parallel_tool_calls")?, &tools, engine)?;
         let mut reasoning = Fields::of(fields.take("reasoning")?.unwrap_or_default());
         let chat = ChatRequest {
@@ -54,6 +61,7 @@ impl ResponseCall {
             ..ChatRequest::new(messages)
         };
         known_tools(&chat, engine)?;
+        apart(&common, &chat, engine)?;
         Ok(Self { chat: ChatCall { common, chat, include_reasoning: true }, echoed })
     }
 }
@@ -76,11 +84,9 @@ fn refuse(fields: &mut Fields) -> Result<(), Refusal> {
     fields.refuse("prompt", &[])?;
     fields.refuse("skip_special_tokens", &[json!(true)])?;
     fields.refuse("top_logprobs", &[json!(0)])?;
-    fields.refuse("truncation", &[json!("disabled")])?;
-    let mut text = Fields::of(fields.take("text")?.unwrap_or_default());
-    let named = |refusal: Refusal| Refusal { param: Some("text".to_owned()), ..refusal };
-    text.refuse("format", &[json!({"type": "text"})]).map_err(named)?;
-    text.refuse("verbosity", &[json!("medium")]).map_err(named)
+    // Its name here is `text.format`.
+    fields.refuse("response_format", &[json!({"type": "text"})])?;
+    fields.refuse("truncation", &[json!("disabled")])
 }
 
 /// What the response repeats, with OpenAI's defaults.

@@ -9,13 +9,13 @@ use serde_json::json;
 use crate::answers::Answers;
 use crate::app::App;
 use crate::read::ChatCall;
-use crate::refusal::Refusal;
+use crate::refusal::{Names, Refusal};
 use crate::routes::{self, Caller, body};
 use crate::sse;
 use crate::write::{ChatFrames, ChatHead, ChatSoFar};
 
-/// The field that a chat's prompt is in.
-const PROMPT: &str = "messages";
+/// The fields that a chat is in.
+const NAMES: Names = Names::of("messages");
 
 /// Answers a conversation, whole or in chunks.
 pub(crate) async fn answer(
@@ -26,15 +26,11 @@ pub(crate) async fn answer(
     let place = app.enter()?;
     let engine = app.engine()?;
     let body = body::read(&app, request).await?;
-    let start = || {
-        let call = ChatCall::read(&app, engine, &body)?;
-        let head = ChatHead::new(&call, &app.options.model_name);
-        let stream = call.common.stream;
-        let requests = call.requests(engine);
-        let answers = Answers::submit(place, requests, PROMPT, &caller.request_id)?;
-        Ok::<_, Refusal>((answers, head, stream))
-    };
-    let (mut answers, head, stream) = app.heavy(body.len(), start).await?;
+    let call = app.heavy(body.len(), || ChatCall::read(&app, engine, &body)).await?;
+    let head = ChatHead::new(&call, &app.options.model_name);
+    let (stream, weight) = (call.common.stream, call.weight(body.len()));
+    let submit = || Answers::submit(place, call.requests(engine), NAMES, &caller.request_id);
+    let mut answers = app.heavy(weight, submit).await?;
     if stream {
         answers.admitted().await?;
         return Ok(sse::response(answers, ChatFrames::new(head, engine)));
@@ -53,7 +49,7 @@ pub(crate) async fn render(
     let body = body::read(&app, request).await?;
     let render = || {
         let call = ChatCall::read(&app, engine, &body)?;
-        engine.text().render(&call.chat).map_err(|error| Refusal::engine(&error, PROMPT))
+        engine.text().render(&call.chat).map_err(|error| Refusal::engine(&error, NAMES))
     };
     let ids = app.heavy(body.len(), render).await?;
     Ok(routes::json(json!({"model": app.options.model_name, "token_ids": ids}).to_string()))

@@ -9,10 +9,13 @@ use serde_json::{Value, json};
 use crate::answers::Answers;
 use crate::app::App;
 use crate::read::CompletionCall;
-use crate::refusal::Refusal;
+use crate::refusal::{Names, Refusal};
 use crate::routes::{self, Caller, body};
 use crate::sse;
 use crate::write::{CompletionFrames, CompletionHead, CompletionSoFar};
+
+/// The fields that a completion is asked for in.
+const NAMES: Names = Names::of("prompt");
 
 /// Continues prompts, whole or in chunks.
 pub(crate) async fn answer(
@@ -23,15 +26,11 @@ pub(crate) async fn answer(
     let place = app.enter()?;
     let engine = app.engine()?;
     let body = body::read(&app, request).await?;
-    let start = || {
-        let call = CompletionCall::read(&app, engine, &body)?;
-        let head = CompletionHead::new(&call, &app.options.model_name);
-        let stream = call.common.stream;
-        let requests = call.requests(engine);
-        let answers = Answers::submit(place, requests, "prompt", &caller.request_id)?;
-        Ok::<_, Refusal>((answers, head, stream))
-    };
-    let (mut answers, head, stream) = app.heavy(body.len(), start).await?;
+    let call = app.heavy(body.len(), || CompletionCall::read(&app, engine, &body)).await?;
+    let head = CompletionHead::new(&call, &app.options.model_name);
+    let (stream, weight) = (call.common.stream, call.weight(body.len()));
+    let submit = || Answers::submit(place, call.requests(engine), NAMES, &caller.request_id);
+    let mut answers = app.heavy(weight, submit).await?;
     if stream {
         answers.admitted().await?;
         return Ok(sse::response(answers, CompletionFrames::new(head, engine)));

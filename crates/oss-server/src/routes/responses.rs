@@ -9,10 +9,13 @@ use axum::response::Response;
 use crate::answers::Answers;
 use crate::app::App;
 use crate::read::ResponseCall;
-use crate::refusal::Refusal;
+use crate::refusal::{Names, Refusal};
 use crate::routes::{self, Caller, body};
 use crate::sse;
 use crate::write::ResponseWriter;
+
+/// The fields that a response is asked for in.
+const NAMES: Names = Names { prompt: "input", format: "text.format" };
 
 /// Answers a conversation, whole or in events.
 pub(crate) async fn answer(
@@ -23,15 +26,11 @@ pub(crate) async fn answer(
     let place = app.enter()?;
     let engine = app.engine()?;
     let body = body::read(&app, request).await?;
-    let start = || {
-        let call = ResponseCall::read(&app, engine, &body)?;
-        let writer = ResponseWriter::new(&call, engine, &app.options.model_name);
-        let stream = call.chat.common.stream;
-        let requests = call.chat.requests(engine);
-        let answers = Answers::submit(place, requests, "input", &caller.request_id)?;
-        Ok::<_, Refusal>((answers, writer, stream))
-    };
-    let (mut answers, mut writer, stream) = app.heavy(body.len(), start).await?;
+    let call = app.heavy(body.len(), || ResponseCall::read(&app, engine, &body)).await?;
+    let mut writer = ResponseWriter::new(&call, engine, &app.options.model_name);
+    let (stream, weight) = (call.chat.common.stream, call.chat.weight(body.len()));
+    let submit = || Answers::submit(place, call.chat.requests(engine), NAMES, &caller.request_id);
+    let mut answers = app.heavy(weight, submit).await?;
     if stream {
         answers.admitted().await?;
         return Ok(sse::response(answers, writer));

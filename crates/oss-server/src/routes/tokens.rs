@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::app::App;
 use crate::read::{ChatCall, Fields, special};
-use crate::refusal::Refusal;
+use crate::refusal::{Names, Refusal};
 use crate::routes::{self, body};
 
 /// The tokens of a text, or of a conversation.
@@ -29,7 +29,7 @@ pub(crate) async fn tokenize(
             }
             None => text(&app, engine, &mut fields)?,
         };
-        let ids = ids.map_err(|error| Refusal::engine(&error, "prompt"))?;
+        let ids = ids.map_err(|error| Refusal::engine(&error, Names::of("prompt")))?;
         let texts = with_texts.then(|| texts(engine, &ids)).transpose()?;
         Ok::<_, Refusal>((ids, texts))
     };
@@ -60,7 +60,7 @@ fn text(
 
 fn texts(engine: &Engine, ids: &[u32]) -> Result<Vec<String>, Refusal> {
     let tokenizer = engine.text().tokenizer();
-    let tokenizer = tokenizer.map_err(|error| Refusal::engine(&error, "prompt"))?;
+    let tokenizer = tokenizer.map_err(|error| Refusal::engine(&error, Names::of("prompt")))?;
     Ok(ids.iter().map(|id| tokenizer.decode(&[*id])).collect())
 }
 
@@ -81,7 +81,7 @@ pub(crate) async fn detokenize(
             return Err(Refusal::field("tokens", what));
         }
         let tokenizer = engine.text().tokenizer();
-        let tokenizer = tokenizer.map_err(|error| Refusal::engine(&error, "tokens"))?;
+        let tokenizer = tokenizer.map_err(|error| Refusal::engine(&error, Names::of("tokens")))?;
         Ok(tokenizer.decode(&ids))
     };
     let prompt = app.heavy(body.len(), work).await?;

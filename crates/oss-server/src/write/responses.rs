@@ -107,7 +107,6 @@ impl ResponseWriter {
             "background": false,
             "previous_response_id": null,
             "store": false,
-            "text": {"format": {"type": "text"}},
             "truncation": "disabled",
         }));
         head.extend(call.echoed.clone());

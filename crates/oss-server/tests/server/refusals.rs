@@ -30,7 +30,6 @@ fn a_request_that_cannot_be_served_is_told_which_field_is_at_fault() {
         {"type": "text", "text": "What is this?"},
         {"type": "image_url", "image_url": {"url": "data:,"}},
     ]}]);
-    let schema = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": {}}});
     let table = [
         (chat(json!({"messages": null})), "messages"),
         (chat(json!({"messages": []})), "messages"),
@@ -47,7 +46,6 @@ fn a_request_that_cannot_be_served_is_told_which_field_is_at_fault() {
         (chat(json!({"logit_bias": {"999999": 1}})), "logit_bias"),
         (chat(json!({"logprobs": true, "top_logprobs": 21})), "top_logprobs"),
         (chat(json!({"top_logprobs": 2})), "top_logprobs"),
-        (chat(json!({"response_format": schema})), "response_format"),
         (chat(json!({"functions": [{"name": "f"}]})), "functions"),
         (chat(json!({"tools": [{"type": "web_search"}]})), "tools[0]"),
         (chat(json!({"tool_choice": "required"})), "tool_choice"),

@@ -101,9 +101,10 @@ fn nothing_is_kept_and_a_limit_makes_a_response_incomplete() {
         assert_eq!(response.status(), 400, "{field}");
         assert_eq!(response.json()["error"]["param"], field);
     }
-    let format = json!({"format": {"type": "json_object"}});
-    let response = post(server(), PATH, &json!({"input": "Hi", "text": format}));
-    assert_eq!((response.status(), &response.json()["error"]["param"]), (400, &json!("text")));
+    let text = json!({"verbosity": "high"});
+    let response = post(server(), PATH, &json!({"input": "Hi", "text": text}));
+    let param = &response.json()["error"]["param"];
+    assert_eq!((response.status(), param), (400, &json!("text.verbosity")));
     let kept = get(server(), "/v1/responses/resp_1");
     assert_eq!(kept.status(), 404);
     assert_eq!(kept.json()["error"]["code"], "not_stored");

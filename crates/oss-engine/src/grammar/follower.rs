@@ -1,0 +1,181 @@
+//! The constraint that follows an answer through its messages.
+
+use std::sync::Arc;
+
+use oss_sampler::Mask;
+
+use super::messages::{Message, Messages};
+use super::vocabulary::Vocabulary;
+use crate::constraint::Constraint;
+use crate::error::{Error, Result};
+
+/// Allows what the messages of an answer allow, and nothing else.
+pub(crate) struct Follower {
+    vocabulary: Arc<Vocabulary>,
+    messages: Vec<Message>,
+    state: State,
+    /// The state before each token that came.
+    past: Vec<State>,
+    mask: Mask,
+}
+
+/// Where in its messages an answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// In an opening: so many tokens of that of this message have come, and of all others that
+    /// begin alike.
+    Opening { message: usize, len: usize },
+    /// In a message's content.
+    Content { message: usize },
+    /// The last message's content is complete, and may be closed.
+    Complete { message: usize },
+    /// The last message is closed.
+    Over,
+    /// A token came that was not allowed.
+    Stray,
+}
+
+impl Follower {
+    pub(crate) fn new(vocabulary: Arc<Vocabulary>, messages: Messages) -> Self {
+        let Messages { all: messages, begun } = messages;
+        let state = match begun {
+            Some(len) => State::Opening { message: 0, len },
+            None => State::Content { message: 0 },
+        };
+        let mask = Mask::new(vocabulary.text().vocabulary());
+        Self { vocabulary, messages, state, past: Vec::new(), mask }
+    }
+
+    /// Whether not even an end may follow.
+    #[cfg(test)]
+    pub(super) fn is_over(&self) -> bool {
+        self.state == State::Over
+    }
+
+    /// The messages whose openings begin with the `len` tokens that have come of one of them.
+    fn begun(&self, message: usize, len: usize) -> impl Iterator<Item = (usize, &[u32])> {
+        let come = &self.messages[message].opening[..len];
+        let openings = self.messages.iter().map(|message| message.opening.as_slice()).enumerate();
+        openings.filter(move |(_, opening)| opening.len() > len && opening.starts_with(come))
+    }
+
+    /// The state after one more token.
+    fn next(&mut self, token: u32) -> State {
+        match self.state {
+            State::Opening { message, len } => {
+                match self.begun(message, len).find(|(_, opening)| opening[len] == token) {
+                    None => State::Stray,
+                    Some((message, opening)) if opening.len() == len + 1 => {
+                        State::Content { message }
+                    }
+                    Some((message, _)) => State::Opening { message, len: len + 1 },
+                }
+            }
+            State::Content { message } => self.within(message, token),
+            State::Complete { message } => {
+                let message = &self.messages[message];
+                if message.ends.contains(&token) { message.after() } else { State::Stray }
+            }
+            State::Over | State::Stray => State::Stray,
+        }
+    }
+}
+
+impl Follower {
+    /// The state after one more token in a message's content.
+    fn within(&mut self, index: usize, token: u32) -> State {
+        let message = &mut self.messages[index];
+        let Some(grammar) = &mut message.grammar else {
+            return match message.ends.contains(&token) {
+                true => message.after(),
+                false if self.vocabulary.text().is_allowed(token) => self.state,
+                false => State::Stray,
+            };
+        };
+        if message.ends.contains(&token) {
+            return if grammar.accepts() { message.after() } else { State::Stray };
+        }
+        if !grammar.push(token) {
+            return State::Stray;
+        }
+        match message.is_last && grammar.is_complete() {
+            true => State::Complete { message: index },
+            false => self.state,
+        }
+    }
+}
+
+impl Message {
+    /// Where its end leads.
+    fn after(&self) -> State {
+        if self.is_last { State::Over } else { State::Opening { message: 0, len: 0 } }
+    }
+}
+
+impl Constraint for Follower {
+    fn mask(&mut self) -> Result<Option<&Mask>> {
+        let mut mask = std::mem::replace(&mut self.mask, Mask::new(0));
+        let set = |mask: &mut Mask, id: u32, allowed: bool| match allowed {
+            // A model may lack tokens that its tokenizer has.
+            _ if id as usize >= mask.vocabulary() => {}
+            true => mask.allow(id),
+            false => mask.forbid(id),
+        };
+        let filled = match self.state {
+            State::Opening { message, len } => {
+                mask.fill(false);
+                self.begun(message, len)
+                    .for_each(|(_, opening)| set(&mut mask, opening[len], true));
+                Ok(())
+            }
+            State::Content { message } => {
+                let Message { grammar, ends, .. } = &mut self.messages[message];
+                let (filled, may_end) = match grammar {
+                    Some(grammar) => (grammar.fill(&mut mask), grammar.accepts()),
+                    None => {
+                        mask.clone_from(self.vocabulary.text());
+                        (Ok(()), true)
+                    }
+                };
+                ends.iter().for_each(|end| set(&mut mask, *end, may_end));
+                filled
+            }
+            State::Complete { message } => {
+                mask.fill(false);
+                self.messages[message].ends.iter().for_each(|end| set(&mut mask, *end, true));
+                Ok(())
+            }
+            State::Over => Err(Error::Constraint { reason: "the answer is over".to_owned() }),
+            State::Stray => {
+                let reason = "a token came that the grammar does not allow";
+                Err(Error::Constraint { reason: reason.to_owned() })
+            }
+        };
+        self.mask = mask;
+        filled?;
+        Ok(Some(&self.mask))
+    }
+
+    fn accept(&mut self, token: u32) {
+        self.past.push(self.state);
+        self.state = self.next(token);
+    }
+
+    fn rollback(&mut self, tokens: usize) {
+        let left = self.past.len() - tokens;
+        for before in self.past.drain(left..).rev() {
+            let after = std::mem::replace(&mut self.state, before);
+            // Tokens of a content are those after which it goes on, or is complete.
+            if let State::Content { message } = before
+                && matches!(after, State::Content { .. } | State::Complete { .. })
+                && let Some(grammar) = &mut self.messages[message].grammar
+            {
+                grammar.rollback();
+            }
+        }
+    }
+
+    fn is_finished(&self) -> bool {
+        matches!(self.state, State::Over | State::Complete { .. })
+    }
+}

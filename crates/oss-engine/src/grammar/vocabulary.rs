@@ -1,0 +1,145 @@
+//! A model's tokens as bytes in a tree, and grammars compiled for them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use llguidance::Logger;
+use llguidance::api::{GrammarInit, ParserLimits, TopLevelGrammar};
+use llguidance::earley::lexerspec::LexerSpec;
+use llguidance::earley::perf::ParserPerfCounters;
+use llguidance::earley::{Parser, SlicedBiasComputer};
+use llguidance::toktrie::{ApproximateTokEnv, INVALID_TOKEN, TokEnv, TokRxInfo, TokTrie};
+use oss_sampler::Mask;
+use oss_text::Tokenizer;
+
+use super::matcher::Matcher;
+use super::{Grammar, Source, bounds, with_options};
+use crate::error::{Error, Result};
+
+/// The most states that a grammar's lexer may grow to, of one to two kilobytes each: what one
+/// request can take is some hundred megabytes at worst.
+const MOST_STATES: usize = 50_000;
+
+/// The longest reason that is told.
+const LONGEST_REASON: usize = 300;
+
+/// The tokens of one model, for grammars. Making it takes a moment with a large vocabulary, so an
+/// engine makes it once, at its first grammar.
+pub(crate) struct Vocabulary {
+    tokens: TokEnv,
+    /// Sets of tokens that are worked out beforehand, such as those that may stand in a string.
+    slices: Arc<SlicedBiasComputer>,
+    /// The tokens that stand for text.
+    text: Mask,
+}
+
+impl Vocabulary {
+    /// The tokens of a model with `size` logits; `None` where the tree has no room for them, which
+    /// has it for any vocabulary that makes sense.
+    pub(crate) fn new(tokenizer: &Tokenizer, size: usize) -> Option<Self> {
+        catch_unwind(AssertUnwindSafe(|| Self::build(tokenizer, size))).ok()
+    }
+
+    fn build(tokenizer: &Tokenizer, size: usize) -> Self {
+        let begin = Instant::now();
+        let mut text = Mask::new(size);
+        let word = |id: u32| {
+            let bytes = tokenizer.token_bytes(id).unwrap_or_default();
+            if tokenizer.is_special(id) {
+                // Grammars that name it are recognised, and refused.
+                return [&[TokTrie::SPECIAL_TOKEN_MARKER], bytes].concat();
+            }
+            if !bytes.is_empty() {
+                text.allow(id);
+            }
+            bytes.to_vec()
+        };
+        let words: Vec<Vec<u8>> = (0..size as u32).map(word).collect();
+        // Ends are the follower's business: no token is one to the compiler.
+        let trie = TokTrie::from(&TokRxInfo::new(size as u32, INVALID_TOKEN), &words);
+        let tokens: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+        let slices = SlicedBiasComputer::new(&tokens, &SlicedBiasComputer::json_slices());
+        let slices = Arc::new(slices.expect("the slices are constants that compile"));
+        tracing::info!(size, seconds = begin.elapsed().as_secs_f64(), "tokens for grammars");
+        Self { tokens, slices, text }
+    }
+
+    /// The tokens that stand for text: all that are not control tokens.
+    pub(crate) fn text(&self) -> &Mask {
+        &self.text
+    }
+
+    /// The bytes of a token that stands for text.
+    pub(super) fn bytes(&self, token: u32) -> &[u8] {
+        self.tokens.tok_trie().token(token)
+    }
+
+    pub(super) fn slices(&self) -> &SlicedBiasComputer {
+        &self.slices
+    }
+
+    /// Compiles a grammar that came as the request's field `field`.
+    ///
+    /// # Errors
+    /// [`Error::Grammar`].
+    pub(crate) fn compile(
+        self: &Arc<Self>,
+        grammar: &Grammar,
+        field: &'static str,
+    ) -> Result<Matcher> {
+        // Some schemas trip the compiler up.
+        let parser = catch_unwind(AssertUnwindSafe(|| self.parser(grammar)));
+        let parser = parser.unwrap_or_else(|_| Err("the compiler failed".to_owned()));
+        match parser {
+            Ok(parser) => Ok(Matcher::new(self.clone(), parser)),
+            Err(reason) => {
+                let got = grammar.name();
+                Err(Error::Grammar { field, got, reason: one_line(&reason) })
+            }
+        }
+    }
+
+    fn parser(&self, grammar: &Grammar) -> Result<Parser, String> {
+        let source = match &grammar.0 {
+            Source::Json { schema, lenient } => {
+                bounds::check(schema)?;
+                TopLevelGrammar::from_json_schema(with_options(schema, *lenient))
+            }
+            Source::Regex(expression) => TopLevelGrammar::from_regex(expression),
+            Source::Lark(lark) => TopLevelGrammar::from_lark(lark.clone()),
+        };
+        let limits = ParserLimits { max_lexer_states: MOST_STATES, ..ParserLimits::default() };
+        // It writes nothing anywhere.
+        let mut logger = Logger::new(0, 0);
+        let (tokens, slices) = (self.tokens.clone(), self.slices.extra_lexemes());
+        let compiled = GrammarInit::Serialized(source)
+            .to_cgrammar(Some(tokens.clone()), &mut logger, limits.clone(), slices)
+            .map_err(|error| format!("{error:#}"))?;
+        self.check(compiled.lexer_spec())?;
+        let counters = Arc::new(ParserPerfCounters::default());
+        Parser::new(tokens, compiled, limits, counters).map_err(|error| format!("{error:#}"))
+    }
+
+    /// What the follower cannot do.
+    fn check(&self, lexemes: &LexerSpec) -> Result<(), String> {
+        lexemes.check_rollback().map_err(|error| error.to_string())?;
+        let trie = self.tokens.tok_trie();
+        let control = (0..trie.vocab_size() as u32).filter(|id| !self.text.is_allowed(*id));
+        for id in control {
+            if lexemes.lexemes.iter().any(|lexeme| lexeme.contains_token(id)) {
+                return Err(format!("it names the control token {}", trie.token_dbg(id)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A reason without line breaks, cut where it is long.
+fn one_line(reason: &str) -> String {
+    let line = reason.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(LONGEST_REASON) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}

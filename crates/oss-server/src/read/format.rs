@@ -1,0 +1,92 @@
+//! What an answer has to look like: `response_format`, and `text.format` of responses.
+
+use oss_engine::Grammar;
+use serde_json::{Map, Value};
+
+use crate::read::fields::{Fields, short};
+use crate::refusal::Refusal;
+
+/// Where a format of the type `json_schema` has its schema.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Nesting {
+    /// In an object `json_schema` of its own, as chat completions write it.
+    Nested,
+    /// In the format itself, as responses write it.
+    Flat,
+}
+
+/// The grammar of the format that came as the field `name`; `None`: any text. What a schema says
+/// is not looked at.
+///
+/// # Errors
+/// Another type of format, no schema, a field of another type.
+pub(crate) fn grammar(
+    name: &str,
+    format: Option<Map<String, Value>>,
+    nesting: Nesting,
+) -> Result<Option<Grammar>, Refusal> {
+    let Some(format) = format else { return Ok(None) };
+    let mut format = Fields::within(name, format);
+    let kind: Value = format.need("type")?;
+    match kind.as_str() {
+        Some("text") => return Ok(None),
+        Some("json_object") => return Ok(Some(Grammar::json_object())),
+        Some("json_schema") => {}
+        _ => {
+            let expected = "text, json_object or json_schema";
+            return Err(Refusal::unsupported(format!("{name}.type"), short(&kind), expected));
+        }
+    }
+    if nesting == Nesting::Nested {
+        format = Fields::within(&format!("{name}.json_schema"), format.need("json_schema")?);
+    }
+    // A schema is held whole or refused, whether it is strict or not.
+    format.take::<bool>("strict")?;
+    format.take::<String>("name")?;
+    Ok(Some(Grammar::json_schema(format.need("schema")?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn read(format: &Value, nesting: Nesting) -> Result<Option<Grammar>, Refusal> {
+        grammar("f", format.as_object().cloned(), nesting)
+    }
+
+    #[test]
+    fn both_shapes_of_a_schema_are_read() {
+        let schema = json!({"type": "object"});
+        let flat = json!({"type": "json_schema", "name": "x", "strict": true, "schema": schema});
+        let nested = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
+        let expected = Some(Grammar::json_schema(schema));
+        assert_eq!(read(&flat, Nesting::Flat).unwrap(), expected);
+        assert_eq!(read(&nested, Nesting::Nested).unwrap(), expected);
+        assert_eq!(read(&json!({"type": "json_object"}), Nesting::Flat).unwrap(), expected);
+        assert_eq!(read(&json!({"type": "text"}), Nesting::Nested).unwrap(), None);
+        assert_eq!(read(&Value::Null, Nesting::Nested).unwrap(), None);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_by_its_whole_path() {
+        let table = [
+            (json!({}), "f.type"),
+            (json!({"type": "xml"}), "f.type"),
+            (json!({"type": "json_schema"}), "f.json_schema"),
+            (json!({"type": "json_schema", "json_schema": 3}), "f.json_schema"),
+            (json!({"type": "json_schema", "json_schema": {}}), "f.json_schema.schema"),
+            (
+                json!({"type": "json_schema", "json_schema": {"strict": 1, "schema": {}}}),
+                "f.json_schema.strict",
+            ),
+        ];
+        for (format, param) in table {
+            let refusal = read(&format, Nesting::Nested).unwrap_err();
+            assert_eq!(refusal.param.as_deref(), Some(param), "{format}");
+            assert!(refusal.message.starts_with(&format!("{param}: ")), "{}", refusal.message);
+        }
+        let flat = read(&json!({"type": "json_schema"}), Nesting::Flat).unwrap_err();
+        assert_eq!(flat.param.as_deref(), Some("f.schema"));
+    }
+}
