@@ -4,7 +4,7 @@ pub(crate) mod harmony;
 pub(crate) mod template;
 
 use oss_text::chat::{Message, Tool};
-use oss_text::harmony::{Effort, Tokens};
+use oss_text::harmony::{Effort, ResponseFormat, Tokens};
 use oss_text::{Special, Tokenizer};
 use serde_json::{Map, Value};
 
@@ -51,6 +51,9 @@ pub struct ChatRequest {
     pub date: Option<String>,
     /// Who the model is told to be, in the harmony format; `None`: what it was trained with.
     pub identity: Option<String>,
+    /// What the model is told that its answer shall look like, in the harmony format; templates
+    /// have no place for it. [`Request::grammar`](crate::Request::grammar) holds it to that.
+    pub response_format: Option<ResponseFormat>,
     /// Further variables of the chat template, such as `enable_thinking`.
     pub template_variables: Map<String, Value>,
 }

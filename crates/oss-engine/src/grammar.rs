@@ -32,7 +32,8 @@ const SPACE: &str = r"\x20|\x0A[\x20\x09]{0,40}";
 /// that fits, so an answer that ends by itself fits; one that ends as
 /// [`Finish::Length`](crate::Finish::Length) or at a stop text is the beginning of one.
 ///
-/// The model is not told: what it should write belongs in its prompt as well.
+/// The model is not told: what it should write belongs in its prompt as well, see
+/// [`ChatRequest::response_format`](crate::ChatRequest::response_format).
 ///
 /// Schemas may come from anybody: those that would take long to compile are refused. Expressions
 /// and grammars are not bounded so, and should be the program's own.

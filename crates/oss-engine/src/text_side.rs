@@ -205,6 +205,7 @@ impl Text {
     ) -> Result<Vec<u32>> {
         let mut options = ChatOptions { date: chat.date.clone(), ..ChatOptions::default() };
         options.effort = chat.reasoning_effort.unwrap_or_default();
+        options.response_formats.extend(chat.response_format.clone());
         if let Some(identity) = &chat.identity {
             options.identity.clone_from(identity);
         }

@@ -18,7 +18,7 @@ mod typescript;
 
 pub use self::conversation::{
     ChannelConfig, Content, Conversation, DeveloperContent, Effort, Message, Namespace,
-    RecipientPlace, SystemContent,
+    RecipientPlace, ResponseFormat, SystemContent,
 };
 pub use self::from_chat::ChatOptions;
 pub use self::header::{Header, Kind};

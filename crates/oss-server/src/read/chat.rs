@@ -48,6 +48,7 @@ impl ChatCall {
             tools,
             tool_choice,
             reasoning_effort: effort("reasoning_effort", fields.take("reasoning_effort")?)?,
+            response_format: common.format.as_ref().and_then(|format| format.told.clone()),
             date: app.options.tell_date.then(|| clock::date(clock::unix_seconds())),
             template_variables: fields.take("chat_template_kwargs")?.unwrap_or_default(),
             ..ChatRequest::new(messages)
@@ -63,7 +64,7 @@ impl ChatCall {
     pub(crate) fn weight(&self, body: usize) -> usize {
         let strict = self.chat.tools.iter().any(|tool| tool.function.strict == Some(true));
         let forced = !matches!(self.chat.tool_choice, ToolChoice::Auto | ToolChoice::None);
-        if self.common.grammar.is_some() || strict || forced { usize::MAX } else { body }
+        if self.common.format.is_some() || strict || forced { usize::MAX } else { body }
     }
 
     /// The engine's requests, one for each choice.
@@ -181,7 +182,7 @@ pub(crate) fn known_tools(chat: &ChatRequest, engine: &Engine) -> Result<(), Ref
 /// Refuses a format beside tools where nothing tells a call from an answer: neither could be held.
 pub(crate) fn apart(common: &Common, chat: &ChatRequest, engine: &Engine) -> Result<(), Refusal> {
     let offered = !chat.tools.is_empty() && chat.tool_choice != ToolChoice::None;
-    if common.grammar.is_none() || !offered || engine.text().is_harmony() {
+    if common.format.is_none() || !offered || engine.text().is_harmony() {
         return Ok(());
     }
     let expected = "none beside a format of the answer, with this model's chat template";

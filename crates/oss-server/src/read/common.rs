@@ -1,11 +1,11 @@
 //! What every way of asking for text has in common.
 
-use oss_engine::{Engine, Grammar, Prompt, Request, Sampling};
+use oss_engine::{Engine, Prompt, Request, Sampling};
 use serde_json::{Map, Value, json};
 
 use crate::read::at_least::AtLeast;
 use crate::read::fields::{Fields, read, short};
-use crate::read::format::{self, Nesting};
+use crate::read::format::{self, Format, Nesting};
 use crate::refusal::Refusal;
 
 /// The field that says what an answer has to look like, but for responses.
@@ -49,7 +49,7 @@ pub(crate) struct Common {
     /// How many alternatives of each token are reported; `None`: not even the token's own number.
     pub(crate) logprobs: Option<usize>,
     /// What the answer has to be.
-    pub(crate) grammar: Option<Grammar>,
+    pub(crate) format: Option<Format>,
     sampling: Sampling,
     stop: Vec<String>,
     stop_tokens: Vec<u32>,
@@ -86,7 +86,7 @@ impl Common {
             stream,
             include_usage: include_usage.unwrap_or(false),
             logprobs: None,
-            grammar: format::grammar(FORMAT, fields.take(FORMAT)?, Nesting::Nested)?,
+            format: format::read(FORMAT, fields.take(FORMAT)?, Nesting::Nested)?,
             sampling: sampling(fields)?,
             stop: stop(fields)?,
             stop_tokens: fields.take("stop_token_ids")?.unwrap_or_default(),
@@ -107,7 +107,7 @@ impl Common {
         request.ignore_stops = self.ignore_stops;
         request.show_control_tokens = self.show_control_tokens;
         request.logprobs = self.logprobs;
-        request.grammar.clone_from(&self.grammar);
+        request.grammar = self.format.as_ref().map(|format| format.grammar.clone());
         if self.min_tokens > 0 && !self.ignore_stops {
             let ends = [engine.text().stops(), &self.stop_tokens].concat();
             let vocabulary = engine.config().vocabulary;

@@ -53,7 +53,7 @@ impl CompletionCall {
     /// How much work its reading is, as the length of a body: compiling a grammar is as much as
     /// tokenising a long prompt.
     pub(crate) fn weight(&self, body: usize) -> usize {
-        if self.common.grammar.is_some() { usize::MAX } else { body }
+        if self.common.format.is_some() { usize::MAX } else { body }
     }
 
     /// The engine's requests: all choices of the first prompt, then those of the next.

@@ -1,6 +1,7 @@
 //! What an answer has to look like: `response_format`, and `text.format` of responses.
 
 use oss_engine::Grammar;
+use oss_engine::text::harmony::ResponseFormat;
 use serde_json::{Map, Value};
 
 use crate::read::fields::{Fields, short};
@@ -15,22 +16,32 @@ pub(crate) enum Nesting {
     Flat,
 }
 
-/// The grammar of the format that came as the field `name`; `None`: any text. What a schema says
-/// is not looked at.
+/// What an answer has to look like.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Format {
+    /// What holds it to that.
+    pub(crate) grammar: Grammar,
+    /// What the model is told of it, in chats; nothing of "any JSON object".
+    pub(crate) told: Option<ResponseFormat>,
+}
+
+/// The format that came as the field `name`; `None`: any text. What a schema says is not looked at.
 ///
 /// # Errors
 /// Another type of format, no schema, a field of another type.
-pub(crate) fn grammar(
+pub(crate) fn read(
     name: &str,
     format: Option<Map<String, Value>>,
     nesting: Nesting,
-) -> Result<Option<Grammar>, Refusal> {
+) -> Result<Option<Format>, Refusal> {
     let Some(format) = format else { return Ok(None) };
     let mut format = Fields::within(name, format);
     let kind: Value = format.need("type")?;
     match kind.as_str() {
         Some("text") => return Ok(None),
-        Some("json_object") => return Ok(Some(Grammar::json_object())),
+        Some("json_object") => {
+            return Ok(Some(Format { grammar: Grammar::json_object(), told: None }));
+        }
         Some("json_schema") => {}
         _ => {
             let expected = "text, json_object or json_schema";
@@ -42,8 +53,12 @@ pub(crate) fn grammar(
     }
     // A schema is held whole or refused, whether it is strict or not.
     format.take::<bool>("strict")?;
-    format.take::<String>("name")?;
-    Ok(Some(Grammar::json_schema(format.need("schema")?)))
+    let name: Option<String> = format.take("name")?;
+    let description = format.take("description")?;
+    let schema: Value = format.need("schema")?;
+    let grammar = Grammar::json_schema(schema.clone());
+    let name = name.unwrap_or_else(|| "answer".to_owned());
+    Ok(Some(Format { grammar, told: Some(ResponseFormat { name, description, schema }) }))
 }
 
 #[cfg(test)]
@@ -51,8 +66,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn read(format: &Value, nesting: Nesting) -> Result<Option<Grammar>, Refusal> {
-        grammar("f", format.as_object().cloned(), nesting)
+    fn read(format: &Value, nesting: Nesting) -> Result<Option<Format>, Refusal> {
+        super::read("f", format.as_object().cloned(), nesting)
     }
 
     #[test]
@@ -60,10 +75,14 @@ mod tests {
         let schema = json!({"type": "object"});
         let flat = json!({"type": "json_schema", "name": "x", "strict": true, "schema": schema});
         let nested = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
-        let expected = Some(Grammar::json_schema(schema));
+        let grammar = Grammar::json_object();
+        let (name, description) = ("x".to_owned(), None);
+        let told = Some(ResponseFormat { name, description, schema });
+        let expected = Some(Format { grammar: grammar.clone(), told });
         assert_eq!(read(&flat, Nesting::Flat).unwrap(), expected);
         assert_eq!(read(&nested, Nesting::Nested).unwrap(), expected);
-        assert_eq!(read(&json!({"type": "json_object"}), Nesting::Flat).unwrap(), expected);
+        let any = Some(Format { grammar, told: None });
+        assert_eq!(read(&json!({"type": "json_object"}), Nesting::Flat).unwrap(), any);
         assert_eq!(read(&json!({"type": "text"}), Nesting::Nested).unwrap(), None);
         assert_eq!(read(&Value::Null, Nesting::Nested).unwrap(), None);
     }

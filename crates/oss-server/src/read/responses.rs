@@ -41,7 +41,7 @@ impl ResponseCall {
         let shown = format.clone().map_or_else(|| json!({"type": "text"}), Value::Object);
         echoed.insert("text".to_owned(), json!({"format": shown}));
         let mut common = Common::read(&mut fields)?;
-        common.grammar = format::grammar("text.format", format, Nesting::Flat)?;
+        common.format = format::read("text.format", format, Nesting::Flat)?;
         common.max_tokens = max_tokens(&mut fields, &["max_output_tokens"])?;
         let mut messages = Vec::new();
         if let Some(instructions) = fields.take::<String>("instructions")? {
@@ -56,6 +56,7 @@ impl ResponseCall {
             tools,
             tool_choice,
             reasoning_effort: effort("reasoning.effort", reasoning.take("effort")?)?,
+            response_format: common.format.as_ref().and_then(|format| format.told.clone()),
             date: app.options.tell_date.then(|| clock::date(clock::unix_seconds())),
             template_variables: fields.take("chat_template_kwargs")?.unwrap_or_default(),
             ..ChatRequest::new(messages)

@@ -67,6 +67,21 @@ fn a_chat_completion_fits_its_schema_whole_and_streamed() {
 }
 
 #[test]
+fn the_model_is_told_the_schema() {
+    let prompt = |format: Value| {
+        let body = json!({"messages": question("How is the weather?"), "response_format": format});
+        let rendered = post(server(), "/v1/chat/completions/render", &body).fine();
+        let tokens = json!({"tokens": rendered["token_ids"]});
+        let text = post(server(), "/detokenize", &tokens).fine();
+        text["prompt"].as_str().unwrap().to_owned()
+    };
+    let told = prompt(nested());
+    let section = format!("# Response Formats\n\n## weather\n\n{}", schema());
+    assert!(told.contains(&section), "{told}");
+    assert!(!prompt(json!({"type": "json_object"})).contains("# Response Formats"));
+}
+
+#[test]
 fn several_choices_fit_and_any_object_is_one() {
     let body = json!({
         "messages": question("How is the weather in Rome?"), "n": 4, "seed": 2,

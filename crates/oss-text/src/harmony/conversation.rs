@@ -49,7 +49,7 @@ pub enum Content {
     Text(String),
     /// The frame of the conversation, for the system's role.
     System(SystemContent),
-    /// Instructions and tools, for the developer's role.
+    /// Instructions, tools and formats of answers, for the developer's role.
     Developer(DeveloperContent),
 }
 
@@ -149,13 +149,26 @@ impl Default for ChannelConfig {
     }
 }
 
-/// Instructions and tools.
+/// Instructions, tools and formats of answers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeveloperContent {
     /// What the model shall do.
     pub instructions: Option<String>,
     /// What the model may call.
     pub tools: Vec<Namespace>,
+    /// What its answers shall look like.
+    pub formats: Vec<ResponseFormat>,
+}
+
+/// What an answer shall look like. The model is told; nothing here holds it to it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ResponseFormat {
+    /// What it is called, such as `shopping_list`.
+    pub name: String,
+    /// What it is for.
+    pub description: Option<String>,
+    /// A JSON schema.
+    pub schema: Value,
 }
 
 /// Tools under one name.

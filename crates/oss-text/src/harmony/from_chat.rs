@@ -2,7 +2,7 @@
 
 use super::conversation::{
     ChannelConfig, Content, Conversation, DeveloperContent, Effort, Message, Namespace,
-    RecipientPlace, SystemContent,
+    RecipientPlace, ResponseFormat, SystemContent,
 };
 use crate::chat::{self, Role, Tool};
 use crate::error::{Error, Result};
@@ -21,6 +21,8 @@ pub struct ChatOptions {
     pub effort: Effort,
     /// Tools that the model was trained with, such as `browser` and `python`.
     pub builtin_tools: Vec<Namespace>,
+    /// What the model is told that its answers shall look like.
+    pub response_formats: Vec<ResponseFormat>,
 }
 
 impl Default for ChatOptions {
@@ -32,6 +34,7 @@ impl Default for ChatOptions {
             date: None,
             effort: Effort::default(),
             builtin_tools: Vec::new(),
+            response_formats: Vec::new(),
         }
     }
 }
@@ -40,8 +43,8 @@ impl Conversation {
     /// The conversation of a chat request.
     ///
     /// - The options make the system message. A first message of the role `system` or
-    ///   `developer` becomes the developer's instructions, with the tools; later ones become
-    ///   developer messages of their own.
+    ///   `developer` becomes the developer's instructions, with the tools and the formats of
+    ///   answers; later ones become developer messages of their own.
     /// - An assistant's `reasoning_content` goes to `analysis`. Its content goes to `final`, or,
     ///   if the message calls tools, before the calls to `commentary`.
     /// - A call is written as the models write it, with the recipient after the channel: what
@@ -63,19 +66,21 @@ impl Conversation {
         let rest = usize::from(first.is_some());
         let instructions = first.map(|message| need_content(0, message)).transpose()?;
         let instructions = instructions.filter(|text| !text.is_empty());
-        if instructions.is_some() || !tools.is_empty() {
+        let formats = options.response_formats.clone();
+        if instructions.is_some() || !tools.is_empty() || !formats.is_empty() {
             let functions: Vec<_> = tools.iter().map(|tool| tool.function.clone()).collect();
             let tools = if functions.is_empty() {
                 Vec::new()
             } else {
                 vec![Namespace::functions(functions)]
             };
-            out.push(developer(instructions, tools));
+            out.push(developer(DeveloperContent { instructions, tools, formats }));
         }
         for (index, message) in messages.iter().enumerate().skip(rest) {
             match message.role {
                 Role::System | Role::Developer => {
-                    out.push(developer(Some(need_content(index, message)?), Vec::new()));
+                    let instructions = Some(need_content(index, message)?);
+                    out.push(developer(DeveloperContent { instructions, ..Default::default() }));
                 }
                 Role::User => {
                     let text = need_content(index, message)?;
@@ -107,8 +112,7 @@ fn system(options: &ChatOptions) -> Message {
     Message::with_content(Role::System, Content::System(content))
 }
 
-fn developer(instructions: Option<String>, tools: Vec<Namespace>) -> Message {
-    let content = DeveloperContent { instructions, tools };
+fn developer(content: DeveloperContent) -> Message {
     Message::with_content(Role::Developer, Content::Developer(content))
 }
 

@@ -2,7 +2,7 @@
 
 use super::conversation::{
     ChannelConfig, Content, Conversation, DeveloperContent, Message, Namespace, RecipientPlace,
-    SystemContent, parameters,
+    ResponseFormat, SystemContent, parameters,
 };
 use super::tokens::Tokens;
 use super::typescript::type_of;
@@ -195,7 +195,20 @@ fn developer(content: &DeveloperContent) -> String {
     if !content.tools.is_empty() {
         sections.push(tools(&content.tools));
     }
+    if !content.formats.is_empty() {
+        sections.push("# Response Formats".to_owned());
+        sections.extend(content.formats.iter().map(format_of));
+    }
     sections.join("\n\n")
+}
+
+fn format_of(format: &ResponseFormat) -> String {
+    let ResponseFormat { name, description, schema } = format;
+    let mut text = format!("## {name}\n\n");
+    for line in description.iter().flat_map(|description| description.lines()) {
+        text += &format!("// {line}\n");
+    }
+    text + &schema.to_string()
 }
 
 fn tools(namespaces: &[Namespace]) -> String {

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use oss_text::chat::{Message, Request, Template, Tool};
-use oss_text::harmony::{ChatOptions, Conversation, Effort, render};
+use oss_text::harmony::{ChatOptions, Conversation, Effort, ResponseFormat, render};
 use oss_text::{Error, Special, Tokenizer};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -142,6 +142,33 @@ fn harmony_and_the_template_agree_on_turns_with_tool_calls() {
     let text = DEMO.decode(&both(&messages, &tools(), Effort::High).0);
     assert!(!text.contains("I need the tool."), "thinking of a turn that is over");
     assert!(text.contains("Call add."), "thinking of the turn in progress");
+}
+
+#[test]
+fn formats_of_answers_end_the_developers_message() {
+    let format = |name: &str, description: Option<&str>, schema| ResponseFormat {
+        name: name.to_owned(),
+        description: description.map(str::to_owned),
+        schema,
+    };
+    let list = json!({"type": "object", "properties": {"items": {"type": "array"}}});
+    let response_formats = vec![format("shopping_list", Some("What to buy.\nIn one shop."), list)];
+    let prompt = |messages: &[Message], tools: &[Tool]| {
+        let options =
+            ChatOptions { response_formats: response_formats.clone(), ..ChatOptions::default() };
+        let conversation = Conversation::from_chat(messages, tools, &options).unwrap();
+        let text = DEMO.decode(&render(&conversation, &DEMO).unwrap());
+        let (_, rest) = text.split_once("<|start|>developer<|message|>").unwrap();
+        rest.split_once("<|end|>").unwrap().0.to_owned()
+    };
+    let section = "# Response Formats\n\n## shopping_list\n\n// What to buy.\n// In one shop.\n\
+        {\"type\":\"object\",\"properties\":{\"items\":{\"type\":\"array\"}}}";
+    assert_eq!(prompt(&[Message::user("Soup?")], &[]), section);
+    let messages = [Message::system("Be brief."), Message::user("Soup?")];
+    let instructed = format!("# Instructions\n\nBe brief.\n\n{section}");
+    assert_eq!(prompt(&messages, &[]), instructed);
+    let with_tools = prompt(&messages, &tools());
+    assert!(with_tools.contains("# Tools\n\n## functions") && with_tools.ends_with(section));
 }
 
 #[test]

@@ -41,7 +41,11 @@ fn message(value: &Value) -> Message {
         }
         "developer_content" => {
             let instructions = part["instructions"].as_str().map(str::to_owned);
-            Content::Developer(DeveloperContent { instructions, tools: namespaces(part) })
+            Content::Developer(DeveloperContent {
+                instructions,
+                tools: namespaces(part),
+                ..DeveloperContent::default()
+            })
         }
         _ => Content::Text(part["text"].as_str().unwrap().to_owned()),
     };
