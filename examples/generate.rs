@@ -7,10 +7,11 @@
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use oss_engine::{Completion, Engine, Event, Prompt, Request, Sampling};
+use oss_engine::{Completion, Engine, Event, Grammar, Prompt, Request, Sampling};
 use oss_examples::{ModelArgs, out, outln};
 use serde_json::{Value, json};
 use std::io::Write;
+use std::path::PathBuf;
 
 /// Continues a prompt.
 #[derive(Parser)]
@@ -65,6 +66,12 @@ struct Arguments {
     /// Shows control tokens in the text
     #[arg(long)]
     control_tokens: bool,
+    /// A file with a JSON schema that the answer has to fit
+    #[arg(long)]
+    schema: Option<PathBuf>,
+    /// A regular expression that the answer has to match
+    #[arg(long, conflicts_with = "schema")]
+    regex: Option<String>,
     /// Reports so many best log-probabilities per token
     #[arg(long)]
     top_logprobs: Option<usize>,
@@ -102,7 +109,19 @@ impl Arguments {
         request.show_control_tokens = self.control_tokens;
         request.logprobs = self.top_logprobs;
         request.prompt_logprobs = self.json;
+        request.grammar = self.grammar()?;
         Ok(request)
+    }
+
+    /// What the answer has to be.
+    fn grammar(&self) -> Result<Option<Grammar>> {
+        let Some(path) = &self.schema else {
+            return Ok(self.regex.as_ref().map(Grammar::regex));
+        };
+        let named = || path.display().to_string();
+        let bytes = std::fs::read(path).with_context(named)?;
+        let schema: Value = serde_json::from_slice(&bytes).with_context(named)?;
+        Ok(Some(Grammar::json_schema(schema)))
     }
 }
 

@@ -235,6 +235,37 @@ fn quantise_keeps_to_its_limit_and_writes_a_model_that_runs() {
 }
 
 #[test]
+fn generate_holds_an_answer_to_a_schema_or_an_expression() {
+    let folder = folder("generate");
+    let schema = folder.join("schema.json");
+    let write = |schema_text: &str| std::fs::write(&schema, schema_text).expect("a file");
+    let generate = |arguments: &[&str]| {
+        let mut command = program("generate");
+        command.args(["--prompt", "The weather: ", "--seed", "3", "--threads", "1", "--json"]);
+        command.args(arguments);
+        command
+    };
+    let answer = |arguments: &[&str]| {
+        let json: Value = serde_json::from_str(&printed(&mut generate(arguments))).expect("JSON");
+        json["text"].as_str().expect("a text").to_owned()
+    };
+    write(
+        r#"{"type": "object", "properties": {"sunny": {"type": "boolean"}},
+        "required": ["sunny"], "additionalProperties": false}"#,
+    );
+    let file = schema.to_str().expect("UTF-8");
+    let fits: Value = serde_json::from_str(&answer(&["--schema", file])).expect("JSON");
+    assert!(fits["sunny"].is_boolean() && fits.as_object().is_some_and(|f| f.len() == 1), "{fits}");
+    assert!(["sunny", "rainy"].contains(&answer(&["--regex", "sunny|rainy"]).as_str()));
+
+    write(r#"{"not": {}}"#);
+    let refused = generate(&["--schema", file]).output().expect("the program starts");
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("a JSON schema"), "{said}");
+    std::fs::remove_dir_all(&folder).expect("the folder");
+}
+
+#[test]
 fn ten_prompts_are_asked_and_measured() {
     let folder = folder("ten-prompts");
     let chart = folder.join("speed.svg");
