@@ -60,7 +60,7 @@ mod tests {
         assert_eq!(choose(&places, 0.05), [None, None]);
         assert_eq!(choose(&places, 0.1), [Some(cheap[0]), None]);
         assert_eq!(choose(&places, 0.4), [Some(cheap[0]), Some(dear[0])]);
-        assert_eq!(choose(&places, 0.7), [Some(cheap[1]), Some(dear[0])]);
+        assert_eq!(choose(&places, 0.75), [Some(cheap[1]), Some(dear[0])]);
     }
 
     #[test]

@@ -208,9 +208,9 @@ impl Said {
 
 /// The logarithm of the sum of exponentials.
 fn log_sum(logits: &[f32]) -> f64 {
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|logit| f64::from(logit - largest).exp()).sum();
-    f64::from(largest) + sum.ln()
+    let largest = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    let sum: f64 = logits.iter().map(|logit| (f64::from(*logit) - largest).exp()).sum();
+    largest + sum.ln()
 }
 
 #[cfg(test)]
