@@ -3,10 +3,10 @@
 //!
 //! `cargo run --release --example pack -- --model model.gguf --output model.oss`
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Parser;
-use oss_engine::model::{Precision, pack_to_file};
-use oss_examples::{ModelArgs, bar};
+use oss_engine::model::Precision;
+use oss_examples::{ModelArgs, pack};
 use std::path::PathBuf;
 
 /// Packs a model.
@@ -22,13 +22,5 @@ struct Arguments {
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let container = arguments.model.container()?;
-    let bar = bar(0, "packing");
-    let show = |done, total| {
-        bar.set_length(total);
-        bar.set_position(done);
-    };
-    pack_to_file(&container, &Precision::default(), &arguments.output, Some(&show))
-        .with_context(|| format!("cannot write {}", arguments.output.display()))?;
-    bar.finish_and_clear();
-    Ok(())
+    pack(&container, &Precision::default(), &arguments.output)
 }

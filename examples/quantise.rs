@@ -7,15 +7,14 @@
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use oss_engine::model::pack_to_file;
 use oss_engine::quantise::{Plan, Quantise, Trial};
 use oss_engine::text::Special;
 use oss_engine::text::chat::Message;
 use oss_engine::weights::Container;
 use oss_engine::{ChatRequest, Dtype, Request, Text};
-use oss_examples::{ModelArgs, bar, counter, outln};
+use oss_examples::{ModelArgs, counter, outln, pack};
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// What the model is asked to write where no text is given.
@@ -91,7 +90,7 @@ fn main() -> Result<()> {
         list(&plan, &trials);
     }
     if let Some(output) = &arguments.output {
-        write(&container, &plan, output)?;
+        pack(&container, &plan.precision, output)?;
     }
     Ok(())
 }
@@ -135,18 +134,6 @@ fn cut(texts: &mut [Vec<u32>], tokens: usize) {
         text.truncate(left / (n - index));
         left -= text.len();
     }
-}
-
-fn write(container: &Container, plan: &Plan, output: &Path) -> Result<()> {
-    let bar = bar(0, "packing");
-    let show = |done, total| {
-        bar.set_length(total);
-        bar.set_position(done);
-    };
-    pack_to_file(container, &plan.precision, output, Some(&show))
-        .with_context(|| format!("cannot write {}", output.display()))?;
-    bar.finish_and_clear();
-    Ok(())
 }
 
 /// One object with everything.

@@ -12,6 +12,7 @@ pub mod tuning;
 use anyhow::{Context, Result, bail};
 use clap::{ArgAction, Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use oss_engine::model::{Precision, pack_to_file};
 use oss_engine::weights::Container;
 use oss_engine::{Activation, ColdTier, Engine, EngineOptions, KvFormat, Speculation, Tune};
 use std::path::{Path, PathBuf};
@@ -233,6 +234,22 @@ pub fn bar(bytes: u64, what: &'static str) -> ProgressBar {
     }
     bar.set_message(what);
     bar
+}
+
+/// Writes a model as a packed file, with a progress bar where somebody looks.
+///
+/// # Errors
+/// When the model is not supported, or the file cannot be written.
+pub fn pack(container: &Container, precision: &Precision, output: &Path) -> Result<()> {
+    let bar = bar(0, "packing");
+    let show = |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    };
+    pack_to_file(container, precision, output, Some(&show))
+        .with_context(|| format!("cannot write {}", output.display()))?;
+    bar.finish_and_clear();
+    Ok(())
 }
 
 /// A progress bar over so many things, on standard error and only on a terminal.

@@ -36,23 +36,14 @@ impl Catalog {
         };
         let precision = serde_json::from_slice(&bytes).map_err(|error| error.to_string());
         let precision = precision.and_then(|value| Precision::from_json(&value));
-        let wrong = |got| Error::Field {
-            path: container.path().to_owned(),
-            field: PRECISION.to_owned(),
-            got,
-            expected: "types of tensors by their names".to_owned(),
-        };
+        let wrong = |got| wrong(container, PRECISION, got, "types of tensors by their names");
         Ok(Self { tensors, precision: precision.map_err(wrong)? })
     }
 
     /// The tensors that a packed file was made from.
     fn packed_from(container: &Container) -> Result<HashMap<String, (Dtype, Vec<usize>)>> {
-        let wrong = |got: String| Error::Field {
-            path: container.path().to_owned(),
-            field: CATALOG.to_owned(),
-            got,
-            expected: "types and shapes of tensors by their names".to_owned(),
-        };
+        let expected = "types and shapes of tensors by their names";
+        let wrong = |got: String| wrong(container, CATALOG, got, expected);
         let bytes = container.side_file(CATALOG)?.ok_or_else(|| wrong("no section".into()))?;
         let map: Map<String, Value> =
             serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
@@ -84,11 +75,9 @@ impl Catalog {
             .tensors
             .get(name)
             .map(|(dtype, shape)| (self.precision.get(name).unwrap_or(*dtype), shape.as_slice()));
-        found.ok_or_else(|| Error::Field {
-            path: container.path().to_owned(),
-            field: format!("tensor {name}"),
-            got: "nothing".to_owned(),
-            expected: format!("one of the {} tensors of the file", self.tensors.len()),
+        found.ok_or_else(|| {
+            let expected = format!("one of the {} tensors of the file", self.tensors.len());
+            wrong(container, &format!("tensor {name}"), "nothing".to_owned(), &expected)
         })
     }
 
@@ -107,4 +96,9 @@ impl Catalog {
         }
         blobs
     }
+}
+
+fn wrong(container: &Container, field: &str, got: String, expected: &str) -> Error {
+    let (path, field) = (container.path().to_owned(), field.to_owned());
+    Error::Field { path, field, got, expected: expected.to_owned() }
 }

@@ -61,12 +61,34 @@ impl MatrixPlan {
         Self::Stacked(vec![Rows::all(tensor, count)])
     }
 
-    /// The tensors whose rows it takes.
-    fn tensors(&self) -> Vec<&str> {
+    /// The rows that a row of the matrix is one of, and which of them.
+    pub(crate) fn row(&self, index: usize) -> (&Rows, usize) {
         match self {
+            Self::Stacked(parts) => {
+                let mut index = index;
+                for rows in parts {
+                    if index < rows.count {
+                        return (rows, index);
+                    }
+                    index -= rows.count;
+                }
+                panic!("row {index} beyond the parts");
+            }
+            Self::Paired(first, second) => {
+                let (pair, lane) = (index / 32, index % 32);
+                if lane < 16 { (first, 16 * pair + lane) } else { (second, 16 * pair + lane - 16) }
+            }
+        }
+    }
+
+    /// The tensors whose rows it takes, each once.
+    pub(crate) fn tensors(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = match self {
             Self::Stacked(parts) => parts.iter().map(|rows| rows.tensor.as_str()).collect(),
             Self::Paired(first, second) => vec![&first.tensor, &second.tensor],
-        }
+        };
+        names.dedup();
+        names
     }
 }
 

@@ -17,45 +17,7 @@ pub(super) struct Job {
     pub(super) stored: Stored,
     /// What its rows are packed as.
     pub(super) dtype: Dtype,
-    pub(super) source: JobSource,
-}
-
-/// Where a job's rows come from.
-pub(super) enum JobSource {
-    Stacked(Vec<Rows>),
-    Paired(Rows, Rows),
-}
-
-impl JobSource {
-    /// The rows and the index among them of a packed row.
-    pub(super) fn row(&self, index: usize) -> (&Rows, usize) {
-        match self {
-            Self::Stacked(parts) => {
-                let mut index = index;
-                for rows in parts {
-                    if index < rows.count {
-                        return (rows, index);
-                    }
-                    index -= rows.count;
-                }
-                panic!("row {index} beyond the parts");
-            }
-            Self::Paired(first, second) => {
-                let (pair, lane) = (index / 32, index % 32);
-                if lane < 16 { (first, 16 * pair + lane) } else { (second, 16 * pair + lane - 16) }
-            }
-        }
-    }
-
-    /// The tensors of the job, each once.
-    pub(super) fn tensors(&self) -> Vec<&str> {
-        let mut names: Vec<&str> = match self {
-            Self::Stacked(parts) => parts.iter().map(|rows| rows.tensor.as_str()).collect(),
-            Self::Paired(first, second) => vec![&first.tensor, &second.tensor],
-        };
-        names.dedup();
-        names
-    }
+    pub(super) source: MatrixPlan,
 }
 
 /// A run of matrices that lie together and move together.
@@ -117,8 +79,7 @@ impl<'a> Layout<'a> {
                     });
                 }
                 let rows = 2 * first.count;
-                let source = JobSource::Paired(first.clone(), second.clone());
-                let stored = self.add(dtype, (rows, cols), source)?;
+                let stored = self.add(dtype, (rows, cols), plan.clone())?;
                 Ok(Fused { parts: vec![(0, stored)], rows, parts_begin_at: 64 })
             }
             MatrixPlan::Stacked(all) => {
@@ -132,7 +93,7 @@ impl<'a> Layout<'a> {
                         n += 1;
                     }
                     let rows = rest[..n].iter().map(|rows| rows.count).sum();
-                    let source = JobSource::Stacked(rest[..n].to_vec());
+                    let source = MatrixPlan::Stacked(rest[..n].to_vec());
                     parts.push((row, self.add(dtype, (rows, cols), source)?));
                     row += rows;
                     rest = &rest[n..];
@@ -156,7 +117,7 @@ impl<'a> Layout<'a> {
         &mut self,
         dtype: Dtype,
         (rows, cols): (usize, usize),
-        source: JobSource,
+        source: MatrixPlan,
     ) -> Result<Stored> {
         let packing = Packing::for_dtype(dtype, rows, cols).map_err(|error| Error::Packing {
             path: self.container.path().to_owned(),
