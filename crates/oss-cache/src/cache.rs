@@ -236,17 +236,6 @@ impl KvCache {
         Ok(())
     }
 
-    /// Whether [`KvCache::reserve`] would succeed now.
-    ///
-    /// # Errors
-    /// The error it would give.
-    pub fn can_reserve(&self, id: SequenceId, n: usize) -> Result<()> {
-        self.sequences.check(id)?;
-        let mut wanted = vec![0; self.layout.groups.len()];
-        self.count_wanted(id, n, &mut wanted);
-        self.pool.check(&self.layout, &wanted, true)
-    }
-
     /// Pages per group that [`KvCache::reserve`] would take.
     fn count_wanted(&self, id: SequenceId, n: usize, wanted: &mut [usize]) {
         let sequence = self.sequences.get(id);

@@ -113,6 +113,11 @@ impl Pool {
         self.refs.len()
     }
 
+    /// How many extents there are.
+    pub(crate) fn extents(&self) -> usize {
+        self.arena.extents()
+    }
+
     pub(crate) fn arena(&self) -> &[u8] {
         self.arena.bytes()
     }

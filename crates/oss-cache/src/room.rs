@@ -2,6 +2,7 @@
 
 use crate::cache::KvCache;
 use crate::pool::{NO_PAGE, PageId};
+use crate::sequence::SequenceId;
 use crate::tree::{NodeId, Places, ROOT};
 use crate::{Error, Result};
 
@@ -10,6 +11,53 @@ use crate::{Error, Result};
 const STRIDE_BLOCKS: usize = 64;
 
 impl KvCache {
+    /// How long a sequence can get that has the cache to itself, where no more than `rows` of its
+    /// positions are reserved at a time.
+    #[must_use]
+    pub fn longest(&self, rows: usize) -> usize {
+        let extents = |pages: usize| {
+            let groups = self.layout.groups.iter();
+            let needed = groups.map(|group| {
+                let most = group.most_pages(rows, self.layout.page_tokens);
+                pages.min(most).div_ceil(group.pages_per_extent)
+            });
+            needed.sum::<usize>()
+        };
+        let (mut fits, mut too_many) = (0, self.pool.ids() + 1);
+        if extents(too_many) <= self.pool.extents() {
+            return usize::MAX;
+        }
+        while too_many - fits > 1 {
+            let middle = fits.midpoint(too_many);
+            let border = if extents(middle) <= self.pool.extents() { &mut fits } else { &mut too_many };
+            *border = middle;
+        }
+        fits * self.layout.page_tokens
+    }
+
+    /// Whether sequences could all grow by so many positions, no more than `rows` of each reserved
+    /// at a time, if nothing else took pages.
+    ///
+    /// # Errors
+    /// [`Error::UnknownSequence`], [`Error::OutOfPages`].
+    pub fn can_hold(&self, growing: &[(SequenceId, usize)], rows: usize) -> Result<()> {
+        let mut wanted = vec![0; self.layout.groups.len()];
+        for &(id, n) in growing {
+            self.sequences.check(id)?;
+            let sequence = self.sequences.get(id);
+            let last = self.layout.pages_for(sequence.len + n);
+            let current = sequence.len / self.layout.page_tokens;
+            let groups = self.layout.groups.iter().zip(&sequence.tables);
+            for ((group, table), wanted) in groups.zip(&mut wanted) {
+                let shared = table.get(current).is_some_and(|page| self.pool.refs(page) > 1);
+                let more = last.saturating_sub(table.pages.len()) + usize::from(shared);
+                let most = group.most_pages(rows, self.layout.page_tokens);
+                *wanted += more.min(most.saturating_sub(table.pages.len() - table.first));
+            }
+        }
+        self.pool.check(&self.layout, &wanted, true)
+    }
+
     /// Frees pages until `wanted[group]` can be had of every group.
     pub(crate) fn make_room(&mut self, wanted: &[usize]) -> Result<()> {
         self.pool.check(&self.layout, wanted, true)?;

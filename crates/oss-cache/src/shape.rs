@@ -71,6 +71,14 @@ impl GroupLayout {
             Some(window) => (position + 1).saturating_sub(window) / page_tokens,
         }
     }
+
+    /// The most pages that a sequence has at a time, where no more than `rows` of its positions are
+    /// reserved at a time: those of the window, the page that is kept behind it, and those of the
+    /// rows.
+    pub(crate) fn most_pages(&self, rows: usize, page_tokens: usize) -> usize {
+        let window = |window: usize| (window + rows).div_ceil(page_tokens) + 2;
+        self.window.map_or(usize::MAX, window)
+    }
 }
 
 impl Layout {

@@ -152,13 +152,13 @@ fn pages_kept_for_reuse_do_not_stand_in_the_way() {
     for round in 0..10 {
         let tokens: Vec<u32> = (round * 100..round * 100 + 36).collect();
         let id = cache.create();
-        cache.can_reserve(id, 36).unwrap();
+        cache.can_hold(&[(id, 36)], 36).unwrap();
         compute(&mut cache, id, &tokens).unwrap();
         check(&cache, id, &tokens);
         cache.remove(id);
         cache.validate().unwrap();
     }
     let id = cache.create();
-    let error = cache.can_reserve(id, 44).unwrap_err();
+    let error = cache.can_hold(&[(id, 44)], 44).unwrap_err();
     assert!(matches!(error, Error::OutOfPages { .. }), "{error}");
 }

@@ -7,8 +7,10 @@ use crate::options::EngineOptions;
 use crate::step::HEAD_ROWS;
 use crate::tiers;
 
-/// The most that is taken without being asked.
+/// The most that is taken without being asked, but for one full context.
 const UNASKED: usize = 2 << 30;
+/// The most that is taken for one full context without being asked.
+const ONE_CONTEXT: usize = 4 << 30;
 /// The least that keys and values are worth.
 pub(crate) const LEAST: usize = 16 << 20;
 
@@ -37,7 +39,8 @@ pub(crate) fn share(
     max_rows: usize,
 ) -> Result<Shares> {
     let wanted = options.cache_bytes.unwrap_or_else(|| {
-        context_bytes(model, context_len).saturating_mul(CONTEXTS).clamp(LEAST, UNASKED)
+        let one = context_bytes(model, context_len, max_rows);
+        one.saturating_mul(CONTEXTS).clamp(LEAST, one.clamp(UNASKED, ONE_CONTEXT))
     });
     let Some(budget) = options.max_memory else {
         return Ok(Shares { cache_bytes: wanted, slots: None });
@@ -84,13 +87,13 @@ fn share_slots(
     Ok(Shares { cache_bytes, slots: Some(slots.min(room.experts)) })
 }
 
-/// Bytes of the keys and values of one full context.
-pub(crate) fn context_bytes(model: &Model, context_len: usize) -> usize {
+/// Bytes of the keys and values of one full context, computed at most `rows` positions at a time.
+pub(crate) fn context_bytes(model: &Model, context_len: usize, rows: usize) -> usize {
     let shape = model.cache_shape();
     let slot = shape.slot_bytes.next_multiple_of(64) * shape.n_kv_heads;
     let group = |group: &oss_cache::Group| {
-        // A window's first and last page are used in part.
-        let tokens = group.window.map_or(context_len, |w| w + 2 * shape.page_tokens);
+        // A window's first and last page are used in part, and one page behind it is kept.
+        let tokens = group.window.map_or(context_len, |w| w + rows + 3 * shape.page_tokens);
         tokens.min(context_len).div_ceil(shape.page_tokens) * slot * group.layers.len()
     };
     shape.groups.iter().map(group).sum()

@@ -7,9 +7,8 @@ use crate::error::Result;
 /// Decides, token by token, what an answer may be: a grammar, a list of choices.
 ///
 /// Before each draw the engine asks for the [`mask`](Constraint::mask); each drawn token is told by
-/// [`accept`](Constraint::accept). Drafted tokens that turn out wrong are taken back by
-/// [`rollback`](Constraint::rollback). All of it happens on the engine's step thread, so it should
-/// take microseconds.
+/// [`accept`](Constraint::accept); drafted tokens that turn out wrong are never told. All of it
+/// happens on the engine's step thread, so it should take microseconds.
 ///
 /// The mask has to allow one of the model's stop tokens where the answer may end, unless
 /// [`is_finished`](Constraint::is_finished) ends it.
@@ -38,7 +37,8 @@ pub trait Constraint: Send {
     /// This token comes next.
     fn accept(&mut self, token: u32);
 
-    /// Takes back the last `tokens` accepted tokens.
+    /// Takes back the last `tokens` accepted tokens. The engine has no need of it: it is for those
+    /// who look ahead with a constraint themselves.
     fn rollback(&mut self, tokens: usize);
 
     /// Whether nothing may follow: the answer ends here.

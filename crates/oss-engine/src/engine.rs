@@ -136,8 +136,17 @@ impl Engine {
         }
         let cache_options = tiers::cache_options(&model, &options, shares.cache_bytes)?;
         let cache = KvCache::with_options(model.cache_shape(), &cache_options)?;
+        let longest = cache.longest(max_rows);
+        if longest == 0 {
+            let expected = budget::context_bytes(&model, 1, max_rows);
+            let got = shares.cache_bytes;
+            return Err(oss_cache::Error::Capacity { got, expected }.into());
+        }
+        if longest < context_len {
+            tracing::info!(context_len, longest, "keys and values have no room for a whole context");
+        }
         let limits = Limits {
-            context_len,
+            context_len: context_len.min(longest),
             queue: options.queue_limit,
             stream_events: options.stream_events,
             speculates: options.speculation != Speculation::Off,
@@ -216,15 +225,16 @@ impl Engine {
 
     pub(crate) fn submit_in(&self, request: Request, session: Option<u64>) -> Result<Stream> {
         let inner = &self.inner;
-        inner.claim_place()?;
+        let place = inner.claim_place()?;
         let id = inner.next_request.fetch_add(1, Ordering::Relaxed);
-        let prepared = prepare::prepare(inner, request, id, session);
-        let Prepared { task, link, prompt_ids, seed } =
-            prepared.inspect_err(|_| inner.give_place_back())?;
+        let prepared = prepare::prepare(inner, request, id, session)?;
+        let Prepared { task, link, prompt_ids, seed } = prepared;
         let stream = Stream::new(link, inner.clone(), id, (prompt_ids, seed));
         inner.recorder.lock().submitted += 1;
         // A step thread that is gone drops the task, which ends the stream as closed.
-        let _sent = inner.commands.send(Command::Submit(task));
+        if inner.commands.send(Command::Submit(task)).is_ok() {
+            place.leave_to_step_thread();
+        }
         Ok(stream)
     }
 
@@ -256,7 +266,8 @@ impl Engine {
         self.inner.model.isa
     }
 
-    /// The longest sequence, prompt and answer together.
+    /// The longest sequence, prompt and answer together: what the model and the options allow, and
+    /// what the memory for keys and values can hold.
     #[must_use]
     pub fn context_len(&self) -> usize {
         self.inner.limits.context_len
@@ -336,19 +347,33 @@ impl Inner {
     }
 
     /// Takes a place in the queue.
-    fn claim_place(&self) -> Result<()> {
+    fn claim_place(&self) -> Result<Place<'_>> {
         let expected = self.limits.queue;
         let more = |waiting| (waiting < expected).then_some(waiting + 1);
         match self.waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
-            Ok(_) => Ok(()),
+            Ok(_) => Ok(Place { waiting: &self.waiting }),
             Err(got) => {
                 self.recorder.lock().rejected += 1;
                 Err(Error::Overloaded { got, expected })
             }
         }
     }
+}
 
-    fn give_place_back(&self) {
+/// A place in the queue, given back when dropped.
+struct Place<'a> {
+    waiting: &'a AtomicUsize,
+}
+
+impl Place<'_> {
+    /// The step thread gives it back when the request leaves the queue.
+    fn leave_to_step_thread(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
         self.waiting.fetch_sub(1, Ordering::AcqRel);
     }
 }

@@ -71,10 +71,13 @@ pub struct EngineOptions {
     /// pages itself on some file systems; elsewhere the weights are copied, to memory that is this
     /// process's own and not shared with others that map the file.
     pub huge_pages: bool,
-    /// The longest sequence, prompt and answer together; `None`: the model's own.
+    /// The longest sequence, prompt and answer together; `None`: the model's own. It is shorter
+    /// where keys and values of so many tokens have no room, see
+    /// [`Engine::context_len`](crate::Engine::context_len).
     pub context_len: Option<usize>,
     /// Bytes for keys and values; `None`: what [`EngineOptions::max_memory`] leaves, else enough
-    /// for eight full contexts but at most 2 GiB. Memory is taken as it is used.
+    /// for eight full contexts but at most 2 GiB, or 4 GiB for one context that needs them. Memory
+    /// is taken as it is used.
     pub cache_bytes: Option<usize>,
     /// Bytes of compressed keys and values that are kept when resident ones must go; 0: none. A
     /// thread of its own compresses them, bf16 to about two thirds; other formats hardly shrink and

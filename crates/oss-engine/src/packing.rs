@@ -24,7 +24,7 @@ pub(crate) fn packed_where_wanted(
         return check_budget(&container, options).map(|()| container);
     };
     file::create_directory(directory)?;
-    let path = directory.join(packed_name(&container));
+    let path = directory.join(packed_name(&container)?);
     if !path.exists() {
         let progress = options.progress.as_deref();
         let progress = progress.map(|progress| progress as oss_model::Progress<'_>);

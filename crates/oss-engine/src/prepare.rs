@@ -51,9 +51,8 @@ pub(crate) fn prepare(
     let constraint = constraint(inner, &mut request)?;
     let fault = request.fault();
     let mut stop_tokens = request.stop_tokens;
-    stop_tokens.extend(text.stops());
-    if request.ignore_stops {
-        stop_tokens.clear();
+    if !request.ignore_stops {
+        stop_tokens.extend(text.stops());
     }
     let ends = Ends { max_tokens: request.max_tokens.unwrap_or(room).min(room), stop_tokens };
     let link = Link::new(inner.limits.stream_events);
@@ -73,7 +72,7 @@ pub(crate) fn prepare(
         producer: Producer::new(link.clone()),
         prompt_logprobs: request.prompt_logprobs.then(Vec::new),
         fault,
-        deadline: request.deadline.map(|deadline| submitted + deadline),
+        deadline: request.deadline.and_then(|deadline| submitted.checked_add(deadline)),
         clock: crate::step::Clock::new(submitted),
         cached_tokens: 0,
         hold: crate::step::Hold::default(),

@@ -137,7 +137,7 @@ impl Quantise {
             Some(threads) => Team::new(threads)?,
             None => Team::with_options(&TeamOptions::default())?,
         };
-        let meter = Meter::new(&model, team, context_bytes(&model, WINDOW), &windows)?;
+        let meter = Meter::new(&model, team, context_bytes(&model, WINDOW, WINDOW), &windows)?;
         let sites = plan.sites();
         let applied = vec![None; sites.len()];
         let mut search = Search { container, plan, model, meter, sites, applied };

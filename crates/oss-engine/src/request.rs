@@ -39,7 +39,7 @@ pub struct Request {
     pub stop: Vec<String>,
     /// Tokens that end the answer, besides the model's own.
     pub stop_tokens: Vec<u32>,
-    /// Whether the model's own stop tokens, and `stop_tokens`, are tokens as all others.
+    /// Whether the model's own stop tokens are tokens as all others; `stop_tokens` still end it.
     pub ignore_stops: bool,
     /// Whether control tokens appear in the text of an answer that is not a chat's.
     pub show_control_tokens: bool,

@@ -160,11 +160,13 @@ impl Scheduler {
             self.sweep();
             self.relieve();
             self.admit();
+            let running = self.running.len();
             self.make_plan();
-            idle = self.plan.is_empty();
-            if !idle {
+            // Where one had to go, others may have room.
+            idle = self.plan.is_empty() && self.running.len() == running;
+            if !self.plan.is_empty() {
                 self.step(begin);
-            } else if self.cache.wait_for_fetched() {
+            } else if idle && self.cache.wait_for_fetched() {
                 // What came may be what a request waits for.
                 idle = false;
             }

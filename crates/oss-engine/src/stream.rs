@@ -146,13 +146,15 @@ impl Stream {
     /// The next event, waiting for it at most so long; `None` when none came or the stream is
     /// over ([`Stream::is_over`]).
     pub fn next_within(&mut self, timeout: Duration) -> Option<Event> {
-        let until = Instant::now() + timeout;
+        let until = Instant::now().checked_add(timeout);
         let mut queue = self.link.lock();
         loop {
             if let Some(event) = queue.events.pop_front() {
                 return Some(self.taken(queue, event));
             }
-            let left = until.saturating_duration_since(Instant::now());
+            let left = until.map_or(Duration::MAX, |until| {
+                until.saturating_duration_since(Instant::now())
+            });
             if queue.over || left.is_zero() {
                 return None;
             }

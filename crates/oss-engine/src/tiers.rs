@@ -62,7 +62,7 @@ fn queue(model: &Model) -> usize {
 }
 
 /// Bytes of the largest page.
-fn page_bytes(model: &Model) -> usize {
+pub(crate) fn page_bytes(model: &Model) -> usize {
     let shape = model.cache_shape();
     let layers = shape.groups.iter().map(|group| group.layers.len()).max().unwrap_or(1);
     layers * shape.n_kv_heads * shape.slot_bytes.next_multiple_of(64)

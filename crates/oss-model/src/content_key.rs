@@ -40,6 +40,18 @@ impl Model {
     }
 }
 
+/// A number for a model's files: samples of the tensors, and all of what stands beside them.
+pub(crate) fn of_files(container: &Container, beside: &[(&str, Vec<u8>)]) -> u128 {
+    let mut hash = Xxh3::new();
+    hash.update(&container.fingerprint().0.to_le_bytes());
+    add_samples(container, &mut hash);
+    for (name, bytes) in beside {
+        add(&mut hash, name.as_bytes());
+        add(&mut hash, bytes);
+    }
+    hash.digest128()
+}
+
 /// Adds bytes and how many they are, so that neighbours cannot be taken for each other.
 fn add(hash: &mut Xxh3, bytes: &[u8]) {
     hash.update(&(bytes.len() as u64).to_le_bytes());

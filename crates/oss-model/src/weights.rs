@@ -331,11 +331,13 @@ pub fn has_experts(container: &Container) -> Result<bool> {
     Ok(config.layers.iter().any(is_mixture))
 }
 
-/// The name of a container's packed file in a folder of such files: another one for other weights
-/// and another layout.
-#[must_use]
-pub fn packed_name(container: &Container) -> String {
-    format!("{}-{}.oss", container.fingerprint(), packed_file::LAYOUT)
+/// The name of a container's packed file in a folder of such files: another one for other weights,
+/// another configuration or tokenizer, and another layout.
+///
+/// # Errors
+/// When it is a packed file, or a file beside the weights cannot be read.
+pub fn packed_name(container: &Container) -> Result<String> {
+    Ok(format!("{:032x}-{}.oss", packed_file::source(container)?, packed_file::LAYOUT))
 }
 
 /// Writes a container's model as a packed file, whole or not at all, its matrices in the types that

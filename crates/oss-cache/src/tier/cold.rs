@@ -71,7 +71,9 @@ pub(crate) struct Found {
 pub(crate) struct Cold {
     file: Arc<RandomAccess>,
     sizes: Sizes,
+    /// Of the slots that the file has; it may grow to `slots` of them.
     states: Vec<State>,
+    slots: u32,
     free: Vec<u32>,
     order: Box<dyn Policy>,
     writer: Worker,
@@ -110,7 +112,8 @@ impl Cold {
             reader: Worker::reader(file.clone(), sizes, queue).map_err(thread)?,
             file,
             sizes,
-            states: vec![State::Free; slots as usize],
+            states: Vec::new(),
+            slots,
             free: Vec::new(),
             order: PolicyKind::Lru.build(),
             fetching: Vec::new(),
@@ -121,7 +124,6 @@ impl Cold {
         let mut found = cold.scan(page_bytes)?;
         found.sort_by_key(|found| found.number);
         cold.number = found.last().map_or(0, |found| found.number + 1);
-        cold.free = (0..slots).rev().collect();
         Ok((cold, found))
     }
 
@@ -133,17 +135,23 @@ impl Cold {
         let readable = len >= SECTOR as u64 && self.file.read_at(&mut header, 0).is_ok();
         if !readable || header != expected {
             self.stats.foreign += u64::from(len > 0);
-            self.file.set_len(0)?;
-            self.file.write_at(&expected, 0)?;
+            // Without this header, nobody will take for pages what is written after it.
+            let begun = self.file.set_len(0).and_then(|()| self.file.write_at(&expected, 0));
+            self.stats.failed_writes += u64::from(begun.is_err());
             return Ok(Vec::new());
         }
         let mut found = Vec::new();
         let mut header = vec![0; self.sizes.header];
-        for slot in 0..self.states.len() as u32 {
+        let end = self.sizes.offset(self.slots);
+        if len > end {
+            self.stats.failed_writes += u64::from(self.file.set_len(end).is_err());
+        }
+        for slot in 0..self.slots {
             let offset = self.sizes.offset(slot);
             if offset + header.len() as u64 > len {
                 break;
             }
+            self.states.push(State::Free);
             let mut tokens = Vec::new();
             let read = self.file.read_at(&mut header, offset).is_ok();
             let parsed = match read {
@@ -170,16 +178,16 @@ impl Cold {
         Ok(found)
     }
 
-    /// Takes over a slot of an earlier process.
-    pub(crate) fn claim(&mut self, slot: u32, owner: Slot) {
-        self.states[slot as usize] = State::Written(owner);
-        self.order.insert(slot, 0);
-        self.stats.restored_slots += 1;
-    }
-
-    /// After the claims: what was not claimed is free.
-    pub(crate) fn finish_claims(&mut self) {
-        self.free.retain(|&slot| self.states[slot as usize] == State::Free);
+    /// Takes over slots of an earlier process, told by their numbers: the lowest goes first.
+    pub(crate) fn claim(&mut self, mut claimed: Vec<(u64, u32, Slot)>) {
+        claimed.sort_unstable_by_key(|(number, ..)| *number);
+        for (_, slot, owner) in claimed {
+            self.states[slot as usize] = State::Written(owner);
+            self.order.insert(slot, 0);
+            self.stats.restored_slots += 1;
+        }
+        let is_free = |slot: &u32| self.states[*slot as usize] == State::Free;
+        self.free = (0..self.states.len() as u32).rev().filter(is_free).collect();
     }
 
     pub(crate) fn owner(&self, slot: u32) -> Option<Slot> {
@@ -201,7 +209,14 @@ impl Cold {
 
     /// A free slot, if there is one.
     pub(crate) fn free_slot(&mut self) -> Option<u32> {
-        self.free.pop()
+        self.free.pop().or_else(|| {
+            let slot = self.states.len() as u32;
+            let more = slot < self.slots;
+            more.then(|| {
+                self.states.push(State::Free);
+                slot
+            })
+        })
     }
 
     /// The slot in use that should go first among those whose owner is `evictable`.

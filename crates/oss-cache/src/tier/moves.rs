@@ -135,6 +135,7 @@ impl KvCache {
         let (mut cold, mut found) = Cold::open(options, key, self.layout.page_tokens, &page_bytes)?;
         // Parents before children, and of two copies the newer one first.
         found.sort_by_key(|found| (found.block, std::cmp::Reverse(found.number)));
+        let mut claimed = Vec::new();
         for found in &found {
             let Some(block) = enter(&mut self.tree, found) else { continue };
             let windowed = self.layout.groups[found.group].window.is_some();
@@ -142,10 +143,10 @@ impl KvCache {
             let place = self.tree.places_mut(block, found.group);
             if place.cold == NO_SLOT {
                 place.cold = found.slot;
-                cold.claim(found.slot, Slot { block, group: found.group });
+                claimed.push((found.number, found.slot, Slot { block, group: found.group }));
             }
         }
-        cold.finish_claims();
+        cold.claim(claimed);
         self.tiers.cold = Some(cold);
         let blocks: Vec<NodeId> = self.tree.ids().collect();
         for block in blocks {

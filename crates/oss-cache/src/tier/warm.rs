@@ -156,19 +156,17 @@ impl KvCache {
 
     /// Gives up compressed pages until the rest is within the limit.
     fn trim_warm(&mut self) {
-        let is_ready = |block: NodeId| {
-            let mut places = self.tree.all_places(block).iter();
-            !places.any(|place| matches!(place.warm, Some(Packed::OnItsWay(_))))
-        };
-        let Warm { limit, bytes, order, .. } = &mut self.tiers.warm;
-        if bytes <= limit {
-            return;
+        while self.tiers.warm.bytes > self.tiers.warm.limit {
+            let is_ready = |block: NodeId| {
+                let mut places = self.tree.all_places(block).iter();
+                !places.any(|place| matches!(place.warm, Some(Packed::OnItsWay(_))))
+            };
+            let order = &mut self.tiers.warm.order;
+            let Some(victim) = order.victim(&mut |block| is_ready(block)) else { return };
+            // `drop_warm` takes it out again, as everybody does.
+            order.insert(victim, self.tree.node(victim).hash);
+            self.drop_warm(victim);
         }
-        let Some(victim) = order.victim(&mut |block| is_ready(block)) else { return };
-        // `drop_warm` takes it out again, as everybody does.
-        order.insert(victim, self.tree.node(victim).hash);
-        self.drop_warm(victim);
-        self.trim_warm();
     }
 
     /// Gives up the compressed pages of a block, to the file if it has not got them.

@@ -47,6 +47,9 @@ impl Scheduler {
     /// that the cache has; returns how many tokens need not be computed.
     fn give_sequence(&mut self, task: &mut Task) -> usize {
         let (sequence, len) = if task.needs_whole_prompt() {
+            if let Some(session) = task.session {
+                self.sessions.forget(session, &mut self.cache);
+            }
             (self.cache.create(), 0)
         } else {
             self.known_prefix(task)
@@ -87,9 +90,11 @@ impl Scheduler {
     fn make_room_for(&mut self, task: &Task) -> bool {
         let Some(sequence) = task.sequence else { return false };
         loop {
-            let promised: usize = self.running.iter().map(|other| other.left(&self.cache)).sum();
-            let wanted = task.left(&self.cache) + promised + HEADROOM;
-            if self.cache.can_reserve(sequence, wanted).is_ok() {
+            let others = self.running.iter().filter_map(|other| Some((other.sequence?, other)));
+            let others = others.map(|(sequence, other)| (sequence, other.left(&self.cache)));
+            let mut growing = vec![(sequence, task.left(&self.cache) + HEADROOM)];
+            growing.extend(others);
+            if self.cache.can_hold(&growing, self.batching.max_rows).is_ok() {
                 return true;
             }
             if !self.sessions.give_up_oldest(&mut self.cache) && !self.preempt_paused() {

@@ -118,6 +118,10 @@ impl Scheduler {
                 part.rows -= std::mem::take(&mut part.drafts);
                 continue;
             }
+            if self.running.len() == 1 && part.rows > SHARE {
+                part.rows = (part.rows / 2).max(SHARE);
+                continue;
+            }
             if self.sessions.give_up_oldest(&mut self.cache) {
                 continue;
             }

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::event::Finish;
 use crate::fault::Fault;
 use crate::step::{Scheduler, Task};
+use crate::tiers;
 
 impl Scheduler {
     /// The step's requests fail. After a panic nothing that it may have left half done is used
@@ -54,17 +55,17 @@ impl Scheduler {
     fn rebuild_cache(&mut self) {
         let mut options = self.cache_options.clone();
         let shape = || self.model.cache_shape();
-        // The old cache has to be gone before its file can be opened.
-        let least = KvCache::new(shape(), options.capacity_bytes);
-        match least {
-            Ok(without_tiers) => self.cache = without_tiers,
+        // The old cache has to be gone before its file can be opened, and its memory had again.
+        match KvCache::new(shape(), tiers::page_bytes(&self.model)) {
+            Ok(least) => self.cache = least,
             Err(refused) => {
                 tracing::error!(%refused, "the cache stays as it is");
+                while self.sessions.give_up_oldest(&mut self.cache) {}
+                for sequence in self.running.iter_mut().filter_map(|task| task.sequence.take()) {
+                    self.cache.remove(sequence);
+                }
                 return;
             }
-        }
-        if options.cold.is_none() && options.warm_bytes == 0 {
-            return;
         }
         let mut made = KvCache::with_options(shape(), &options);
         if let Err(error) = &made {
@@ -72,9 +73,13 @@ impl Scheduler {
             options.cold = None;
             made = KvCache::with_options(shape(), &options);
         }
+        if let Err(error) = &made {
+            tracing::error!(%error, "the cache goes on without its lower tiers");
+            made = KvCache::new(shape(), options.capacity_bytes);
+        }
         match made {
             Ok(cache) => self.cache = cache,
-            Err(error) => tracing::error!(%error, "the cache goes on without its lower tiers"),
+            Err(error) => tracing::error!(%error, "the cache goes on with a page"),
         }
         self.cache_options = options;
     }

@@ -162,9 +162,9 @@ impl Task {
         self.count(recorder);
         let mut events = Vec::with_capacity(4);
         if self.drawn() == 1
-            && let Some(logprobs) = &mut self.prompt_logprobs
+            && let Some(logprobs) = self.prompt_logprobs.take()
         {
-            events.push(Event::Prompt { logprobs: std::mem::take(logprobs) });
+            events.push(Event::Prompt { logprobs });
         }
         events.push(Event::Token(token));
         let stops = self.ends.stop_tokens.contains(&id);
@@ -201,7 +201,9 @@ impl Task {
     /// Tells the stream that it is over.
     pub(crate) fn end(mut self, finish: Finish) {
         let mut events = Vec::new();
+        // Whoever ends otherwise before the first token has not got them all.
         if self.drawn() == 0
+            && matches!(finish, Finish::Stop | Finish::Length)
             && let Some(logprobs) = self.prompt_logprobs.take()
         {
             events.push(Event::Prompt { logprobs });

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oss_engine::{EngineOptions, Error, Event, Finish, Request};
+use oss_engine::{Engine, EngineOptions, Error, Event, Finish, Request};
 
 use crate::support::{engine, engine_with, eventually, options, prompts, story};
 
@@ -124,11 +124,21 @@ fn what_cannot_be_served_is_refused_at_once() {
 }
 
 #[test]
-fn a_prompt_that_the_cache_cannot_hold_fails_and_the_next_one_is_served() {
+fn a_context_is_as_long_as_the_cache_can_hold() {
     let engine = engine_with(EngineOptions { cache_bytes: Some(300 << 10), ..options() });
-    let error = engine.generate(Request::tokens(vec![500; 3000]).max_tokens(1)).unwrap_err();
-    assert!(matches!(error, Error::Cache(_)), "{error}");
+    let context = engine.context_len();
+    assert!(context < engine.config().context_len);
+    let refused = |tokens: usize| engine.submit(Request::tokens(vec![500; tokens])).err().unwrap();
+    let error = refused(context + 1);
+    assert!(matches!(error, Error::PromptTooLong { expected, .. } if expected == context));
+    // What is not too long has room to its end.
+    let whole = Request { ignore_stops: true, ..Request::tokens(vec![500; context - 20]) };
+    let whole = engine.generate(whole.greedy()).unwrap();
+    assert!(matches!(whole.finish, Finish::Length));
+    assert_eq!(whole.tokens.len(), 20);
     assert_eq!(engine.generate(story("One day", 4)).unwrap().tokens.len(), 4);
+    let least = EngineOptions { cache_bytes: Some(1 << 10), ..options() };
+    assert!(matches!(Engine::from_bytes_with(oss_demo::GGUF, least), Err(Error::Cache(_))));
 }
 
 #[test]

@@ -42,15 +42,22 @@ impl Writer {
             let source = io::Error::new(io::ErrorKind::InvalidInput, "the path names no file");
             return Err(Error::File { action: "create", path: path.to_path_buf(), source });
         };
-        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let mut temporary_name = std::ffi::OsString::from(".");
-        temporary_name.push(name);
-        temporary_name.push(format!(".{}-{serial}.part", process::id()));
-        let temporary = path.with_file_name(temporary_name);
-        // A file of that name is of a dead process that had our number.
-        let file = File::create(&temporary).map_err(Error::file("create", &temporary))?;
-        let file = Some(BufWriter::with_capacity(GATHER, file));
-        Ok(Self { path: path.to_path_buf(), temporary, file })
+        loop {
+            let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+            let mut temporary_name = std::ffi::OsString::from(".");
+            temporary_name.push(name);
+            temporary_name.push(format!(".{}-{serial}.part", process::id()));
+            let temporary = path.with_file_name(temporary_name);
+            match File::create_new(&temporary) {
+                // Of a process of our number, dead or in another container.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                file => {
+                    let file = file.map_err(Error::file("create", &temporary))?;
+                    let file = Some(BufWriter::with_capacity(GATHER, file));
+                    return Ok(Self { path: path.to_path_buf(), temporary, file });
+                }
+            }
+        }
     }
 
     /// Writes `bytes` at the present position.

@@ -1,7 +1,7 @@
 //! What the architectures have in common: the decoder's shape and the names of its tensors.
 
 use crate::config::{RopeConfig, RopeScaling};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::plan::{MatrixPlan, Rows, VectorPlan};
 use crate::source::{Field, Source, field};
 
@@ -66,8 +66,9 @@ pub(super) fn shape(source: &Source<'_>, embedding: &str) -> Result<Shape> {
     })
 }
 
-/// The base and stretching of rotary positions; `truncate` is what holds when the file is silent.
-pub(super) fn rope(source: &Source<'_>, truncate: bool) -> Result<RopeConfig> {
+/// The base and stretching of the rotary positions of heads; `truncate` is what holds when the file
+/// is silent.
+pub(super) fn rope(source: &Source<'_>, head_dim: usize, truncate: bool) -> Result<RopeConfig> {
     let theta = if source.is_gguf() {
         source.number(field("", "rope.freq_base"))?
     } else {
@@ -83,16 +84,39 @@ pub(super) fn rope(source: &Source<'_>, truncate: bool) -> Result<RopeConfig> {
     }
     let scaling =
         if source.is_gguf() { gguf_scaling(source, truncate)? } else { json_scaling(source)? };
+    if let RopeScaling::Divisors(divisors) = &scaling {
+        let are_positive = divisors.iter().all(|divisor| *divisor > 0.0 && divisor.is_finite());
+        if divisors.len() != head_dim / 2 || !are_positive {
+            return Err(Error::Shape {
+                path: source.container.path().to_owned(),
+                tensor: DIVISORS.to_owned(),
+                got: format!("{divisors:?}"),
+                expected: format!("{} numbers above 0, one for each pair", head_dim / 2),
+            });
+        }
+    }
     Ok(RopeConfig { theta, scaling })
+}
+
+/// The tensor that frequencies are divided by.
+const DIVISORS: &str = "rope_freqs.weight";
+
+/// A number above 0 that has to be there.
+fn positive(source: &Source<'_>, field: Field) -> Result<f64> {
+    let number = source.required_number(field)?;
+    if number > 0.0 && number.is_finite() {
+        return Ok(number);
+    }
+    Err(source.wrong(field, &number.to_string(), "a number above 0"))
 }
 
 fn gguf_scaling(source: &Source<'_>, truncate: bool) -> Result<RopeScaling> {
     let number = |key| source.number(field("", key));
     let kind = source.text(field("", "rope.scaling.type"))?;
-    let required = |key| source.required_number(field("", key));
+    let required = |key| positive(source, field("", key));
     let original = "rope.scaling.original_context_length";
     match kind.as_deref() {
-        None | Some("none") => match source.container.find("rope_freqs.weight") {
+        None | Some("none") => match source.container.find(DIVISORS) {
             None => Ok(RopeScaling::None),
             Some(tensor) => Ok(RopeScaling::Divisors(crate::weights::numbers(source, &tensor)?)),
         },
@@ -159,7 +183,7 @@ const SCALING: ScalingFields = scaling_fields!("rope_scaling");
 const PARAMETERS: ScalingFields = scaling_fields!("rope_parameters");
 
 fn json_scaling_of(source: &Source<'_>, kind: &str, fields: &ScalingFields) -> Result<RopeScaling> {
-    let required = |field| source.required_number(field);
+    let required = |field| positive(source, field);
     match kind {
         "default" => Ok(RopeScaling::None),
         "linear" => Ok(RopeScaling::Linear { factor: required(fields.factor)? }),

@@ -35,6 +35,14 @@ pub(super) fn describe(source: &Source<'_>) -> Result<(Config, ModelPlan)> {
         let expected = format!("at most {}", experts.n_experts);
         return Err(source.wrong(field, &experts.top.to_string(), &expected));
     }
+    // Nothing is listed for experts that are not there.
+    let router = names.layer(0, "ffn_gate_inp.weight", "mlp.router.weight");
+    let rows = source.tensor_shape(&router)?.first().copied().unwrap_or(0);
+    if experts.n_experts != rows {
+        let field = field("num_local_experts", "expert_count");
+        let expected = format!("{rows}, the rows of {router}");
+        return Err(source.wrong(field, &experts.n_experts.to_string(), &expected));
+    }
     if let Some(other) = source.text(field("hidden_act", "hidden_act"))?.filter(|x| x != "silu") {
         return Err(source.unsupported("activation", &other, "silu"));
     }
@@ -56,7 +64,7 @@ pub(super) fn describe(source: &Source<'_>) -> Result<(Config, ModelPlan)> {
         head_dim: shape.head_dim,
         norm_epsilon: shape.norm_epsilon,
         // The published configuration says `truncate: false`, and GGUF has no field for it.
-        rope: rope(source, false)?,
+        rope: rope(source, shape.head_dim, false)?,
         context_len: shape.context_len,
         layers: windows.into_iter().map(layer).collect(),
     };

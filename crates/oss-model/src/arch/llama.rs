@@ -28,7 +28,7 @@ pub(super) fn describe(source: &Source<'_>) -> Result<(Config, ModelPlan)> {
         n_kv_heads: shape.n_kv_heads,
         head_dim: shape.head_dim,
         norm_epsilon: shape.norm_epsilon,
-        rope: rope(source, true)?,
+        rope: rope(source, shape.head_dim, true)?,
         context_len: shape.context_len,
         layers: vec![layer; n_layers],
     };

@@ -3,6 +3,7 @@
 
 use super::layout::Layout;
 use crate::catalog::Catalog;
+use crate::content_key;
 use crate::error::{Error, Result};
 use oss_weights::packed::{METADATA, SectionPlan, TENSOR, Writer};
 use oss_weights::{Container, Data, Fingerprint, Kind, gguf};
@@ -23,12 +24,26 @@ const SIDE_FILES: [&str; 6] = [
     "chat_template.jinja",
 ];
 
-/// Configuration, tokenizer and catalog, by the names of their sections.
-pub(super) fn blobs(
-    container: &Container,
-    catalog: &Catalog,
-) -> Result<Vec<(&'static str, Vec<u8>)>> {
+/// Bytes, by the names of their sections.
+type Blobs = Vec<(&'static str, Vec<u8>)>;
+
+/// Configuration, tokenizer and catalog.
+pub(super) fn blobs(container: &Container, catalog: &Catalog) -> Result<Blobs> {
     let mut blobs = catalog.blobs();
+    blobs.append(&mut beside(container)?);
+    Ok(blobs)
+}
+
+/// A number for what a packed file is made from: another one for other weights, another
+/// configuration or another tokenizer. Of the weights it sees what
+/// [`Model::content_key`](crate::Model::content_key) does.
+pub(super) fn source(container: &Container) -> Result<u128> {
+    Ok(content_key::of_files(container, &beside(container)?))
+}
+
+/// What stands beside the tensors.
+fn beside(container: &Container) -> Result<Blobs> {
+    let mut blobs = Vec::new();
     match container.kind() {
         Kind::Gguf => blobs.push((METADATA, gguf::metadata_image(container.metadata()))),
         Kind::Safetensors => {
@@ -95,6 +110,6 @@ pub(super) fn create(
             ..SectionPlan::blob(&section.name, section.bytes as u64)
         });
     }
-    let fingerprint = layout.catalog().precision().fingerprint(container.fingerprint().0);
+    let fingerprint = layout.catalog().precision().fingerprint(source(container)?);
     Ok(Writer::create(path, Fingerprint(fingerprint), &plans)?)
 }
