@@ -381,3 +381,31 @@ fn pages_move_together_when_capacity_is_taken_away() {
         assert!(moved > 0 || capacity == 64 * page, "{capacity}: nothing had to move");
     }
 }
+
+#[test]
+fn a_sequence_can_get_as_long_as_it_is_told() {
+    let both: &[(&[usize], Option<usize>)] = &[(&[0, 2, 4], Some(40)), (&[1, 3], None)];
+    for groups in [both, &[(&[0], None)], &[(&[0, 1], Some(20)), (&[2], Some(70))]] {
+        for pages in [1, 2, 9, 40, 151] {
+            for rows in [1, 16, 50] {
+                let page = 3 * HEADS * PAGE * BYTES.next_multiple_of(64);
+                let mut cache = KvCache::new(shape(groups), pages * page).unwrap();
+                let longest = cache.longest(rows).min(5_000);
+                let id = cache.create();
+                if longest > 0 {
+                    cache.can_hold(&[(id, longest)], rows).unwrap();
+                }
+                let mut len = 0;
+                while len < longest {
+                    let n = rows.min(longest - len);
+                    cache.reserve(id, n).unwrap_or_else(|error| panic!("at {len}: {error}"));
+                    cache.commit(id, n);
+                    len += n;
+                }
+                let is_bounded = groups.iter().any(|(_, window)| window.is_none());
+                assert_eq!(cache.longest(rows) < usize::MAX, is_bounded || longest < 5_000);
+                assert!(longest > 0 || pages < 20, "{groups:?}, {pages} pages, {rows} rows");
+            }
+        }
+    }
+}

@@ -363,3 +363,55 @@ fn a_policy_of_choice_decides() {
         assert!(cache.stats().reused_tokens > 0, "{}", policy.name());
     }
 }
+
+#[test]
+fn a_large_compressed_tier_is_given_up_on_a_small_stack() {
+    let mut cache = open(&options(80, 20_000, None));
+    for kind in 0..300 {
+        visit(&mut cache, &tokens(kind, 100));
+    }
+    cache.persist().unwrap();
+    assert!(cache.stats().compressed_pages > 5_000, "{:?}", cache.stats());
+    let give_up = move || {
+        cache.set_warm_limit(0);
+        cache.validate().unwrap();
+        assert_eq!(cache.warm_bytes(), 0);
+    };
+    std::thread::Builder::new().stack_size(128 << 10).spawn(give_up).unwrap().join().unwrap();
+}
+
+#[test]
+fn a_new_process_gives_up_the_oldest_of_a_full_file_first() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = options(60, 0, Some(cold(&directory.path().join("cold"), 60)));
+    let mut cache = open(&options);
+    for kind in 0..8 {
+        visit(&mut cache, &tokens(kind, 60));
+        cache.persist().unwrap();
+    }
+    drop(cache);
+    let mut cache = open(&options);
+    visit(&mut cache, &tokens(8, 60));
+    cache.persist().unwrap();
+    assert_eq!(visit(&mut cache, &tokens(7, 60)), 60);
+}
+
+#[test]
+fn a_file_may_be_as_long_as_there_are_numbers_and_is_cut_where_it_may_be_shorter() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("cold");
+    let limited = |slots: Option<usize>| {
+        let file = cold(&path, slots.unwrap_or(0));
+        let bytes = if slots.is_some() { file.bytes } else { u64::MAX };
+        options(60, 0, Some(ColdOptions { bytes, ..file }))
+    };
+    let mut cache = open(&limited(None));
+    visit(&mut cache, &tokens(0, 60));
+    cache.persist().unwrap();
+    drop(cache);
+    let long = std::fs::metadata(&path).unwrap().len();
+    let short = limited(Some(5));
+    drop(open(&short));
+    let cut = std::fs::metadata(&path).unwrap().len();
+    assert!(cut < long && cut <= short.cold.unwrap().bytes, "{long} to {cut} bytes");
+}

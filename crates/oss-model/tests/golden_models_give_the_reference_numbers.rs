@@ -195,3 +195,22 @@ fn a_packed_file_of_either_format_gives_the_same_bits() {
         Container::open(&path).unwrap().packed().unwrap().verify(|_, _| ()).unwrap();
     }
 }
+
+#[test]
+fn experts_that_a_file_does_not_have_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in std::fs::read_dir(data(".")).unwrap() {
+        let file = file.unwrap().path();
+        if file.is_file() && file.extension().is_some_and(|e| e == "json" || e == "safetensors") {
+            std::fs::copy(&file, folder.path().join(file.file_name().unwrap())).unwrap();
+        }
+    }
+    let path = folder.path().join("config.json");
+    let mut config: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    config["num_local_experts"] = 1_000_000_000.into();
+    std::fs::write(&path, config.to_string()).unwrap();
+    let container = Container::open(folder.path()).unwrap();
+    let error = oss_model::describe(&container).unwrap_err().to_string();
+    assert!(error.contains("num_local_experts") && error.contains("1000000000"), "{error}");
+}

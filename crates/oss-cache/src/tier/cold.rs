@@ -178,10 +178,9 @@ impl Cold {
         Ok(found)
     }
 
-    /// Takes over slots of an earlier process, told by their numbers: the lowest goes first.
-    pub(crate) fn claim(&mut self, mut claimed: Vec<(u64, u32, Slot)>) {
-        claimed.sort_unstable_by_key(|(number, ..)| *number);
-        for (_, slot, owner) in claimed {
+    /// Takes over slots of an earlier process; the first of them goes first.
+    pub(crate) fn claim(&mut self, claimed: impl Iterator<Item = (u32, Slot)>) {
+        for (slot, owner) in claimed {
             self.states[slot as usize] = State::Written(owner);
             self.order.insert(slot, 0);
             self.stats.restored_slots += 1;

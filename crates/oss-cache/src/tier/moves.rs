@@ -8,6 +8,8 @@ use crate::pool::{NO_PAGE, PageId};
 use crate::reuse::Match;
 use crate::tree::{NO_SLOT, NodeId, ROOT, Tree, chain};
 use crate::{Error, Result};
+use std::cmp::Reverse;
+use std::collections::HashMap;
 
 /// The lower tiers.
 #[derive(Debug)]
@@ -134,7 +136,7 @@ impl KvCache {
         let key = shape_key(options.content_key, &self.shape);
         let (mut cold, mut found) = Cold::open(options, key, self.layout.page_tokens, &page_bytes)?;
         // Parents before children, and of two copies the newer one first.
-        found.sort_by_key(|found| (found.block, std::cmp::Reverse(found.number)));
+        found.sort_by_key(|found| (found.block, Reverse(found.number)));
         let mut claimed = Vec::new();
         for found in &found {
             let Some(block) = enter(&mut self.tree, found) else { continue };
@@ -146,7 +148,20 @@ impl KvCache {
                 claimed.push((found.number, found.slot, Slot { block, group: found.group }));
             }
         }
-        cold.claim(claimed);
+        // The oldest go first, and before what they follow: a page is as new as the newest of those
+        // that follow it.
+        let mut newest = HashMap::new();
+        for &(number, _, Slot { block, .. }) in claimed.iter().rev() {
+            let known: &mut u64 = newest.entry(block).or_default();
+            *known = number.max(*known);
+            let (known, parent) = (*known, self.tree.node(block).parent);
+            let above: &mut u64 = newest.entry(parent).or_default();
+            *above = known.max(*above);
+        }
+        claimed.sort_by_key(|(_, _, Slot { block, .. })| {
+            (newest[block], Reverse(self.tree.depth(*block)))
+        });
+        cold.claim(claimed.into_iter().map(|(_, slot, owner)| (slot, owner)));
         self.tiers.cold = Some(cold);
         let blocks: Vec<NodeId> = self.tree.ids().collect();
         for block in blocks {

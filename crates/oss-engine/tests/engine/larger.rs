@@ -180,3 +180,28 @@ fn an_expert_that_cannot_be_read_fails_its_requests_and_the_next_ones_are_right(
     assert_eq!(engine.generate(story("Once upon a time", 20)).unwrap().ids(), expected.ids());
     assert_eq!(engine.metrics().failed, 1);
 }
+
+#[test]
+fn a_model_whose_configuration_has_changed_is_packed_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, bytes) in oss_demo::files() {
+        std::fs::write(directory.path().join(name), bytes).unwrap();
+    }
+    let pack_directory = directory.path().join("packed");
+    let load = || {
+        let pack_directory = Some(pack_directory.clone());
+        Engine::load_with(directory.path(), EngineOptions { pack_directory, ..small() }).unwrap()
+    };
+    let files = || std::fs::read_dir(&pack_directory).unwrap().count();
+    let before = load().text().stops().to_vec();
+    load();
+    assert_eq!(files(), 1);
+    let path = directory.path().join("generation_config.json");
+    let mut config: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    config["eos_token_id"] = 300.into();
+    std::fs::write(&path, config.to_string()).unwrap();
+    let after = load().text().stops().to_vec();
+    assert!(after != before && after.contains(&300), "{before:?}, {after:?}");
+    assert_eq!(files(), 2);
+}

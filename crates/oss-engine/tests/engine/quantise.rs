@@ -174,3 +174,14 @@ fn what_cannot_be_planned_is_refused() {
     let error = default().plan(packed, &texts, &mut |_| ()).unwrap_err();
     assert!(matches!(error, Error::Unsupported { .. }), "{error}");
 }
+
+#[test]
+fn windows_of_text_may_be_longer_than_those_of_attention() {
+    let text = texts().concat();
+    let texts = [text[..WINDOW].to_vec(), text[WINDOW..2 * WINDOW].to_vec()];
+    let windows: Vec<_> = engine().config().layers.iter().filter_map(|l| l.window).collect();
+    assert!(windows.iter().any(|window| window + 64 < WINDOW), "{windows:?}");
+    let types = vec![Dtype::Q8_0];
+    let quantise = Quantise { types, threads: Some(1), ..Quantise::default() };
+    quantise.plan(demo(), &texts, &mut |_| ()).unwrap();
+}

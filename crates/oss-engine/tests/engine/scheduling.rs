@@ -158,3 +158,25 @@ fn metrics_count_what_happened() {
     assert!(metrics.decode_tokens_per_s() > 0.0 && metrics.prefill_tokens_per_s() > 0.0);
     assert!(metrics.memory.weights > 0 && metrics.memory.cache_limit == 32 << 20);
 }
+
+#[test]
+fn stop_tokens_of_a_request_hold_where_those_of_the_model_do_not() {
+    let endless = || Request { ignore_stops: true, ..story("One day", 24).greedy() };
+    let ids = engine().generate(endless()).unwrap().ids();
+    assert_eq!(ids.len(), 24);
+    let stop = ids[9];
+    let ended = Request { stop_tokens: vec![stop], ..endless() };
+    let ended = engine().generate(ended).unwrap().ids();
+    let first = ids.iter().position(|id| *id == stop).unwrap();
+    assert!(ended.len() == first || ended.len() == first + 1, "{ended:?} of {ids:?}");
+}
+
+#[test]
+fn waits_without_end_are_no_mistake() {
+    let forever = Duration::MAX;
+    let request = Request { deadline: Some(forever), ..story("One day", 3) };
+    let mut stream = engine().submit(request).unwrap();
+    while !stream.is_over() {
+        stream.next_within(forever);
+    }
+}
