@@ -6,7 +6,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::policy::{Policy, PolicyKind};
 use crate::pool::{NO_PAGE, Pool};
-use crate::sequence::{SequenceId, Sequences};
+use crate::sequence::{Sequence, SequenceId, Sequences};
 use crate::shape::{GroupLayout, Layout, Shape};
 use crate::stats::Stats;
 use crate::tier::{ColdOptions, Tiers};
@@ -239,14 +239,20 @@ impl KvCache {
     /// Pages per group that [`KvCache::reserve`] would take.
     fn count_wanted(&self, id: SequenceId, n: usize, wanted: &mut [usize]) {
         let sequence = self.sequences.get(id);
-        let last = self.layout.pages_for(sequence.len + n);
-        let current = sequence.len / self.layout.page_tokens;
         let covered = sequence.len + n <= sequence.reserved;
-        for (table, wanted) in sequence.tables.iter().zip(wanted) {
-            let shared = table.get(current).is_some_and(|page| self.pool.refs(page) > 1);
-            let more = last.saturating_sub(table.pages.len()) + usize::from(shared);
-            *wanted = if covered { 0 } else { more };
+        for (group, wanted) in wanted.iter_mut().enumerate() {
+            *wanted = if covered { 0 } else { self.more_pages(sequence, group, n) };
         }
+    }
+
+    /// Pages that `n` more positions of a sequence take of a group: new ones, and one that is
+    /// written to and has other owners.
+    pub(crate) fn more_pages(&self, sequence: &Sequence, group: usize, n: usize) -> usize {
+        let table = &sequence.tables[group];
+        let current = sequence.len / self.layout.page_tokens;
+        let shared = table.get(current).is_some_and(|page| self.pool.refs(page) > 1);
+        let last = self.layout.pages_for(sequence.len + n);
+        last.saturating_sub(table.pages.len()) + usize::from(shared)
     }
 
     /// Counts `n` reserved positions as written. Window pages that no later query needs are let

@@ -29,8 +29,10 @@ impl KvCache {
         }
         while too_many - fits > 1 {
             let middle = fits.midpoint(too_many);
-            let border = if extents(middle) <= self.pool.extents() { &mut fits } else { &mut too_many };
-            *border = middle;
+            match extents(middle) <= self.pool.extents() {
+                true => fits = middle,
+                false => too_many = middle,
+            }
         }
         fits * self.layout.page_tokens
     }
@@ -45,14 +47,11 @@ impl KvCache {
         for &(id, n) in growing {
             self.sequences.check(id)?;
             let sequence = self.sequences.get(id);
-            let last = self.layout.pages_for(sequence.len + n);
-            let current = sequence.len / self.layout.page_tokens;
-            let groups = self.layout.groups.iter().zip(&sequence.tables);
-            for ((group, table), wanted) in groups.zip(&mut wanted) {
-                let shared = table.get(current).is_some_and(|page| self.pool.refs(page) > 1);
-                let more = last.saturating_sub(table.pages.len()) + usize::from(shared);
-                let most = group.most_pages(rows, self.layout.page_tokens);
-                *wanted += more.min(most.saturating_sub(table.pages.len() - table.first));
+            for (group, wanted) in wanted.iter_mut().enumerate() {
+                let table = &sequence.tables[group];
+                let most = self.layout.groups[group].most_pages(rows, self.layout.page_tokens);
+                let more = most.saturating_sub(table.pages.len() - table.first);
+                *wanted += more.min(self.more_pages(sequence, group, n));
             }
         }
         self.pool.check(&self.layout, &wanted, true)

@@ -143,7 +143,7 @@ impl Engine {
             return Err(oss_cache::Error::Capacity { got, expected }.into());
         }
         if longest < context_len {
-            tracing::info!(context_len, longest, "keys and values have no room for a whole context");
+            tracing::info!(context_len, longest, "no room for a whole context");
         }
         let limits = Limits {
             context_len: context_len.min(longest),

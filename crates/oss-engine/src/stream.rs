@@ -152,9 +152,8 @@ impl Stream {
             if let Some(event) = queue.events.pop_front() {
                 return Some(self.taken(queue, event));
             }
-            let left = until.map_or(Duration::MAX, |until| {
-                until.saturating_duration_since(Instant::now())
-            });
+            let left = until
+                .map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
             if queue.over || left.is_zero() {
                 return None;
             }
