@@ -65,7 +65,7 @@ pub(crate) struct Common {
     stop_tokens: Vec<u32>,
     ignore_stops: bool,
     min_tokens: usize,
-    show_control_tokens: bool,
+    pub(crate) show_control_tokens: bool,
 }
 
 impl Common {
