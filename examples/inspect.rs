@@ -153,8 +153,7 @@ fn about(container: &Container) -> Value {
         Ok((config, _)) => memory(&config, container),
         Err(error) => told(error),
     };
-    let text = Text::from_container(container);
-    let chat = match &text {
+    let chat = match Text::from_container(container) {
         Ok(text) if text.is_harmony() => json!("harmony"),
         Ok(text) if text.has_chat() => json!("template"),
         Ok(_) => Value::Null,

@@ -49,7 +49,6 @@ fn ggufs<'a>(names: &[&'a str]) -> Result<Vec<&'a str>> {
     let model = |name: &&&str| name.ends_with(".gguf") && !name.contains("mmproj");
     let mut ggufs: Vec<&str> = names.iter().filter(model).copied().collect();
     ggufs.sort_unstable();
-    let whole = |name: &&str| part_of(name).is_none();
     let parts = |two: &[&str]| part_of(two[0]).is_some() && part_of(two[0]) == part_of(two[1]);
     anyhow::ensure!(
         ggufs.windows(2).all(parts),
