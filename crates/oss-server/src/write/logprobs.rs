@@ -21,8 +21,8 @@ pub(crate) enum Control {
 }
 
 impl Control {
-    /// In the answer to a chat. Where tools are offered, a template's control tokens mark calls, and
-    /// are shown in what turns out to be none.
+    /// In the answer to a chat. Where tools are offered, control tokens mark calls in a template,
+    /// and are shown in what turns out to be none.
     pub(crate) fn of_chat(call: &ChatCall, engine: &Engine) -> Self {
         let offered = !call.chat.tools.is_empty() && call.chat.tool_choice != ToolChoice::None;
         match (engine.text().is_harmony(), offered) {
