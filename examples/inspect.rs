@@ -132,6 +132,11 @@ fn verify(container: &Container) -> Result<()> {
     Ok(())
 }
 
+/// An error with all that led to it, as JSON.
+fn told(error: impl Into<anyhow::Error>) -> Value {
+    json!({ "error": format!("{:#}", error.into()) })
+}
+
 /// Everything but the vocabulary, as JSON.
 fn about(container: &Container) -> Value {
     let tensors: Vec<Value> = container
@@ -146,18 +151,17 @@ fn about(container: &Container) -> Value {
     });
     let model = match describe(container) {
         Ok((config, _)) => memory(&config, container),
-        Err(error) => json!({ "error": error.to_string() }),
+        Err(error) => told(error),
     };
-    let text = Text::from_container(container);
-    let chat = match &text {
+    let chat = match Text::from_container(container) {
         Ok(text) if text.is_harmony() => json!("harmony"),
         Ok(text) if text.has_chat() => json!("template"),
         Ok(_) => Value::Null,
-        Err(error) => json!({ "error": error.to_string() }),
+        Err(error) => told(error),
     };
     let precision = match Precision::of(container) {
         Ok(precision) => precision.to_json(),
-        Err(error) => json!({ "error": error.to_string() }),
+        Err(error) => told(error),
     };
     json!({
         "path": container.path(),

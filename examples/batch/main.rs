@@ -64,9 +64,12 @@ fn main() -> Result<()> {
     if jobs.is_empty() {
         return Ok(());
     }
-    let engine = arguments
-        .model
-        .engine_with(|options| EngineOptions { max_sequences: arguments.parallel, ..options })?;
+    let engine = arguments.model.engine_with(|options| EngineOptions {
+        max_sequences: arguments.parallel,
+        // Those that are asked for at once may all wait.
+        queue_limit: options.queue_limit.max(arguments.parallel.unwrap_or(0)),
+        ..options
+    })?;
     let parallel = arguments.parallel.unwrap_or(engine.tuning().max_sequences.value);
     let failed = answer_all(&engine, jobs, parallel, output)?;
     if failed > 0 {

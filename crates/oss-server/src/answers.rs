@@ -61,26 +61,27 @@ impl Drop for Waits {
 }
 
 impl Answers {
-    /// Hands requests over to the engine: all of them or none.
+    /// Hands requests over to the engine: all of them or none. The first that is refused is the
+    /// last that is made.
     ///
     /// # Errors
     /// What the engine refuses them with; `names` is where their parts came from.
     pub(crate) fn submit(
         place: Place,
-        requests: Vec<Request>,
+        requests: impl ExactSizeIterator<Item = Request>,
         names: Names,
         request_id: &str,
     ) -> Result<Self, Refusal> {
         let app = place.app.clone();
         let engine = app.engine()?;
         let wanted = requests.len();
-        let mut choices = Vec::with_capacity(wanted);
+        let mut choices = Vec::new();
         for mut request in requests {
             request.deadline = Some(app.options.request_timeout);
             let stream = engine.submit(request).map_err(|error| match &error {
                 oss_engine::Error::Overloaded { expected, .. } if wanted > *expected => {
                     let what = format!("got {wanted} answers, expected at most {expected}");
-                    Refusal::field("n", what)
+                    Refusal::field(names.count, what)
                 }
                 oss_engine::Error::Overloaded { .. } => {
                     Refusal::overloaded(&error, app.seconds_until_room())

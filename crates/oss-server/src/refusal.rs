@@ -30,12 +30,14 @@ pub(crate) struct Names {
     pub(crate) prompt: &'static str,
     /// What the answer has to look like.
     pub(crate) format: &'static str,
+    /// What there are too many of, where the queue has not so many places.
+    pub(crate) count: &'static str,
 }
 
 impl Names {
     /// Those of an endpoint that takes its prompt in `prompt`.
     pub(crate) const fn of(prompt: &'static str) -> Self {
-        Self { prompt, format: "response_format" }
+        Self { prompt, format: "response_format", count: "n" }
     }
 
     /// The name of what the engine calls `field`.

@@ -33,16 +33,8 @@ pub(crate) struct Caller {
 }
 
 /// Paths that need no key: probes and scrapers have none.
-pub(crate) const OPEN: [&str; 8] = [
-    "/health",
-    "/health/ready",
-    "/live",
-    "/livez",
-    "/metrics",
-    "/ready",
-    "/readyz",
-    "/admin/drain", // looks at the caller itself
-];
+pub(crate) const OPEN: [&str; 7] =
+    ["/health", "/health/ready", "/live", "/livez", "/metrics", "/ready", "/readyz"];
 
 /// All paths.
 pub(crate) fn router(app: Arc<App>) -> Router {

@@ -11,11 +11,14 @@ use crate::stop::Stopper;
 /// Text before which models announce a call.
 const OPENINGS: [&str; 2] = ["<tool_call>", "<|python_tag|>"];
 
-/// Shows text at once; holds back what begins like a call until it is complete.
+/// Text that stands around calls.
+const MARKS: [&str; 3] = ["<tool_call>", "</tool_call>", "<|python_tag|>"];
+
+/// Shows text at once; holds back what begins like a call until it is complete, or cannot be one.
 ///
 /// Models with templates call a tool by `{"name": …, "parameters" or "arguments": {…}}`, several
 /// one after the other, bare or between `<tool_call>` marks. What is not a call of an offered tool
-/// is shown as text.
+/// is shown as text. A stop text ends the answer wherever it comes, in a call too.
 pub(crate) struct TemplateOutput {
     decoder: Decoder,
     stopper: Stopper,
@@ -32,8 +35,21 @@ enum State {
     Undecided(String),
     /// Text goes straight on.
     Text,
-    /// What may be a call.
-    Call(String),
+    /// What may be a call, and how long it is when it is looked at next: at each token while it is
+    /// short, then whenever it has grown by an eighth, so that all looks together take no longer
+    /// than a few over the whole.
+    Call { held: String, look_at: usize },
+}
+
+/// What a text is, as far as it goes.
+#[derive(Debug, PartialEq)]
+enum Reading {
+    /// Nothing but calls (name, arguments), each of them whole.
+    Calls(Vec<(String, String)>),
+    /// What more text may make a call.
+    Begun,
+    /// No call, whatever follows.
+    Text,
 }
 
 impl TemplateOutput {
@@ -61,38 +77,48 @@ impl TemplateOutput {
 
     /// Decides what text is.
     fn take(&mut self, text: &str, events: &mut Vec<Event>) {
-        match &mut self.state {
-            State::Text => self.text(text, events),
-            State::Call(call) => call.push_str(text),
-            State::Undecided(begun) => {
-                begun.push_str(text);
-                let shown = begun.trim_start();
-                if shown.is_empty() {
-                    return;
-                }
-                let offered = !self.functions.is_empty();
-                let marked = OPENINGS.iter().any(|opening| shown.starts_with(opening));
-                if offered && (shown.starts_with(['{', '[']) || marked) {
-                    self.state = State::Call(shown.to_owned());
-                } else if !(offered && OPENINGS.iter().any(|opening| opening.starts_with(shown))) {
-                    let shown = shown.to_owned();
-                    self.state = State::Text;
-                    self.text(&shown, events);
-                }
-            }
+        let State::Undecided(begun) = &mut self.state else { return self.pass(text, events) };
+        begun.push_str(text);
+        let shown = begun.trim_start().to_owned();
+        if shown.is_empty() {
+            return;
+        }
+        let offered = !self.functions.is_empty();
+        let marked = OPENINGS.iter().any(|opening| shown.starts_with(opening));
+        if offered && (shown.starts_with(['{', '[']) || marked) {
+            self.state = State::Call { held: String::new(), look_at: 0 };
+        } else if offered && OPENINGS.iter().any(|opening| opening.starts_with(&shown)) {
+            return;
+        } else {
+            self.state = State::Text;
+        }
+        self.pass(&shown, events);
+    }
+
+    /// Lets through what comes before a stop text.
+    fn pass(&mut self, text: &str, events: &mut Vec<Event>) {
+        let (text, stopped) = self.stopper.push(text);
+        self.stopped = stopped;
+        self.hold_or_show(text, events);
+    }
+
+    fn hold_or_show(&mut self, text: String, events: &mut Vec<Event>) {
+        let State::Call { held, look_at } = &mut self.state else { return show(text, events) };
+        held.push_str(&text);
+        if held.len() < *look_at {
+            return;
+        }
+        *look_at = held.len() + held.len() / 8;
+        if read(held, &self.functions) == Reading::Text {
+            let text = std::mem::take(held);
+            self.state = State::Text;
+            show(text, events);
         }
     }
 
-    fn text(&mut self, text: &str, events: &mut Vec<Event>) {
-        let (text, stopped) = self.stopper.push(text);
-        show(text, events);
-        self.stopped = stopped;
-    }
-
-    fn call(&mut self, call: &str, events: &mut Vec<Event>) {
-        let Some(calls) = calls(call, &self.functions) else {
-            self.text(call, events);
-            return;
+    fn call(&mut self, call: String, events: &mut Vec<Event>) {
+        let Reading::Calls(calls) = read(&call, &self.functions) else {
+            return show(call, events);
         };
         for (name, delta) in calls {
             let (index, id) = (self.calls, format!("{}{}", self.call_prefix, self.calls));
@@ -114,18 +140,21 @@ impl Output for TemplateOutput {
     fn stop_token(&mut self, _id: u32, _events: &mut Vec<Event>) {}
 
     fn finish(&mut self, events: &mut Vec<Event>) {
-        if self.stopped {
-            return;
+        if !self.stopped {
+            let text = self.decoder.finish();
+            self.take(&text, events);
         }
-        let text = self.decoder.finish();
-        self.take(&text, events);
-        match std::mem::replace(&mut self.state, State::Text) {
-            State::Call(call) => self.call(&call, events),
-            State::Undecided(begun) => self.text(begun.trim_start(), events),
-            State::Text => {}
+        if let State::Undecided(begun) = &mut self.state {
+            let begun = std::mem::take(begun);
+            self.state = State::Text;
+            self.pass(begun.trim_start(), events);
         }
         if !self.stopped {
-            show(self.stopper.finish(), events);
+            let held = self.stopper.finish();
+            self.hold_or_show(held, events);
+        }
+        if let State::Call { held, .. } = std::mem::replace(&mut self.state, State::Text) {
+            self.call(held, events);
         }
     }
 
@@ -134,27 +163,38 @@ impl Output for TemplateOutput {
     }
 }
 
-/// The calls (name, arguments) that a text is, if it is nothing but calls of `functions`.
-fn calls(text: &str, functions: &[String]) -> Option<Vec<(String, String)>> {
+/// What a text is, where `functions` are offered.
+fn read(text: &str, functions: &[String]) -> Reading {
     let mut calls = Vec::new();
     let mut rest = after_marks(text);
     while !rest.is_empty() {
         let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
-        let values_here = match values.next()?.ok()? {
-            Value::Array(values) => values,
-            value => vec![value],
+        let values_here = match values.next() {
+            Some(Ok(Value::Array(values))) => values,
+            Some(Ok(value)) => vec![value],
+            Some(Err(error)) if error.is_eof() => return Reading::Begun,
+            _ if MARKS.iter().any(|mark| mark.starts_with(rest)) => return Reading::Begun,
+            _ => return Reading::Text,
         };
         for value in values_here {
-            let name = value.get("name")?.as_str()?.to_owned();
-            let arguments = match value.get("arguments").or_else(|| value.get("parameters"))? {
-                Value::String(text) => text.clone(),
-                object => to_json(object),
-            };
-            calls.push(functions.contains(&name).then_some((name, arguments))?);
+            match call(&value).filter(|(name, _)| functions.contains(name)) {
+                Some(call) => calls.push(call),
+                None => return Reading::Text,
+            }
         }
         rest = after_marks(&rest[values.byte_offset()..]);
     }
-    (!calls.is_empty()).then_some(calls)
+    if calls.is_empty() { Reading::Begun } else { Reading::Calls(calls) }
+}
+
+/// The name and the arguments of a call.
+fn call(value: &Value) -> Option<(String, String)> {
+    let name = value.get("name")?.as_str()?.to_owned();
+    let arguments = match value.get("arguments").or_else(|| value.get("parameters"))? {
+        Value::String(text) => text.clone(),
+        object => to_json(object),
+    };
+    Some((name, arguments))
 }
 
 /// The text after spaces, semicolons and marks.
@@ -162,7 +202,7 @@ fn after_marks(mut text: &str) -> &str {
     loop {
         let before = text;
         text = text.trim_start_matches(|c: char| c.is_whitespace() || c == ';');
-        for mark in ["<tool_call>", "</tool_call>", "<|python_tag|>"] {
+        for mark in MARKS {
             text = text.strip_prefix(mark).unwrap_or(text);
         }
         if text.len() == before.len() {
@@ -173,28 +213,83 @@ fn after_marks(mut text: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::calls;
+    use super::*;
+    use crate::Text;
+    use oss_text::Special;
+    use oss_weights::Container;
+    use serde_json::json;
 
-    fn of(text: &str) -> Option<Vec<(String, String)>> {
-        calls(text, &["f".to_owned(), "g".to_owned()])
+    fn of(text: &str) -> Reading {
+        read(text, &["f".to_owned(), "g".to_owned()])
     }
 
     #[test]
     fn calls_are_read_in_every_spelling() {
         let f = ("f".to_owned(), "{\"a\": 1}".to_owned());
-        assert_eq!(of(r#"{"name": "f", "parameters": {"a": 1}}"#), Some(vec![f.clone()]));
+        let one = Reading::Calls(vec![f.clone()]);
+        assert_eq!(of(r#"{"name": "f", "parameters": {"a": 1}}"#), one);
         let marked = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
-        assert_eq!(of(marked), Some(vec![f.clone()]));
+        assert_eq!(of(marked), one);
         let two = r#"{"name":"f","parameters":{"a":1}}; {"name":"g","parameters":{}}"#;
-        assert_eq!(of(two), Some(vec![f.clone(), ("g".to_owned(), "{}".to_owned())]));
-        assert_eq!(of(r#"[{"name":"f","arguments":{"a":1}}]"#), Some(vec![f]));
+        assert_eq!(of(two), Reading::Calls(vec![f, ("g".to_owned(), "{}".to_owned())]));
+        assert_eq!(of(r#"[{"name":"f","arguments":{"a":1}}]"#), one);
+        // However far it has come, it may become one.
+        for end in 0..marked.len() {
+            assert_ne!(of(&marked[..end]), Reading::Text, "{}", &marked[..end]);
+        }
     }
 
     #[test]
     fn json_that_is_no_call_stays_text() {
-        assert_eq!(of(r#"{"name": "other", "parameters": {}}"#), None);
-        assert_eq!(of(r#"{"answer": 42}"#), None);
-        assert_eq!(of(r#"{"name": "f", "parameters": {"#), None);
-        assert_eq!(of("{ not json"), None);
+        assert_eq!(of(r#"{"name": "other", "parameters": {}}"#), Reading::Text);
+        assert_eq!(of(r#"{"answer": 42}"#), Reading::Text);
+        assert_eq!(of(r#"{"name": "f", "parameters": {"#), Reading::Begun);
+        assert_eq!(of("{ not json"), Reading::Text);
+        assert_eq!(of("[1] It says"), Reading::Text);
+        assert_eq!(of(r#"{"name":"f","parameters":{}} is how"#), Reading::Text);
+    }
+
+    /// What an answer shows before its end and with it, what it calls, and whether it was stopped.
+    fn answer(text: &str, stop: &[&str]) -> (String, String, usize, bool) {
+        let container = Container::from_bytes("demo", oss_demo::GGUF, Vec::new()).unwrap();
+        let side = Text::from_container(&container).unwrap();
+        let tokenizer = side.tokenizer().unwrap();
+        let tool = json!({"type": "function", "function": {"name": "f"}});
+        let tools: Vec<Tool> = vec![serde_json::from_value(tool).unwrap()];
+        let stop = stop.iter().map(|&stop| stop.to_owned()).collect();
+        let mut output = TemplateOutput::new(tokenizer, &tools, stop, String::new());
+        let (mut events, mut last) = (Vec::new(), Vec::new());
+        let ids = tokenizer.encode(text, Special::AsText);
+        let stopped = ids.iter().any(|id| output.token(*id, &mut events));
+        output.finish(&mut last);
+        let text = |events: &[Event]| {
+            let texts = events.iter().filter_map(|event| match event {
+                Event::Text(text) => Some(text.as_str()),
+                _ => None,
+            });
+            texts.collect::<String>()
+        };
+        (text(&events), text(&last), output.calls, stopped)
+    }
+
+    #[test]
+    fn text_that_only_began_like_a_call_is_shown_as_soon_as_it_can_be_none() {
+        let cited = "[1] It says so.";
+        assert_eq!(answer(cited, &[]), (cited.into(), String::new(), 0, false));
+        let cut = r#"{"name": "f", "arg"#;
+        assert_eq!(answer(cut, &[]), (String::new(), cut.into(), 0, false));
+        let call = r#" {"name": "f", "arguments": {"a": "1, 2"}} "#;
+        assert_eq!(answer(call, &[]), (String::new(), String::new(), 1, false));
+    }
+
+    #[test]
+    fn a_stop_text_ends_what_may_be_a_call_and_what_is_one() {
+        let cited = "[1] It says so. And more.";
+        assert_eq!(answer(cited, &[" And"]), ("[1] It says so.".into(), String::new(), 0, true));
+        let json = "{\"a\": 1,\nUser: Hi";
+        let (shown, last, calls, stopped) = answer(json, &["User:"]);
+        assert_eq!((shown + &last, calls, stopped), ("{\"a\": 1,\n".into(), 0, true));
+        let call = "{\"name\": \"f\", \"arguments\": {}}\nUser: Hi";
+        assert_eq!(answer(call, &["\nUser:"]), (String::new(), String::new(), 1, true));
     }
 }

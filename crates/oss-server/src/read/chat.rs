@@ -3,7 +3,7 @@
 use oss_engine::text::chat::{Message, Tool};
 use oss_engine::text::harmony::Effort;
 use oss_engine::{ChatRequest, Engine, Prompt, Request, ToolChoice};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::app::App;
 use crate::clock;
@@ -44,13 +44,15 @@ impl ChatCall {
         let tools = fields.list("tools")?.unwrap_or_default();
         let tool_choice = tool_choice(fields.take("tool_choice")?, engine)?;
         parallel(fields.take("parallel_tool_calls")?, &tools, engine)?;
+        let (template_variables, effort_of_template) = template(&mut fields, engine)?;
         let chat = ChatRequest {
             tools,
             tool_choice,
-            reasoning_effort: effort("reasoning_effort", fields.take("reasoning_effort")?)?,
+            reasoning_effort: effort("reasoning_effort", fields.take("reasoning_effort")?)?
+                .or(effort_of_template),
             response_format: common.format.as_ref().and_then(|format| format.told.clone()),
             date: app.options.tell_date.then(|| clock::date(clock::unix_seconds())),
-            template_variables: fields.take("chat_template_kwargs")?.unwrap_or_default(),
+            template_variables,
             ..ChatRequest::new(messages)
         };
         known_tools(&chat, engine)?;
@@ -67,15 +69,14 @@ impl ChatCall {
         if self.common.format.is_some() || strict || forced { usize::MAX } else { body }
     }
 
-    /// The engine's requests, one for each choice.
-    pub(crate) fn requests(self, engine: &Engine) -> Vec<Request> {
-        let Self { common, chat, .. } = self;
-        let prompt = |chat| Prompt::Chat(Box::new(chat));
-        let more = (1..common.n)
-            .map(|choice| common.request(engine, prompt(chat.clone()), choice))
-            .collect::<Vec<_>>();
-        let first = common.request(engine, prompt(chat), 0);
-        [first].into_iter().chain(more).collect()
+    /// The engine's requests, one for each choice, each made when it is asked for.
+    pub(crate) fn requests(self, engine: &Engine) -> impl ExactSizeIterator<Item = Request> {
+        let Self { common, mut chat, .. } = self;
+        (0..common.n).map(move |choice| {
+            let last = choice + 1 == common.n;
+            let own = if last { std::mem::take(&mut chat) } else { chat.clone() };
+            common.request(engine, Prompt::Chat(Box::new(own)), choice)
+        })
     }
 }
 
@@ -138,27 +139,49 @@ pub(crate) fn effort(name: &str, given: Option<String>) -> Result<Option<Effort>
     }
 }
 
+/// The variables of the chat template. The harmony format has none: of what clients send as such,
+/// how long to think is honoured, and the rest refused.
+pub(crate) fn template(
+    fields: &mut Fields,
+    engine: &Engine,
+) -> Result<(Map<String, Value>, Option<Effort>), Refusal> {
+    let name = "chat_template_kwargs";
+    let variables: Map<String, Value> = fields.take(name)?.unwrap_or_default();
+    if !engine.text().is_harmony() {
+        return Ok((variables, None));
+    }
+    let mut variables = Fields::within(name, variables);
+    let named = format!("{name}.reasoning_effort");
+    let effort = effort(&named, variables.take("reasoning_effort")?)?;
+    match variables.first() {
+        None => Ok((Map::new(), effort)),
+        Some((other, value)) => {
+            let expected = "none but reasoning_effort: this model's format has no chat template";
+            Err(Refusal::unsupported(name, format!("{other}: {}", short(value)), expected))
+        }
+    }
+}
+
 /// Whether tools are called. A call can be required where the format tells calls from answers.
 pub(crate) fn tool_choice(choice: Option<Value>, engine: &Engine) -> Result<ToolChoice, Refusal> {
     let field = "tool_choice";
     let Some(choice) = choice else { return Ok(ToolChoice::Auto) };
+    let (can_force, expected) = match engine.text().is_harmony() {
+        true => (true, "auto, none, required or a function"),
+        false => (false, "auto or none"),
+    };
     match choice.as_str() {
         Some("auto") => return Ok(ToolChoice::Auto),
         Some("none") => return Ok(ToolChoice::None),
-        Some("required") => {
-            return match engine.text().is_harmony() {
-                true => Ok(ToolChoice::Required),
-                false => Err(Refusal::unsupported(field, "required", "auto or none")),
-            };
-        }
+        Some("required") if can_force => return Ok(ToolChoice::Required),
         _ => {}
     }
     // Chat completions nest the name, responses do not.
     let function = choice.get("function").unwrap_or(&choice);
     let is_function = choice.get("type").and_then(Value::as_str) == Some("function");
-    match function.get("name").and_then(Value::as_str).filter(|_| is_function) {
+    match function.get("name").and_then(Value::as_str).filter(|_| is_function && can_force) {
         Some(name) => Ok(ToolChoice::Function(name.to_owned())),
-        None => Err(Refusal::unsupported(field, short(&choice), "auto, none or a function")),
+        None => Err(Refusal::unsupported(field, short(&choice), expected)),
     }
 }
 

@@ -1,5 +1,7 @@
 //! What every way of asking for text has in common.
 
+use std::ops::RangeInclusive;
+
 use oss_engine::{Engine, Prompt, Request, Sampling};
 use serde_json::{Map, Value, json};
 
@@ -16,6 +18,14 @@ const MOST_CHOICES: u32 = 128;
 
 /// The most stop texts.
 const MOST_STOPS: usize = 64;
+
+/// The longest stop text in bytes: each is looked for after every token.
+const LONGEST_STOP: usize = 1 << 10;
+
+/// What penalties on tokens that came before may be. OpenAI's go from -2 to 2; these only keep
+/// logits finite.
+const PENALTIES: RangeInclusive<f32> = -100.0..=100.0;
+const REPETITION_PENALTIES: RangeInclusive<f32> = 0.01..=100.0;
 
 /// Fields that change an answer in ways the engine does not know, and the values that do not.
 const UNSUPPORTED: [&str; 19] = [
@@ -55,7 +65,7 @@ pub(crate) struct Common {
     stop_tokens: Vec<u32>,
     ignore_stops: bool,
     min_tokens: usize,
-    show_control_tokens: bool,
+    pub(crate) show_control_tokens: bool,
 }
 
 impl Common {
@@ -80,6 +90,12 @@ impl Common {
         if include_usage.is_some() && !stream {
             return Err(Refusal::field("stream_options", "got options, expected stream: true"));
         }
+        let stop = stop(fields)?;
+        let min_tokens = fields.take("min_tokens")?.unwrap_or(0);
+        if min_tokens > 0 && stop.iter().any(|stop| !stop.is_empty()) {
+            let expected = "0 beside stop texts, which it would not hold back";
+            return Err(Refusal::unsupported("min_tokens", min_tokens, expected));
+        }
         Ok(Self {
             max_tokens: None,
             n,
@@ -88,10 +104,10 @@ impl Common {
             logprobs: None,
             format: format::read(FORMAT, fields.take(FORMAT)?, Nesting::Nested)?,
             sampling: sampling(fields)?,
-            stop: stop(fields)?,
+            stop,
             stop_tokens: fields.take("stop_token_ids")?.unwrap_or_default(),
             ignore_stops: fields.take("ignore_eos")?.unwrap_or(false),
-            min_tokens: fields.take("min_tokens")?.unwrap_or(0),
+            min_tokens,
             show_control_tokens: !fields.take("skip_special_tokens")?.unwrap_or(true),
         })
     }
@@ -128,23 +144,34 @@ fn sampling(fields: &mut Fields) -> Result<Sampling, Refusal> {
             None => read("seed", value)?,
         }),
     };
-    let temperature: Option<f32> = fields.take("temperature")?;
-    if let Some(got) = temperature.filter(|t| !(0.0..=100.0).contains(t)) {
-        return Err(Refusal::field("temperature", format!("got {got}, expected 0 to 100")));
-    }
     Ok(Sampling {
-        temperature,
+        temperature: within(fields, "temperature", &(0.0..=100.0))?,
         top_k,
         top_p: fields.take("top_p")?,
         min_p: fields.take("min_p")?,
         typical_p: fields.take("typical_p")?,
-        repetition_penalty: fields.take("repetition_penalty")?,
-        presence_penalty: fields.take("presence_penalty")?,
-        frequency_penalty: fields.take("frequency_penalty")?,
+        repetition_penalty: within(fields, "repetition_penalty", &REPETITION_PENALTIES)?,
+        presence_penalty: within(fields, "presence_penalty", &PENALTIES)?,
+        frequency_penalty: within(fields, "frequency_penalty", &PENALTIES)?,
         logit_bias: logit_bias(fields)?,
         seed,
         ..Sampling::default()
     })
+}
+
+/// A number that has to lie in a range.
+fn within(
+    fields: &mut Fields,
+    name: &str,
+    range: &RangeInclusive<f32>,
+) -> Result<Option<f32>, Refusal> {
+    match fields.take::<f32>(name)? {
+        Some(got) if !range.contains(&got) => {
+            let what = format!("got {got}, expected {} to {}", range.start(), range.end());
+            Err(Refusal::field(name, what))
+        }
+        got => Ok(got),
+    }
 }
 
 /// A map from token ids, as strings, to what is added to their logits.
@@ -175,8 +202,15 @@ fn stop(fields: &mut Fields) -> Result<Vec<String>, Refusal> {
             return Err(Refusal::field("stop", what));
         }
     };
-    match stops.len() {
-        0..=MOST_STOPS => Ok(stops),
-        got => Err(Refusal::field("stop", format!("got {got} texts, expected at most 64"))),
+    if stops.len() > MOST_STOPS {
+        let what = format!("got {} texts, expected at most {MOST_STOPS}", stops.len());
+        return Err(Refusal::field("stop", what));
+    }
+    match stops.iter().map(String::len).find(|got| *got > LONGEST_STOP) {
+        None => Ok(stops),
+        Some(got) => {
+            let what = format!("got a text of {got} bytes, expected at most {LONGEST_STOP}");
+            Err(Refusal::field("stop", what))
+        }
     }
 }

@@ -56,13 +56,27 @@ impl CompletionCall {
         if self.common.format.is_some() { usize::MAX } else { body }
     }
 
-    /// The engine's requests: all choices of the first prompt, then those of the next.
-    pub(crate) fn requests(self, engine: &Engine) -> Vec<Request> {
-        let Self { common, prompts } = self;
-        let of =
-            |ids: &Vec<u32>, choice| common.request(engine, Prompt::Tokens(ids.clone()), choice);
-        let all = prompts.iter().flat_map(|ids| (0..common.n).map(move |choice| (ids, choice)));
-        all.map(|(ids, choice)| of(ids, choice)).collect()
+    /// The engine's requests: all choices of the first prompt, then those of the next, each made
+    /// when it is asked for.
+    ///
+    /// # Errors
+    /// A prompt that leaves no room for an answer, before any is submitted.
+    pub(crate) fn requests(
+        self,
+        engine: &Engine,
+    ) -> Result<impl ExactSizeIterator<Item = Request>, Refusal> {
+        let Self { common, mut prompts } = self;
+        let expected = engine.context_len();
+        if let Some(got) = prompts.iter().map(Vec::len).find(|got| *got > expected) {
+            let error = oss_engine::Error::PromptTooLong { got, expected };
+            return Err(Refusal::engine(&error, Names::of("prompt")));
+        }
+        let n = common.n as usize;
+        Ok((0..prompts.len() * n).map(move |index| {
+            let (ids, choice) = (&mut prompts[index / n], index % n);
+            let own = if choice + 1 == n { std::mem::take(ids) } else { ids.clone() };
+            common.request(engine, Prompt::Tokens(own), choice as u32)
+        }))
     }
 }
 

@@ -47,6 +47,12 @@ impl Fields {
         self.left.get(name)
     }
 
+    /// A field that is left and not null.
+    pub(crate) fn first(&self) -> Option<(&str, &Value)> {
+        let mut left = self.left.iter().filter(|(_, value)| !value.is_null());
+        left.next().map(|(name, value)| (name.as_str(), value))
+    }
+
     /// Takes a field; `None` where it is missing or null.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::app::App;
 use crate::clock;
 use crate::read::chat::{
-    ChatCall, apart, effort, known_tools, max_tokens, message, parallel, tool_choice,
+    ChatCall, apart, effort, known_tools, max_tokens, message, parallel, template, tool_choice,
 };
 use crate::read::common::Common;
 use crate::read::fields::{Fields, missing, read, short};
@@ -51,14 +51,20 @@ impl ResponseCall {
         let tools: Vec<Tool> = fields.list("tools")?.unwrap_or_default();
         let tool_choice = tool_choice(fields.take("tool_choice")?, engine)?;
         parallel(fields.take("parallel_tool_calls")?, &tools, engine)?;
-        let mut reasoning = Fields::of(fields.take("reasoning")?.unwrap_or_default());
+        let (template_variables, effort_of_template) = template(&mut fields, engine)?;
+        let reasoning = fields.take("reasoning")?.unwrap_or_default();
+        let mut reasoning = Fields::within("reasoning", reasoning);
+        // Reasoning comes whole: there is nothing that would write a summary.
+        reasoning.refuse("summary", &[json!("auto")])?;
+        reasoning.refuse("generate_summary", &[json!("auto")])?;
         let chat = ChatRequest {
             tools,
             tool_choice,
-            reasoning_effort: effort("reasoning.effort", reasoning.take("effort")?)?,
+            reasoning_effort: effort("reasoning.effort", reasoning.take("effort")?)?
+                .or(effort_of_template),
             response_format: common.format.as_ref().and_then(|format| format.told.clone()),
             date: app.options.tell_date.then(|| clock::date(clock::unix_seconds())),
-            template_variables: fields.take("chat_template_kwargs")?.unwrap_or_default(),
+            template_variables,
             ..ChatRequest::new(messages)
         };
         known_tools(&chat, engine)?;

@@ -12,9 +12,10 @@ use crate::app::App;
 use crate::refusal::Refusal;
 use crate::routes::{self, Caller};
 
-/// Begins to drain, as SIGTERM does; the server ends when it is done. Only for those who show the
-/// key, and for programs on this machine that ask directly: neither through a proxy nor from a page
-/// in a browser.
+/// Begins to drain, as SIGTERM does; the server ends when it is done. Where there is a key, whoever
+/// comes here has shown it: a proxy on this machine that adds no header looks like any program on
+/// it. Without a key, only for programs on this machine that ask directly: neither through a proxy
+/// that says so nor from a page in a browser.
 pub(crate) async fn drain(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -25,7 +26,7 @@ pub(crate) async fn drain(
         || headers.contains_key("x-forwarded-for");
     let local = caller.peer.ip().to_canonical().is_loopback() && !through;
     if !local && !caller.has_key {
-        let message = "admin: got a caller from outside, expected the api key";
+        let message = "admin: got a caller from outside, expected one on this machine";
         return Err(Refusal::new(StatusCode::FORBIDDEN, "permission_error", message));
     }
     app.ask_for_drain();

@@ -29,7 +29,9 @@ pub(crate) async fn answer(
     let call = app.heavy(body.len(), || CompletionCall::read(&app, engine, &body)).await?;
     let head = CompletionHead::new(&call, &app.options.model_name);
     let (stream, weight) = (call.common.stream, call.weight(body.len()));
-    let submit = || Answers::submit(place, call.requests(engine), NAMES, &caller.request_id);
+    let count = if call.prompts.len() > 1 { "prompt" } else { "n" };
+    let names = Names { count, ..NAMES };
+    let submit = || Answers::submit(place, call.requests(engine)?, names, &caller.request_id);
     let mut answers = app.heavy(weight, submit).await?;
     if stream {
         answers.admitted().await?;

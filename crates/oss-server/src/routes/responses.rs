@@ -15,7 +15,7 @@ use crate::sse;
 use crate::write::ResponseWriter;
 
 /// The fields that a response is asked for in.
-const NAMES: Names = Names { prompt: "input", format: "text.format" };
+const NAMES: Names = Names { prompt: "input", format: "text.format", count: "input" };
 
 /// Answers a conversation, whole or in events.
 pub(crate) async fn answer(

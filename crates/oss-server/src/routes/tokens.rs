@@ -22,14 +22,14 @@ pub(crate) async fn tokenize(
     let work = || {
         let mut fields = Fields::parse(&body)?;
         let with_texts = fields.take("return_token_strs")?.unwrap_or(false);
-        let ids = match fields.look("messages") {
+        let (ids, name) = match fields.look("messages") {
             Some(_) => {
                 let call = ChatCall::read(&app, engine, &body)?;
-                engine.text().render(&call.chat)
+                (engine.text().render(&call.chat), "messages")
             }
-            None => text(&app, engine, &mut fields)?,
+            None => (text(&app, engine, &mut fields)?, "prompt"),
         };
-        let ids = ids.map_err(|error| Refusal::engine(&error, Names::of("prompt")))?;
+        let ids = ids.map_err(|error| Refusal::engine(&error, Names::of(name)))?;
         let texts = with_texts.then(|| texts(engine, &ids)).transpose()?;
         Ok::<_, Refusal>((ids, texts))
     };

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::read::ChatCall;
 use crate::refusal::Refusal;
 use crate::sse::{self, Frames, Out};
-use crate::write::logprobs::{Attribution, ChatLogprobs};
+use crate::write::logprobs::{Attribution, ChatLogprobs, Control};
 use crate::write::usage::WireUsage;
 use crate::{clock, ids};
 
@@ -27,6 +27,8 @@ pub(crate) struct ChatHead {
     logprobs: bool,
     #[serde(skip)]
     n: usize,
+    #[serde(skip)]
+    control: Control,
 }
 
 /// Which engine answers: the same one gives the same tokens for the same seed.
@@ -34,7 +36,7 @@ pub(crate) const FINGERPRINT: &str = concat!("oss-engine-", env!("CARGO_PKG_VERS
 
 impl ChatHead {
     /// The head of the answer to a call.
-    pub(crate) fn new(call: &ChatCall, model: &str) -> Self {
+    pub(crate) fn new(call: &ChatCall, engine: &Engine, model: &str) -> Self {
         Self {
             id: format!("chatcmpl-{}", ids::unique()),
             object: "chat.completion",
@@ -45,11 +47,12 @@ impl ChatHead {
             include_usage: call.common.include_usage,
             logprobs: call.common.logprobs.is_some(),
             n: call.common.n as usize,
+            control: Control::of_chat(call, engine),
         }
     }
 
     fn attributions(&self, engine: &Engine) -> Vec<Attribution> {
-        (0..self.n).map(|_| Attribution::new(engine, self.logprobs)).collect()
+        (0..self.n).map(|_| Attribution::new(engine, self.logprobs, self.control)).collect()
     }
 }
 
@@ -119,7 +122,7 @@ impl ChatSoFar {
             Event::Token(token) => attribution.token(token),
             Event::Text(text) => {
                 message.content.get_or_insert_default().push_str(&text);
-                let tokens = attribution.text();
+                let tokens = attribution.text(&text);
                 if let Some((all, new)) = so_far.logprobs.as_mut().zip(attribution.chat(tokens)) {
                     all.content.extend(new.content);
                 }
@@ -131,7 +134,7 @@ impl ChatSoFar {
                 }
             }
             Event::ToolCallStart { id, name, .. } => {
-                attribution.text();
+                attribution.skip();
                 let function = FunctionCall { name, arguments: String::new() };
                 message.tool_calls.push(ToolCall { id, kind: "function".to_owned(), function });
             }
@@ -266,9 +269,9 @@ impl Frames for ChatFrames {
         let (mut tokens, mut finish_reason) = (None, None);
         match &event {
             Event::Token(token) => attribution.token(token.clone()),
-            Event::Text(_) => tokens = Some(attribution.text()),
+            Event::Text(text) => tokens = Some(attribution.text(text)),
             Event::Reasoning(_) => attribution.reasoning(),
-            Event::ToolCallStart { .. } => drop(attribution.text()),
+            Event::ToolCallStart { .. } => attribution.skip(),
             Event::End(end) => {
                 finish_reason = Some(end.finish.name());
                 self.usage.add(&end.usage, attribution.reasoning_tokens(), choice == 0);

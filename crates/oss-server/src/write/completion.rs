@@ -7,7 +7,7 @@ use crate::read::CompletionCall;
 use crate::refusal::Refusal;
 use crate::sse::{self, Frames, Out};
 use crate::write::chat::FINGERPRINT;
-use crate::write::logprobs::{Attribution, CompletionLogprobs};
+use crate::write::logprobs::{Attribution, CompletionLogprobs, Control};
 use crate::write::usage::WireUsage;
 use crate::{clock, ids};
 
@@ -28,6 +28,8 @@ pub(crate) struct CompletionHead {
     n: usize,
     #[serde(skip)]
     choices: usize,
+    #[serde(skip)]
+    control: Control,
 }
 
 impl CompletionHead {
@@ -44,28 +46,23 @@ impl CompletionHead {
             logprobs: call.common.logprobs.is_some(),
             n,
             choices: n * call.prompts.len(),
+            control: match call.common.show_control_tokens {
+                true => Control::Shown,
+                false => Control::Hidden,
+            },
         }
     }
+
+    fn attributions(&self, engine: &Engine) -> Vec<Attribution> {
+        let one = |_| Attribution::new(engine, self.logprobs, self.control);
+        (0..self.choices).map(one).collect()
+    }
 }
 
-/// One choice, as far as both forms follow it.
-struct Progress {
-    attribution: Attribution,
-    /// Characters of the tokens that were reported.
-    offset: usize,
-}
-
-impl Progress {
-    fn all(head: &CompletionHead, engine: &Engine) -> Vec<Self> {
-        let one = |_| Self { attribution: Attribution::new(engine, head.logprobs), offset: 0 };
-        (0..head.choices).map(one).collect()
-    }
-
-    /// The log-probabilities of the text that just came.
-    fn logprobs(&mut self) -> Option<CompletionLogprobs> {
-        let tokens = self.attribution.text();
-        self.attribution.completion(tokens, &mut self.offset)
-    }
+/// The log-probabilities of the text that just came.
+fn logprobs(attribution: &mut Attribution, text: &str) -> Option<CompletionLogprobs> {
+    let tokens = attribution.text(text);
+    attribution.completion(tokens)
 }
 
 #[derive(Default, Serialize)]
@@ -89,7 +86,7 @@ struct Chunk<'a> {
 /// A whole answer while it comes.
 pub(crate) struct CompletionSoFar {
     head: CompletionHead,
-    progress: Vec<Progress>,
+    attributions: Vec<Attribution>,
     choices: Vec<Choice>,
     usage: WireUsage,
 }
@@ -99,18 +96,19 @@ impl CompletionSoFar {
         let logprobs = || head.logprobs.then(CompletionLogprobs::default);
         let choice = |index| Choice { index, logprobs: logprobs(), ..Choice::default() };
         let choices = (0..head.choices).map(choice).collect();
-        let progress = Progress::all(&head, engine);
-        Self { head, progress, choices, usage: WireUsage::default() }
+        let attributions = head.attributions(engine);
+        Self { head, attributions, choices, usage: WireUsage::default() }
     }
 
     pub(crate) fn event(&mut self, choice: usize, event: Event) {
-        let progress = &mut self.progress[choice];
+        let attribution = &mut self.attributions[choice];
         let so_far = &mut self.choices[choice];
         match event {
-            Event::Token(token) => progress.attribution.token(token),
+            Event::Token(token) => attribution.token(token),
             Event::Text(text) => {
                 so_far.text.push_str(&text);
-                if let Some((all, new)) = so_far.logprobs.as_mut().zip(progress.logprobs()) {
+                let new = logprobs(attribution, &text);
+                if let Some((all, new)) = so_far.logprobs.as_mut().zip(new) {
                     all.extend(new);
                 }
             }
@@ -133,14 +131,14 @@ impl CompletionSoFar {
 /// An answer in chunks.
 pub(crate) struct CompletionFrames {
     head: CompletionHead,
-    progress: Vec<Progress>,
+    attributions: Vec<Attribution>,
     usage: WireUsage,
 }
 
 impl CompletionFrames {
     pub(crate) fn new(head: CompletionHead, engine: &Engine) -> Self {
-        let progress = Progress::all(&head, engine);
-        Self { head, progress, usage: WireUsage::default() }
+        let attributions = head.attributions(engine);
+        Self { head, attributions, usage: WireUsage::default() }
     }
 
     fn chunk(&self, choice: Choice, out: &mut Out) {
@@ -151,11 +149,11 @@ impl CompletionFrames {
 
 impl Frames for CompletionFrames {
     fn event(&mut self, index: usize, event: Event, out: &mut Out) {
-        let progress = &mut self.progress[index];
+        let attribution = &mut self.attributions[index];
         match event {
-            Event::Token(token) => progress.attribution.token(token),
+            Event::Token(token) => attribution.token(token),
             Event::Text(text) => {
-                let logprobs = progress.logprobs();
+                let logprobs = logprobs(attribution, &text);
                 self.chunk(Choice { index, text, logprobs, finish_reason: None }, out);
             }
             Event::End(end) => {

@@ -6,9 +6,12 @@ use serde_json::{Map, Value, json};
 use crate::read::ResponseCall;
 use crate::refusal::Refusal;
 use crate::sse::{Frames, Out};
-use crate::write::logprobs::Attribution;
+use crate::write::logprobs::{Attribution, Control};
 use crate::write::usage::{ResponseUsage, WireUsage};
 use crate::{clock, ids};
+
+/// What the engine puts between two messages that it shows.
+const BETWEEN: &str = "\n\n";
 
 /// Follows one answer and writes its events; the last one holds the whole response.
 pub(crate) struct ResponseWriter {
@@ -110,9 +113,10 @@ impl ResponseWriter {
             "truncation": "disabled",
         }));
         head.extend(call.echoed.clone());
+        let control = Control::of_chat(&call.chat, engine);
         Self {
             head,
-            attribution: Attribution::new(engine, false),
+            attribution: Attribution::new(engine, false, control),
             output: Vec::new(),
             open: None,
             sequence: 0,
@@ -243,16 +247,22 @@ impl Frames for ResponseWriter {
                 self.grow(&text, out);
             }
             Event::Text(text) => {
-                self.attribution.text();
+                self.attribution.skip();
                 self.open(Kind::Message, out);
-                self.grow(&text, out);
+                // Items of their own need nothing between them.
+                let begins = self.open.as_ref().is_some_and(|item| item.text.is_empty());
+                let follows = begins && self.output.iter().any(|item| item["type"] == "message");
+                let own = text.strip_prefix(BETWEEN).filter(|_| follows).unwrap_or(&text);
+                self.grow(own, out);
             }
             Event::ToolCallStart { id, name, .. } => {
-                self.attribution.text();
+                self.attribution.skip();
                 self.open(Kind::Call { call_id: id, name }, out);
             }
             Event::ToolCallArguments { delta, .. } => self.grow(&delta, out),
-            Event::ToolCallEnd { .. } => self.close("completed", out),
+            // What comes next tells whether a call is complete: it also ends at the limit of
+            // tokens.
+            Event::ToolCallEnd { .. } => {}
             Event::End(end) => {
                 self.status = match end.finish {
                     Finish::Length => "incomplete",

@@ -178,6 +178,60 @@ fn logprobs_are_of_the_visible_tokens_alone() {
     assert_eq!(choice["logprobs"]["text_offset"].as_array().unwrap().len(), 9);
 }
 
+/// A choice's text, and its tokens' texts together.
+fn spelled(answer: &Value) -> (String, String) {
+    let choice = &answer["choices"][0];
+    let text = choice["text"].as_str().or(choice["message"]["content"].as_str()).unwrap();
+    let chat = choice["logprobs"]["content"].as_array();
+    let tokens = match chat {
+        Some(content) => content.iter().map(|token| token["token"].as_str().unwrap()).collect(),
+        None => {
+            let tokens = choice["logprobs"]["tokens"].as_array().unwrap();
+            tokens.iter().map(|token| token.as_str().unwrap()).collect()
+        }
+    };
+    (text.to_owned(), tokens)
+}
+
+#[test]
+fn logprobs_are_of_text_that_was_held_back_and_of_control_tokens_that_are_shown() {
+    let mut body =
+        json!({"messages": question("What is 17 + 25?"), "temperature": 0, "logprobs": true});
+    let (text, _) = spelled(&post(server(), CHAT, &body).fine());
+    // The text's end waits for more of a stop text, until the answer is over.
+    body["stop"] = json!(format!("{}~", text.chars().last().unwrap()));
+    assert_eq!(spelled(&post(server(), CHAT, &body).fine()), (text.clone(), text));
+
+    let body = json!({
+        "prompt": "What is 17 + 25?<|end|>", "parse_special": true, "temperature": 0,
+        "logprobs": 1, "max_tokens": 60, "ignore_eos": true, "skip_special_tokens": false,
+    });
+    let (text, tokens) = spelled(&post(server(), COMPLETIONS, &body).fine());
+    assert!(text.contains("<|"), "{text}");
+    assert_eq!(tokens, text);
+}
+
+#[test]
+fn tokens_begin_in_the_text_where_their_character_does() {
+    let format = json!({"type": "json_schema", "json_schema": {
+        "name": "x", "schema": {"const": "a☃b☃☃c"},
+    }});
+    let body = json!({
+        "prompt": "Snow:", "response_format": format, "logprobs": 0, "max_tokens": 60,
+    });
+    let answer = post(server(), COMPLETIONS, &body).fine();
+    let text = answer["choices"][0]["text"].as_str().unwrap();
+    let logprobs = &answer["choices"][0]["logprobs"];
+    let tokens = logprobs["tokens"].as_array().unwrap();
+    assert!(tokens.len() > text.chars().count(), "a snowman is several tokens: {answer}");
+    for (token, offset) in tokens.iter().zip(logprobs["text_offset"].as_array().unwrap()) {
+        let rest: String = text.chars().skip(offset.as_u64().unwrap() as usize).collect();
+        let token = token.as_str().unwrap();
+        let fragment = token.contains('\u{fffd}') && rest.starts_with('☃');
+        assert!(fragment || rest.starts_with(token), "{token:?} at {rest:?}");
+    }
+}
+
 #[test]
 fn a_prompt_that_came_before_is_cached_and_the_answer_the_same() {
     let text = "There was a little dog who lived by the river. ".repeat(4);

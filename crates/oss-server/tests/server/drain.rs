@@ -74,6 +74,11 @@ fn what_runs_may_finish_and_then_the_server_ends_at_once() {
 #[test]
 fn a_drain_can_be_asked_for_over_http_from_this_machine() {
     let running = start(options(0, 1000), engine_options());
+    for header in ["x-forwarded-for: 10.0.0.1\r\n", "origin: http://elsewhere\r\n"] {
+        let mut connection = Connection::open(running.address);
+        connection.send("POST", "/admin/drain", header, "");
+        assert_eq!(connection.response().status(), 403, "{header}");
+    }
     let answer = post(running.address, "/admin/drain", &json!({}));
     assert_eq!(answer.status(), 202, "{}", answer.body);
     running.ended().unwrap();

@@ -21,10 +21,15 @@ fn a_full_queue_is_429_with_a_time_to_come_again_and_who_leaves_it_makes_room() 
         |what: &str, holds: &dyn Fn() -> bool| within(Duration::from_secs(10), what, holds);
     let runs = ask(false);
     within("the first one runs", &|| load(address)["num_running_reqs"] == 1);
-    let many = post(address, "/v1/completions", &json!({"prompt": "x", "n": 2}));
-    assert_eq!(many.status(), 400, "more answers than the queue has places");
     let none = || load(address)["num_waiting_reqs"] == 0;
-    within("the one that was taken has left again", &none);
+    for (body, param) in
+        [(json!({"prompt": "x", "n": 2}), "n"), (json!({"prompt": ["x", "y"]}), "prompt")]
+    {
+        let many = post(address, "/v1/completions", &body);
+        assert_eq!(many.status(), 400, "more answers than the queue has places");
+        assert_eq!(many.json()["error"]["param"], param);
+        within("the one that was taken has left again", &none);
+    }
     assert_eq!(load(address)["num_waiting_uncached_tokens"], 0);
     let waits = ask(true);
     within("the second one waits", &|| load(address)["num_waiting_reqs"] == 1);
@@ -48,7 +53,7 @@ fn a_full_queue_is_429_with_a_time_to_come_again_and_who_leaves_it_makes_room() 
     let body = json!({"messages": question("Hi"), "max_tokens": 2});
     post(address, "/v1/chat/completions", &body).fine();
     let page = get(address, "/metrics").body;
-    assert!(page.contains("oss_requests_shed_total{model_name=\"demo\",engine=\"0\"} 3"), "{page}");
+    assert!(page.contains("oss_requests_shed_total{model_name=\"demo\",engine=\"0\"} 4"), "{page}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use crate::support::{engine_options, server, server_options, start};
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
+const RESPONSES: &str = "/v1/responses";
 
 /// Status, and the field that an error is about.
 fn refused(path: &str, body: &Value) -> (u16, Value) {
@@ -57,6 +58,16 @@ fn a_request_that_cannot_be_served_is_told_which_field_is_at_fault() {
         (chat(json!({"reasoning_effort": "none"})), "reasoning_effort"),
         (chat(json!({"stream_options": {"include_usage": true}})), "stream_options"),
         (chat(json!({"stop": 3})), "stop"),
+        (chat(json!({"stop": "x".repeat(1025)})), "stop"),
+        (chat(json!({"stop": ["x"], "min_tokens": 2})), "min_tokens"),
+        (chat(json!({"presence_penalty": 101})), "presence_penalty"),
+        (chat(json!({"frequency_penalty": -1e30})), "frequency_penalty"),
+        (chat(json!({"repetition_penalty": 1e-30})), "repetition_penalty"),
+        (chat(json!({"chat_template_kwargs": {"enable_thinking": false}})), "chat_template_kwargs"),
+        (
+            chat(json!({"chat_template_kwargs": {"reasoning_effort": "max"}})),
+            "chat_template_kwargs.reasoning_effort",
+        ),
         (chat(json!({"store": true})), "store"),
         (chat(json!({"skip_special_tokens": false})), "skip_special_tokens"),
         ((COMPLETIONS, json!({})), "prompt"),
@@ -70,10 +81,24 @@ fn a_request_that_cannot_be_served_is_told_which_field_is_at_fault() {
         ((COMPLETIONS, json!({"prompt": "x", "guided_regex": "a+"})), "guided_regex"),
         (("/detokenize", json!({"tokens": [99_999_999]})), "tokens"),
         (("/tokenize", json!({})), "prompt"),
+        (("/tokenize", json!({"messages": [{"role": "tool", "content": "4"}]})), "messages"),
+        ((RESPONSES, json!({"input": "Hi", "reasoning": {"effort": 3}})), "reasoning.effort"),
+        (
+            (RESPONSES, json!({"input": "Hi", "reasoning": {"summary": "detailed"}})),
+            "reasoning.summary",
+        ),
     ];
     for ((path, body), param) in table {
         assert_eq!(refused(path, &body), (400, json!(param)), "{body}");
     }
+}
+
+#[test]
+fn an_unknown_tool_choice_is_told_all_that_there_are() {
+    let body = json!({"messages": question("Hi"), "tool_choice": "sometimes"});
+    let message = post(server(), CHAT, &body).json()["error"]["message"].clone();
+    let expected = "tool_choice: got \"sometimes\", expected auto, none, required or a function";
+    assert_eq!(message, expected);
 }
 
 #[test]
@@ -83,6 +108,7 @@ fn what_gateways_add_and_what_nobody_knows_is_accepted() {
         "stream_options": null, "logprobs": false, "top_logprobs": null, "echo": false, "n": null,
         "stop": null, "tools": null, "tool_choice": null, "response_format": {"type": "text"},
         "modalities": ["text"], "store": false, "user": "somebody", "service_tier": "auto",
+        "chat_template_kwargs": {}, "presence_penalty": -2, "frequency_penalty": 2,
         "parallel_tool_calls": false, "min_tokens": 0, "top_k": -1, "nobody_knows_this": {"a": 1},
     });
     post(server(), CHAT, &body).fine();
@@ -91,6 +117,22 @@ fn what_gateways_add_and_what_nobody_knows_is_accepted() {
         "best_of": 1, "suffix": null, "seed": -3,
     });
     post(server(), COMPLETIONS, &body).fine();
+    let body = json!({
+        "input": "Hi", "max_output_tokens": 1, "reasoning": {"effort": null, "summary": "auto"},
+    });
+    post(server(), RESPONSES, &body).fine();
+}
+
+#[test]
+fn how_long_to_think_may_come_as_a_variable_of_a_template() {
+    let prompt = |more: Value| {
+        let mut body = json!({"messages": question("Hi")});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        post(server(), "/tokenize", &body).fine()["tokens"].clone()
+    };
+    let low = prompt(json!({"reasoning_effort": "low"}));
+    assert_eq!(prompt(json!({"chat_template_kwargs": {"reasoning_effort": "low"}})), low);
+    assert_ne!(prompt(json!({})), low);
 }
 
 #[test]
@@ -107,6 +149,12 @@ fn a_prompt_that_is_too_long_is_the_requests_fault() {
         assert_eq!(response.json()["error"]["code"], "context_length_exceeded");
     }
     assert_eq!(crate::support::load(running.address)["num_total_reqs"], 0);
+    let body = json!({"prompt": ["Once", "Once", long], "n": 2});
+    let response = post(running.address, COMPLETIONS, &body);
+    assert_eq!(response.json()["error"]["code"], "context_length_exceeded");
+    let page = get(running.address, "/metrics").body;
+    let none = "oss_requests_submitted_total{model_name=\"demo\",engine=\"0\"} 0\n";
+    assert!(page.contains(none), "none of several is taken: {page}");
 }
 
 #[test]
@@ -171,8 +219,10 @@ fn a_key_is_asked_for_where_there_is_one() {
         connection.send("POST", "/admin/drain", header, "");
         connection.response().status()
     };
-    assert_eq!(drain("x-forwarded-for: 10.0.0.1\r\n"), 403);
-    assert_eq!(drain("origin: http://elsewhere\r\n"), 403);
+    // A proxy on this machine that adds no header looks like anybody on it.
+    for header in ["", "x-forwarded-for: 10.0.0.1\r\n", "authorization: Bearer secre\r\n"] {
+        assert_eq!(drain(header), 401, "{header}");
+    }
     assert_eq!(drain("x-forwarded-for: 10.0.0.1\r\nauthorization: Bearer secret\r\n"), 202);
     running.ended().unwrap();
 }

@@ -112,3 +112,31 @@ fn nothing_is_kept_and_a_limit_makes_a_response_incomplete() {
     assert_eq!(cut["status"], "incomplete");
     assert_eq!(cut["incomplete_details"]["reason"], "max_output_tokens");
 }
+
+#[test]
+fn a_call_that_the_limit_cuts_is_incomplete_and_a_whole_one_is_not() {
+    let tool = json!({"type": "function", "name": "get_weather", "parameters": {
+        "type": "object", "properties": {"city": {"type": "string", "minLength": 3}},
+        "required": ["city"],
+    }});
+    for (limit, status) in [(2, "incomplete"), (200, "completed")] {
+        let body = json!({
+            "input": "How is the weather in Lisbon?", "tools": [tool], "temperature": 0,
+            "tool_choice": {"type": "function", "name": "get_weather"},
+            "max_output_tokens": limit,
+        });
+        let whole = post(server(), PATH, &body).fine();
+        assert_eq!(whole["status"], status, "{whole}");
+        assert_eq!(whole["output"][0]["type"], "function_call");
+        assert_eq!(whole["output"][0]["status"], status, "{whole}");
+        let mut streamed = body.clone();
+        streamed["stream"] = json!(true);
+        let frames = post(server(), PATH, &streamed).frames();
+        let events: Vec<Value> =
+            frames.iter().map(|frame| serde_json::from_str(frame).unwrap()).collect();
+        let last = &events.last().unwrap()["response"];
+        assert_eq!(output(last), output(&whole));
+        let done = events.iter().find(|event| event["type"] == "response.output_item.done");
+        assert_eq!(done.unwrap()["item"]["status"], status);
+    }
+}

@@ -22,7 +22,7 @@ pub(crate) struct Flags {
     /// The port; 0 takes any that is free
     #[arg(long, default_value_t = 8000)]
     port: u16,
-    /// The model's name in requests; default: the file's, without its ending
+    /// The model's name in requests; default: the file's, without its ending, or the directory's
     #[arg(long)]
     model_name: Option<String>,
     /// What clients have to show as `Authorization: Bearer KEY`; better set by OSS_SERVER_API_KEY,
@@ -99,7 +99,14 @@ pub(crate) struct Flags {
 
 impl Flags {
     pub(crate) fn server(&self) -> ServerOptions {
-        let named = || self.model.file_stem().map(|name| name.to_string_lossy().into_owned());
+        let named = || {
+            // What stands behind a dot in a directory's name is no ending: Llama-3.2-1B.
+            let name = match self.model.is_dir() {
+                true => self.model.file_name(),
+                false => self.model.file_stem(),
+            };
+            name.map(|name| name.to_string_lossy().into_owned())
+        };
         let from_environment = || std::env::var("OSS_SERVER_API_KEY").ok();
         ServerOptions {
             address: SocketAddr::new(self.host, self.port),
@@ -192,5 +199,15 @@ mod tests {
         let flags = flags.unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(flags.server().model_name, "b");
         assert_eq!(flags.engine().queue_limit, 3);
+    }
+
+    #[test]
+    fn the_name_of_a_directory_is_the_whole_of_it() {
+        let directory = std::env::temp_dir().join(format!("oss-{}-3.2-1B", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let flags = Flags::try_parse_from(["oss-server", "--model", directory.to_str().unwrap()]);
+        let name = flags.unwrap_or_else(|error| panic!("{error}")).server().model_name;
+        std::fs::remove_dir(&directory).unwrap();
+        assert!(name.ends_with("-3.2-1B"), "{name}");
     }
 }
