@@ -419,6 +419,8 @@ impl KvCache {
         let mut at = block;
         while at != ROOT {
             self.policy.renew(at);
+            // Whatever order they were written in, a page is older than what it follows.
+            self.touch_lower(at);
             at = self.tree.node(at).parent;
         }
         self.tree.node_mut(block).pins -= 1;

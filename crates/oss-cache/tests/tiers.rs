@@ -381,7 +381,7 @@ fn a_large_compressed_tier_is_given_up_on_a_small_stack() {
 }
 
 #[test]
-fn a_new_process_gives_up_the_oldest_of_a_full_file_first() {
+fn a_full_file_gives_up_whole_chains_the_oldest_first_also_after_a_restart() {
     let directory = tempfile::tempdir().unwrap();
     let options = options(60, 0, Some(cold(&directory.path().join("cold"), 60)));
     let mut cache = open(&options);
@@ -391,9 +391,14 @@ fn a_new_process_gives_up_the_oldest_of_a_full_file_first() {
     }
     drop(cache);
     let mut cache = open(&options);
+    let whole = |cache: &KvCache, kind| cache.lookup(&tokens(kind, 60)).len() == 60;
+    // Seventeen pages each.
+    assert!((5..8).all(|kind| whole(&cache, kind)));
     visit(&mut cache, &tokens(8, 60));
     cache.persist().unwrap();
-    assert_eq!(visit(&mut cache, &tokens(7, 60)), 60);
+    drop(cache);
+    let cache = open(&options);
+    assert!((6..9).all(|kind| whole(&cache, kind)));
 }
 
 #[test]

@@ -6,7 +6,9 @@ use oss_server::Error;
 use serde_json::json;
 
 use crate::client::{get, post};
-use crate::support::{bare, engine_options, engine_with, eventually, load, server, server_options};
+use crate::support::{
+    bare, engine, engine_options, engine_with, eventually, load, server, server_options,
+};
 
 #[test]
 fn a_server_says_503_until_its_model_is_loaded() {
@@ -28,7 +30,7 @@ fn a_server_says_503_until_its_model_is_loaded() {
     running.handle.load(|| Ok(engine_with(engine_options()))).unwrap();
     eventually("it is ready", || get(address, "/health").status() == 200);
     let models = get(address, "/v1/models").fine();
-    assert_eq!(models["data"][0]["max_model_len"], 131_072);
+    assert_eq!(models["data"][0]["max_model_len"], engine().context_len());
     assert_eq!(models["data"][0]["owned_by"], "oss-engine");
     post(address, "/v1/chat/completions", &body).fine();
 }

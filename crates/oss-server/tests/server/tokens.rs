@@ -51,7 +51,7 @@ fn what_is_tokenized_is_text_again_and_control_tokens_only_on_demand() {
     let text = "Once <|end|> upon";
     let body = json!({"prompt": text, "return_token_strs": true});
     let plain = post(server(), "/tokenize", &body).fine();
-    assert_eq!(plain["max_model_len"], 131_072);
+    assert_eq!(plain["max_model_len"], engine().context_len());
     let texts: Vec<String> = serde_json::from_value(plain["token_strs"].clone()).unwrap();
     assert_eq!(texts.concat(), text);
     let special = json!({"prompt": text, "parse_special": true});
