@@ -109,7 +109,7 @@ fn activations() {
         row(&format!("activation, {name}"), 3.0, &mut |isa| {
             let sums = black_box(&sums[..]);
             let (width, n) = (sums.len(), sums.len());
-            let sums = GateUpSums { gate, sums, width, n, bias: None };
+            let sums = GateUpSums { gate, sums, width, n, factors: &[], bias: None };
             prepare_gated(isa, Activation::F32, sums, &mut input);
         });
     }

@@ -113,20 +113,45 @@ pub struct InputRow<'a> {
     pub value_sums: &'a mut [f32],
     /// Of each plane that is written `[columns / 32]`.
     pub codes: [&'a mut [CodeBlock]; MAX_PLANES],
+    /// `[columns / 32]`: the sums of the squares of what is weighed, or empty.
+    pub squares: &'a mut [f32],
 }
 
-/// Rows to be written, one at a time.
+/// Rows to be written, form by form: see [`InputRow`].
 pub trait InputRowsMut {
-    /// The `row`-th of them.
-    fn row(&mut self, row: usize) -> InputRow<'_>;
+    /// The numbers of a row.
+    fn values(&mut self, row: usize) -> &mut [f32];
+    /// Their sums.
+    fn value_sums(&mut self, row: usize) -> &mut [f32];
+    /// One plane of its codes.
+    fn codes(&mut self, row: usize, plane: usize) -> &mut [CodeBlock];
+    /// Its sums of squares.
+    fn squares(&mut self, row: usize) -> &mut [f32];
 }
 
 impl InputRowsMut for InputRow<'_> {
     #[inline(always)]
-    fn row(&mut self, row: usize) -> InputRow<'_> {
+    fn values(&mut self, row: usize) -> &mut [f32] {
         assert_eq!(row, 0, "a row of one");
-        let Self { values, value_sums, codes } = self;
-        InputRow { values, value_sums, codes: codes.each_mut().map(|codes| &mut **codes) }
+        self.values
+    }
+
+    #[inline(always)]
+    fn value_sums(&mut self, row: usize) -> &mut [f32] {
+        assert_eq!(row, 0, "a row of one");
+        self.value_sums
+    }
+
+    #[inline(always)]
+    fn codes(&mut self, row: usize, plane: usize) -> &mut [CodeBlock] {
+        assert_eq!(row, 0, "a row of one");
+        self.codes[plane]
+    }
+
+    #[inline(always)]
+    fn squares(&mut self, row: usize) -> &mut [f32] {
+        assert_eq!(row, 0, "a row of one");
+        self.squares
     }
 }
 
@@ -140,10 +165,42 @@ impl InputRowsMut for InputRow<'_> {
 /// # Panics
 /// When the forms differ in columns, or have fewer than `x` has numbers.
 pub fn prepare(isa: Isa, activation: Activation, x: &[f32], mut row: InputRow<'_>) {
-    let columns = row.check(activation);
+    let columns = columns(&mut row, activation);
     assert!(x.len() <= columns, "{} numbers for {columns} columns", x.len());
     let (n_rows, n_blocks) = (1, columns / 32);
     isa.run(Prepare { activation, numbers: Given(x), rows: &mut row, n_rows, n_blocks });
+}
+
+/// Some columns of rows that are to be normalised.
+#[derive(Clone, Copy, Debug)]
+pub struct Weighed<'a> {
+    /// `[rows, width]`, the columns first in each row.
+    pub x: &'a [f32],
+    /// At least as many as there are gains.
+    pub width: usize,
+    /// What each of the columns is multiplied by.
+    pub gain: &'a [f32],
+}
+
+/// Writes `x · gain` of each row into a row as [`prepare`] does, and, where the row has room for
+/// them, the sums of the squares of `x`.
+///
+/// # Panics
+/// When the rows' forms differ in columns, or these are fewer than the gains; when `x` is no whole
+/// number of rows, or these are shorter than the gains.
+pub fn prepare_weighed(
+    isa: Isa,
+    activation: Activation,
+    numbers: Weighed<'_>,
+    rows: &mut impl InputRowsMut,
+) {
+    let Weighed { x, width, gain } = numbers;
+    assert!(gain.len() <= width, "{} gains for rows of {width}", gain.len());
+    assert!(x.len().is_multiple_of(width.max(1)), "{} numbers in rows of {width}", x.len());
+    let n_rows = x.len() / width.max(1);
+    let Some(columns) = (n_rows > 0).then(|| columns(rows, activation)) else { return };
+    assert!(gain.len() <= columns, "{} gains for {columns} columns", gain.len());
+    isa.run(Prepare { activation, numbers, rows, n_rows, n_blocks: columns / 32 });
 }
 
 /// Products with a gate and up matrix, in which sixteen gates and sixteen ups alternate.
@@ -157,68 +214,101 @@ pub struct GateUpSums<'a> {
     pub width: usize,
     /// How many numbers of a row are gates and ups, the others are padding.
     pub n: usize,
-    /// As many to be added to them.
+    /// What the rows' numbers are multiplied by first, one factor a row; none for empty.
+    pub factors: &'a [f32],
+    /// Numbers for all `n`, to be added then.
     pub bias: Option<&'a [f32]>,
 }
 
 /// Writes `gate(gate, up)` of each row's gates and ups into a row as [`prepare`] does.
 ///
 /// # Panics
-/// When the rows' forms differ in columns, or these are fewer than the gates; when width, sums or
-/// bias are not as long as they say.
+/// When the rows' forms differ in columns, or these are fewer than the gates; when width, sums,
+/// factors or bias are not as long as they say.
 pub fn prepare_gated(
     isa: Isa,
     activation: Activation,
     numbers: GateUpSums<'_>,
     rows: &mut impl InputRowsMut,
 ) {
-    let GateUpSums { gate, sums, width, n, bias } = numbers;
+    let GateUpSums { gate, sums, width, n, factors, bias } = numbers;
     assert!(width.is_multiple_of(32) && n <= width, "{n} gates and ups in rows of {width}");
     assert!(sums.len().is_multiple_of(width.max(1)), "{} sums in rows of {width}", sums.len());
     assert!(bias.is_none_or(|bias| bias.len() == n), "a bias for each of {n} sums");
     let n_rows = sums.len() / width.max(1);
-    let Some(columns) = (n_rows > 0).then(|| rows.row(0).check(activation)) else { return };
+    assert!(factors.is_empty() || factors.len() == n_rows, "a factor for each of {n_rows} rows");
+    let Some(columns) = (n_rows > 0).then(|| columns(rows, activation)) else { return };
     assert!(n <= 2 * columns, "{n} gates and ups for {columns} columns");
     let (sums, bias) = (sums.as_chunks().0, bias.map_or(&[][..], |bias| bias.as_chunks().0));
-    let numbers = Gated { gate, sums, width: width / 16, n: n / 16, bias };
+    let numbers = Gated { gate, sums, width: width / 16, n: n / 16, factors, bias };
     isa.run(Prepare { activation, numbers, rows, n_rows, n_blocks: columns / 32 });
 }
 
-impl InputRow<'_> {
-    /// How many columns it has.
-    fn check(&self, activation: Activation) -> usize {
-        let planes = &self.codes[..activation.planes()];
-        let columns = planes.first().map_or(self.values.len(), |plane| 32 * plane.len());
-        assert!(columns.is_multiple_of(32), "{columns} columns");
-        for plane in planes {
-            assert_eq!(plane.len(), columns / 32, "blocks of codes");
-        }
-        if planes.is_empty() || !self.values.is_empty() {
-            assert_eq!(self.values.len(), columns, "numbers");
-            assert_eq!(self.value_sums.len(), columns / 16, "sums of numbers");
-        }
-        columns
+/// How many columns rows have, by the first.
+fn columns(rows: &mut impl InputRowsMut, activation: Activation) -> usize {
+    let planes = activation.planes();
+    let (values, value_sums) = (rows.values(0).len(), rows.value_sums(0).len());
+    let columns = if planes > 0 { 32 * rows.codes(0, 0).len() } else { values };
+    assert!(columns.is_multiple_of(32), "{columns} columns");
+    for plane in 0..planes {
+        assert_eq!(rows.codes(0, plane).len(), columns / 32, "blocks of codes");
     }
+    if planes == 0 || values > 0 {
+        assert_eq!(values, columns, "numbers");
+        assert_eq!(value_sums, columns / 16, "sums of numbers");
+    }
+    let squares = rows.squares(0).len();
+    assert!(squares == 0 || squares == columns / 32, "{squares} sums of squares");
+    columns
 }
 
 /// Where the numbers of rows come from.
 trait Numbers {
+    /// Whether they are to be multiplied by gains.
+    const HAS_GAINS: bool = false;
+
     /// Columns `16 i..16 i + 16` of a row.
     fn lanes<S: Simd>(&self, s: S, row: usize, i: usize) -> S::F32;
+
+    /// The gains of columns `16 i..16 i + 16`.
+    #[inline(always)]
+    fn gains<S: Simd>(&self, s: S, _: usize) -> S::F32 {
+        s.splat(1.0)
+    }
 }
 
 /// Numbers of one row from memory, zeros after them.
 struct Given<'a>(&'a [f32]);
 
+/// Columns `16 i..16 i + 16` of a row, zeros after its end.
+#[inline(always)]
+fn given<S: Simd>(s: S, row: &[f32], i: usize) -> S::F32 {
+    let (all, rest) = row.as_chunks();
+    match all.get(i) {
+        Some(x) => s.load(x),
+        None if i == all.len() => s.load_partial(rest),
+        None => s.zero(),
+    }
+}
+
 impl Numbers for Given<'_> {
     #[inline(always)]
     fn lanes<S: Simd>(&self, s: S, _: usize, i: usize) -> S::F32 {
-        let (all, rest) = self.0.as_chunks();
-        match all.get(i) {
-            Some(x) => s.load(x),
-            None if i == all.len() => s.load_partial(rest),
-            None => s.zero(),
-        }
+        given(s, self.0, i)
+    }
+}
+
+impl Numbers for Weighed<'_> {
+    const HAS_GAINS: bool = true;
+
+    #[inline(always)]
+    fn lanes<S: Simd>(&self, s: S, row: usize, i: usize) -> S::F32 {
+        given(s, &self.x[row * self.width..][..self.gain.len()], i)
+    }
+
+    #[inline(always)]
+    fn gains<S: Simd>(&self, s: S, i: usize) -> S::F32 {
+        given(s, self.gain, i)
     }
 }
 
@@ -228,6 +318,7 @@ struct Gated<'a> {
     sums: &'a [[f32; 16]],
     width: usize,
     n: usize,
+    factors: &'a [f32],
     bias: &'a [[f32; 16]],
 }
 
@@ -237,6 +328,9 @@ impl Numbers for Gated<'_> {
         let sums = &self.sums[row * self.width..][..self.n];
         let Some([gate, up]) = sums.get(2 * i..2 * i + 2) else { return s.zero() };
         let (mut gate, mut up) = (s.load(gate), s.load(up));
+        if let Some(factor) = self.factors.get(row) {
+            (gate, up) = (s.mul(gate, s.splat(*factor)), s.mul(up, s.splat(*factor)));
+        }
         if let Some([for_gate, for_up]) = self.bias.get(2 * i..2 * i + 2) {
             (gate, up) = (s.add(gate, s.load(for_gate)), s.add(up, s.load(for_up)));
         }
@@ -268,7 +362,8 @@ impl<N: Numbers, R: InputRowsMut> Prepare<'_, N, R> {
     #[inline(always)]
     fn by<S: Simd, const TOGETHER: usize>(self, s: S) {
         let Self { activation, numbers, rows, n_rows, n_blocks } = self;
-        let (planes, has_values) = (activation.planes(), !rows.row(0).values.is_empty());
+        let (planes, has_values) = (activation.planes(), !rows.values(0).is_empty());
+        let has_squares = N::HAS_GAINS && !rows.squares(0).is_empty();
         let mut next = (0, 0);
         let all = n_rows * n_blocks;
         for first in (0..all).step_by(TOGETHER) {
@@ -280,25 +375,32 @@ impl<N: Numbers, R: InputRowsMut> Prepare<'_, N, R> {
                 *place = next;
                 next = if block + 1 < n_blocks { (row, block + 1) } else { (row + 1, 0) };
                 *x = [numbers.lanes(s, row, 2 * block), numbers.lanes(s, row, 2 * block + 1)];
+                if has_squares {
+                    let squares = s.reduce_add(s.fma(x[1], x[1], s.mul(x[0], x[0])));
+                    rows.squares(row)[block] = squares;
+                }
+                if N::HAS_GAINS {
+                    x[0] = s.mul(x[0], numbers.gains(s, 2 * block));
+                    x[1] = s.mul(x[1], numbers.gains(s, 2 * block + 1));
+                }
                 if has_values {
-                    let InputRow { values, value_sums, .. } = rows.row(row);
-                    let (values, _) = values.as_chunks_mut::<16>();
                     for (half, &x) in x.iter().enumerate() {
                         let v = if activation == Activation::F32 { x } else { s.round_bf16(x) };
-                        s.store(v, &mut values[2 * block + half]);
-                        value_sums[2 * block + half] = s.reduce_add(v);
+                        let at = 2 * block + half;
+                        s.store(v, &mut rows.values(row).as_chunks_mut().0[at]);
+                        rows.value_sums(row)[at] = s.reduce_add(v);
                     }
                 }
             }
             if planes > 0 {
                 let coarse = Encoded::coarse(s, &mut x);
                 for (i, (row, block)) in places.into_iter().enumerate().take(n) {
-                    coarse.store(s, i, &mut rows.row(row).codes[0][block]);
+                    coarse.store(s, i, &mut rows.codes(row, 0)[block]);
                 }
                 if planes > 1 {
                     let fine = coarse.fine(s, &mut x);
                     for (i, (row, block)) in places.into_iter().enumerate().take(n) {
-                        fine.store(s, i, &mut rows.row(row).codes[1][block]);
+                        fine.store(s, i, &mut rows.codes(row, 1)[block]);
                     }
                 }
             }

@@ -1,16 +1,18 @@
 //! The mathematics of inference, on every instruction set of `oss-simd`.
 //!
 //! Each operation is a function over slices that takes an [`Isa`](oss_simd::Isa): matrix products
-//! ([`linear`]), [attention], [normalisation](rms_norm), [elementwise] work and expert
+//! ([`linear`]), [attention], [normalisation](rms_factor), [elementwise] work and expert
 //! [routing](route). Kernels are written once, generic over instruction set and storage format; a
 //! call covers some rows, so that the caller decides how work is spread over threads.
 //!
 //! ```
 //! use oss_simd::Isa;
 //!
-//! let mut out = [0.0; 3];
-//! oss_kernels::rms_norm(Isa::scalar(), &[3.0, 4.0, 0.0], &[1.0, 1.0, 1.0], 0.0, &mut out);
-//! assert!((out[0] - 3.0 / (25.0f32 / 3.0).sqrt()).abs() < 1e-6);
+//! let (mut x, mut y) = ([0.5; 20], [2.0; 20]);
+//! oss_kernels::elementwise::scaled_add(Isa::scalar(), 3.0, &x, &mut y);
+//! assert_eq!(y, [3.5; 20]);
+//! oss_kernels::softmax(Isa::scalar(), &mut x);
+//! assert!(x.iter().all(|share| (share - 0.05).abs() < 1e-6));
 //! ```
 //!
 //! # Invariants
@@ -31,9 +33,9 @@ mod route;
 
 pub use input::{
     Activation, CodeBlock, GateUpSums, Input, InputBuffer, InputRow, InputRowsMut, MAX_PLANES,
-    prepare, prepare_gated,
+    Weighed, prepare, prepare_gated, prepare_weighed,
 };
-pub use linear::{GROUP_ROWS, Panel, Product, linear};
-pub use norm::rms_norm;
-pub use prefetch::{expect_row, expect_soon};
+pub use linear::{GROUP_ROWS, Panel, Product, linear, linear_columns};
+pub use norm::rms_factor;
+pub use prefetch::{expect_columns, expect_rows, expect_soon};
 pub use route::{route, softmax};

@@ -47,20 +47,35 @@ pub fn linear(
     panel: &mut Panel,
     out: &mut [f32],
 ) {
-    let Product { matrix, input, activation } = product;
-    let packing = matrix.packing;
-    assert!(groups.end <= packing.groups(), "groups {groups:?} of {}", packing.groups());
-    assert!(input.stride >= packing.cols, "stride {} of {} columns", input.stride, packing.cols);
-    let expected = rows.len() * groups.len() * GROUP_ROWS;
-    assert_eq!(out.len(), expected, "rows {} × groups {}", rows.len(), groups.len());
-    let walk = Walk { product, rows, groups, planes: activation.planes(), out };
-    packing.format.visit(Call { isa, walk, panel });
+    let columns = 0..product.matrix.packing.cols;
+    let planes = product.activation.planes();
+    Walk::new(product, (rows, groups, columns), planes, out).run(isa, Some(panel));
+}
+
+/// The same for some of the matrix' columns alone, which begin at a multiple of 32: the input has
+/// them only. Multiplies numbers, not codes.
+///
+/// # Panics
+/// When a row, group or column is outside, `out` has another length, or the input lacks the form
+/// that the matrix takes.
+pub fn linear_columns(
+    isa: Isa,
+    product: Product<'_>,
+    (rows, groups): (&[u32], Range<usize>),
+    columns: Range<usize>,
+    out: &mut [f32],
+) {
+    let cols = product.matrix.packing.cols;
+    assert!(columns.end <= cols, "columns {columns:?} of {cols}");
+    assert!(columns.start.is_multiple_of(32), "columns from {}, no multiple of 32", columns.start);
+    Walk::new(product, (rows, groups, columns), 0, out).run(isa, None);
 }
 
 struct Call<'a, 'b> {
     isa: Isa,
     walk: Walk<'a, 'b>,
-    panel: &'b mut Panel,
+    /// Where codes are multiplied.
+    panel: Option<&'b mut Panel>,
 }
 
 impl Visitor for Call<'_, '_> {
@@ -73,6 +88,7 @@ impl Visitor for Call<'_, '_> {
         } else if walk.code_rows() < panel::PANEL_ROWS {
             isa.run(codes::Codes::<F>::new(&mut walk));
         } else {
+            let panel = panel.expect("a panel for rows of codes");
             panel::multiply::<F>(isa, &mut walk, panel);
         }
     }
@@ -88,11 +104,34 @@ struct Walk<'a, 'b> {
     product: Product<'a>,
     rows: &'b [u32],
     groups: Range<usize>,
+    /// All, but where numbers are multiplied. The input's first is the first of these.
+    columns: Range<usize>,
     planes: usize,
     out: &'b mut [f32],
 }
 
-impl<'a> Walk<'a, '_> {
+impl<'a, 'b> Walk<'a, 'b> {
+    #[inline(always)]
+    fn new(
+        product: Product<'a>,
+        (rows, groups, columns): (&'b [u32], Range<usize>, Range<usize>),
+        planes: usize,
+        out: &'b mut [f32],
+    ) -> Self {
+        let (all, stride) = (product.matrix.packing.groups(), product.input.stride);
+        assert!(groups.end <= all, "groups {groups:?} of {all}");
+        assert!(stride >= columns.len(), "stride {stride} of {} columns", columns.len());
+        let expected = rows.len() * groups.len() * GROUP_ROWS;
+        assert_eq!(out.len(), expected, "rows {} × groups {}", rows.len(), groups.len());
+        Self { product, rows, groups, columns, planes, out }
+    }
+
+    #[inline(always)]
+    fn run(self, isa: Isa, panel: Option<&'b mut Panel>) {
+        let format = self.product.matrix.packing.format;
+        format.visit(Call { isa, walk: self, panel });
+    }
+
     /// The bytes of a group.
     fn group(&self, index: usize) -> &'a [u8] {
         self.product.matrix.group(index)

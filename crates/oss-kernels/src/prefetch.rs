@@ -1,7 +1,9 @@
 //! Asking for memory before it is needed.
 
-use crate::{CodeBlock, InputRow};
+use crate::{CodeBlock, InputRowsMut, MAX_PLANES};
+use oss_quant::Matrix;
 use oss_simd::{Isa, Kernel, Simd};
+use std::ops::Range;
 
 /// Asks for numbers that will be read or written a while later: lines that others wrote last are
 /// far away, and writing waits for one after the other.
@@ -9,12 +11,27 @@ pub fn expect_soon(isa: Isa, numbers: &[f32]) {
     isa.run(Expect { bytes: bytemuck::cast_slice(numbers), len: size_of_val(numbers) });
 }
 
-/// Asks for the codes of a row that will be written a while later.
-pub fn expect_row(isa: Isa, row: &InputRow<'_>) {
-    for plane in &row.codes {
-        if let Some(CodeBlock { codes, .. }) = plane.first() {
-            isa.run(Expect { bytes: bytemuck::cast_slice(codes), len: size_of_val(*plane) });
+/// Asks for the codes of `n` rows that will be written a while later.
+pub fn expect_rows(isa: Isa, rows: &mut impl InputRowsMut, n: usize) {
+    for row in 0..n {
+        for plane in 0..MAX_PLANES {
+            let blocks = rows.codes(row, plane);
+            let len = size_of_val(blocks);
+            if let Some(CodeBlock { codes, .. }) = blocks.first() {
+                isa.run(Expect { bytes: bytemuck::cast_slice(codes), len });
+            }
         }
+    }
+}
+
+/// Asks for some columns of a matrix, in all of its rows.
+pub fn expect_columns(isa: Isa, matrix: Matrix<'_>, columns: Range<usize>) {
+    for group in 0..matrix.packing.groups() {
+        let group = matrix.group(group);
+        // Columns lie one after the other, but for what blocks of codes have beside them.
+        let at = |column: usize| column * group.len() / matrix.packing.cols;
+        let bytes = &group[at(columns.start)..];
+        isa.run(Expect { bytes, len: at(columns.end) - at(columns.start) });
     }
 }
 

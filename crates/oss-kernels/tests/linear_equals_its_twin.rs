@@ -1,7 +1,8 @@
 //! Matrix products of every weight type against double precision, and against themselves.
 
 use oss_kernels::{
-    Activation, CodeBlock, GROUP_ROWS, InputBuffer, InputRow, Panel, Product, linear, prepare,
+    Activation, CodeBlock, GROUP_ROWS, InputBuffer, InputRow, Panel, Product, linear,
+    linear_columns, prepare,
 };
 use oss_quant::{Dtype, Matrix, Packing, Row};
 use oss_simd::Isa;
@@ -59,6 +60,41 @@ fn weight_types() -> impl Iterator<Item = Dtype> {
 
 fn is_float(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::Bf16)
+}
+
+#[test]
+fn columns_multiplied_apart_add_up_to_the_whole() {
+    let mut seeded = Seeded::new(3);
+    for dtype in weight_types() {
+        let cols = 10 * dtype.block_len().max(32) + if is_float(dtype) { 5 } else { 0 };
+        let w = weights(dtype, 40, cols, &mut seeded);
+        let (matrix, groups) = (Matrix { packing: w.packing, bytes: &w.bytes }, w.packing.groups());
+        let x: Vec<Vec<f32>> = (0..3).map(|_| seeded.normals(cols, 1.0)).collect();
+        let activation = Activation::F32;
+        let mut first = None;
+        for isa in Isa::available() {
+            let mut parts = Vec::new();
+            for begin in (0..cols).step_by(64) {
+                let columns = begin..cols.min(begin + 64);
+                let part: Vec<_> = x.iter().map(|x| x[columns.clone()].to_vec()).collect();
+                let input = prepared(isa, activation, &part);
+                let product = Product { matrix, input: input.view(), activation };
+                let mut out = vec![f32::NAN; 3 * groups * GROUP_ROWS];
+                linear_columns(isa, product, (&[0, 1, 2], 0..groups), columns.clone(), &mut out);
+                for (t, out) in out.chunks_exact(groups * GROUP_ROWS).enumerate() {
+                    let exact = (0..w.packing.rows).map(|r| {
+                        let weights = &w.numbers[r * cols..][columns.clone()];
+                        let products = weights.iter().zip(&part[t]);
+                        products.map(|(w, x)| f64::from(*w) * f64::from(*x)).sum()
+                    });
+                    let exact: Vec<f64> = exact.collect();
+                    assert_close(&out[..w.packing.rows], &exact, 1e-5, 1e-5);
+                }
+                parts.extend(out);
+            }
+            assert_eq!(first.get_or_insert_with(|| parts.clone()), &parts, "{isa} {dtype:?}");
+        }
+    }
 }
 
 #[test]
@@ -199,7 +235,7 @@ fn a_row_may_be_prepared_in_pieces() {
             });
             let values = &mut values[32 * block..][..32];
             let value_sums = &mut value_sums[2 * block..][..2];
-            prepare(isa, activation, x, InputRow { values, value_sums, codes });
+            prepare(isa, activation, x, InputRow { values, value_sums, codes, squares: &mut [] });
         }
         assert_eq!(pieces.values, whole.values, "{isa} {activation:?}");
         assert_eq!(pieces.value_sums, whole.value_sums, "{isa} {activation:?}");

@@ -2,7 +2,8 @@
 
 use oss_kernels::elementwise::{Gate, add, rotate, scaled_add};
 use oss_kernels::{
-    Activation, GateUpSums, InputBuffer, prepare, prepare_gated, rms_norm, route, softmax,
+    Activation, GateUpSums, InputBuffer, InputRow, Weighed, prepare, prepare_gated,
+    prepare_weighed, rms_factor, route, softmax,
 };
 use oss_simd::Isa;
 use oss_testing::{Seeded, assert_close, twins};
@@ -10,7 +11,7 @@ use oss_testing::{Seeded, assert_close, twins};
 const LENGTHS: [usize; 8] = [1, 15, 16, 17, 31, 33, 96, 2880];
 
 #[test]
-fn rms_norm_equals_double_precision() {
+fn a_row_normalised_in_parts_equals_double_precision() {
     let mut seeded = Seeded::new(5);
     for n in LENGTHS {
         let (x, gain) = (seeded.normals(n, 2.0), seeded.normals(n, 1.0));
@@ -21,10 +22,54 @@ fn rms_norm_equals_double_precision() {
             wide.iter().zip(&gain).map(|(x, g)| x * factor * f64::from(*g)).collect();
         let mut first = None;
         for isa in Isa::available() {
-            let mut out = vec![0.0; n];
-            rms_norm(isa, &x, &gain, 1e-5, &mut out);
+            let mut row = InputBuffer::new(1, n, Activation::F32).with_squares(1);
+            let numbers = Weighed { x: &x, width: n, gain: &gain };
+            prepare_weighed(isa, Activation::F32, numbers, &mut row);
+            let factor = rms_factor(&row.squares, n, 1e-5);
+            let out: Vec<f32> = row.values[..n].iter().map(|x| x * factor).collect();
             assert_close(&out, &want, 1e-6, 1e-6);
             assert_eq!(first.get_or_insert_with(|| out.clone()), &out, "{isa}, {n}");
+        }
+    }
+}
+
+#[test]
+fn rows_are_weighed_together_and_in_pieces_as_their_products_one_by_one() {
+    let mut seeded = Seeded::new(11);
+    for (n, width) in [(32, 32), (20, 32), (64, 64), (70, 80), (160, 160)] {
+        let (x, gain) = (seeded.normals(5 * width, 1.0), seeded.normals(n, 1.0));
+        for isa in Isa::available() {
+            for activation in Activation::ALL {
+                let mut expected = InputBuffer::new(5, n, activation);
+                let mut got = InputBuffer::new(5, n, activation).with_squares(5);
+                let mut pieces = got.clone();
+                for (row, x) in x.chunks_exact(width).enumerate() {
+                    let products: Vec<f32> = x.iter().zip(&gain).map(|(x, g)| x * g).collect();
+                    prepare(isa, activation, &products, expected.row(row));
+                    for (i, (x, gain)) in x[..n].chunks(32).zip(gain.chunks(32)).enumerate() {
+                        let InputRow { values, value_sums, codes, squares } = pieces.row(row);
+                        let blocks = i..i + 1;
+                        let mut piece = InputRow {
+                            values: &mut values[32 * i..32 * i + 32],
+                            value_sums: &mut value_sums[2 * i..2 * i + 2],
+                            codes: codes.map(|plane| match plane.is_empty() {
+                                true => plane,
+                                false => &mut plane[blocks.clone()],
+                            }),
+                            squares: &mut squares[blocks.clone()],
+                        };
+                        let numbers = Weighed { x, width: x.len(), gain };
+                        prepare_weighed(isa, activation, numbers, &mut piece);
+                    }
+                }
+                prepare_weighed(isa, activation, Weighed { x: &x, width, gain: &gain }, &mut got);
+                for got in [&got, &pieces] {
+                    assert_eq!(got.values, expected.values, "{isa} {activation:?} {n}");
+                    assert_eq!(got.value_sums, expected.value_sums, "{isa} {activation:?} {n}");
+                    assert_eq!(got.codes, expected.codes, "{isa} {activation:?} {n}");
+                }
+                assert_eq!(got.squares, pieces.squares, "{isa} {activation:?} {n}");
+            }
         }
     }
 }
@@ -41,21 +86,23 @@ fn gates_equal_double_precision() {
         // Some rows of sixteen gates, sixteen ups, and so on.
         let (rows, padded) = (7, n.next_multiple_of(32));
         let (sums, bias) = (seeded.normals(2 * n * rows, 5.0), seeded.normals(2 * n, 1.0));
-        let with = |bias: Option<&[f32]>, row: usize, i: usize| {
-            let sum = sums[2 * n * row + i];
+        let factors = seeded.normals(rows, 1.0);
+        let with = |factors: &[f32], bias: Option<&[f32]>, row: usize, i: usize| {
+            let sum = sums[2 * n * row + i] * factors.get(row).unwrap_or(&1.0);
             f64::from(bias.map_or(sum, |bias| sum + bias[i]))
         };
         let cases =
             [Gate::Silu, clamped].into_iter().flat_map(|gate| [(gate, false), (gate, true)]);
-        for (gate, is_biased) in cases {
-            let bias = is_biased.then_some(&bias[..]);
+        for (gate, is_full) in cases {
+            let bias = is_full.then_some(&bias[..]);
+            let factors = if is_full { &factors[..] } else { &[] };
             let want = (0..rows * padded).map(|i| {
                 let (row, i) = (i / padded, i % padded);
                 if i >= n {
                     return 0.0;
                 }
                 let at = i / 16 * 32 + i % 16;
-                let (g, u) = (with(bias, row, at), with(bias, row, at + 16));
+                let (g, u) = (with(factors, bias, row, at), with(factors, bias, row, at + 16));
                 match gate {
                     Gate::Silu => silu(g) * u,
                     Gate::Clamped { .. } => {
@@ -65,7 +112,8 @@ fn gates_equal_double_precision() {
                 }
             });
             let want: Vec<f64> = want.collect();
-            let numbers = GateUpSums { gate, sums: &sums, width: 2 * n, n: 2 * n, bias };
+            let (width, n_sums) = (2 * n, 2 * n);
+            let numbers = GateUpSums { gate, sums: &sums, width, n: n_sums, factors, bias };
             for isa in Isa::available() {
                 let mut exact = InputBuffer::new(rows, n, Activation::F32);
                 prepare_gated(isa, Activation::F32, numbers, &mut exact);

@@ -4,14 +4,13 @@
 //! team; the calling thread does the rest.
 
 use crate::batch::Batch;
+use crate::block::norm::Next;
 use crate::block::{attention, feed_forward, project};
 use crate::error::Result;
-use crate::input;
 use crate::model::Model;
 use crate::state::{Event, State};
 use oss_cache::KvCache;
-use oss_kernels::{Activation, prepare, rms_norm};
-use oss_threads::{PerWorker, Team};
+use oss_threads::Team;
 use std::{mem, ops::Range};
 
 /// Which logits the head computes.
@@ -73,10 +72,10 @@ pub fn forward(
     wanted.clear();
     wanted.extend(batch.rows.iter().filter(|row| row.wanted));
     let mut page = Page { model, team, state, cache, batch, wanted: Batch { rows: &wanted } };
+    page.norm(layers.start); //                                                  normed [R, hidden]
     for layer in layers.clone() {
-        let (weights, is_last) = (&model.weights.layers[layer], layer + 1 == config.layers.len());
+        let is_last = layer + 1 == config.layers.len();
         page.show_residual(layer);
-        page.norm(&weights.attention_norm, false); //                           normed [R, hidden]
         attention::qkv(&mut page, layer); //              qkv [R, qkv_dim], keys and values in pages
         if is_last {
             page.keep_wanted(); //                                                   R = wanted rows
@@ -84,9 +83,8 @@ pub fn forward(
                 break;
             }
         }
-        attention::run(&mut page, layer); //                                     x += attention(qkv)
-        page.norm(&weights.feed_forward_norm, weights.feed_forward.has_router());
-        feed_forward::run(&mut page, layer)?; //                           x += feed_forward(normed)
+        attention::run(&mut page, layer); //                             x += attention(qkv), normed
+        feed_forward::run(&mut page, layer)?; //                   x += feed_forward(normed), normed
     }
 
     if layers.end == config.layers.len() {
@@ -113,33 +111,21 @@ pub fn head<'a>(
     rows: Range<usize>,
     request: HeadRequest<'_>,
 ) -> &'a mut [f32] {
-    let (config, isa) = (&model.config, model.isa);
+    let config = &model.config;
     assert!(rows.end <= state.wanted(), "rows {rows:?} of {} wanted", state.wanted());
-    let hidden = config.hidden_dim;
-    let State { x, head_input, logits, scratch, identity, .. } = state;
-    let x = &x[rows.start * hidden..rows.end * hidden];
-    let out = (input::rows(head_input), PerWorker::new(scratch));
-    team.phase(rows.len(), out, |unit, (row, scratch)| {
-        let normed = &mut scratch.numbers[..hidden];
-        let x = &x[unit.index * hidden..][..hidden];
-        rms_norm(isa, x, &model.weights.norm, config.norm_epsilon, normed);
-        prepare(isa, model.activation, normed, input::row(row));
-    });
+    let State { normed, logits, scratch, identity, .. } = state;
     let width = match request {
         HeadRequest::Full => config.vocabulary,
         HeadRequest::Rows(ids) => ids.len(),
     };
-    if logits.len() < rows.len() * width {
-        logits.resize(rows.len() * width, 0.0);
+    let n = rows.len() * width;
+    if logits.len() < n {
+        logits.resize(n, 0.0);
     }
-    let logits = &mut logits[..rows.len() * width];
-    let call = project::Call {
-        model,
-        team,
-        activation: model.activation,
-        input: head_input.view(),
-        rows: &identity[..rows.len()],
-    };
+    let logits = &mut logits[..n];
+    let (input, factors) = normed.view();
+    let activation = model.activation;
+    let call = project::Call { model, team, activation, input, factors, rows: &identity[rows] };
     match request {
         HeadRequest::Full => {
             call.project(&model.weights.head, None, project::To::Write(logits), scratch);
@@ -158,23 +144,11 @@ fn reserve(cache: &mut KvCache, batch: Batch<'_>) -> Result<()> {
 }
 
 impl Page<'_> {
-    /// Normalises the residual stream into `normed`, and into `exact` where a router reads it.
-    fn norm(&mut self, gain: &[f32], for_router: bool) {
-        let (isa, config) = (self.model.isa, &self.model.config);
-        let (hidden, activation) = (config.hidden_dim, self.model.activation);
-        let State { x, exact, normed, scratch, .. } = &mut *self.state;
-        let x = &x[..self.batch.rows.len() * hidden];
-        let exact = for_router.then(|| input::rows(exact));
-        let out = (input::rows(normed), exact, PerWorker::new(scratch));
-        self.team.phase(self.batch.rows.len(), out, |unit, (normed, exact, scratch)| {
-            let numbers = &mut scratch.numbers[..hidden];
-            let x = &x[unit.index * hidden..][..hidden];
-            rms_norm(isa, x, gain, config.norm_epsilon, numbers);
-            if let Some(exact) = exact {
-                prepare(isa, Activation::F32, numbers, input::row(exact));
-            }
-            prepare(isa, activation, numbers, input::row(normed));
-        });
+    /// Normalises the residual stream for the first layer that it meets.
+    fn norm(&mut self, layer: usize) {
+        let State { x, normed, .. } = &mut *self.state;
+        let x = &x[..self.batch.rows.len() * self.model.config.hidden_dim];
+        Next::attention(self.model, layer).run(self.team, x, normed);
     }
 
     /// Goes on with the wanted rows alone: the others have left their keys and values.

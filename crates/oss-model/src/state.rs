@@ -2,9 +2,10 @@
 
 use crate::batch::Row;
 use crate::block::foresee;
+use crate::block::norm::Normed;
 use crate::config::Config;
 use crate::model::Model;
-use oss_kernels::{Activation, GROUP_ROWS, InputBuffer, Panel, Product, attention, linear};
+use oss_kernels::{GROUP_ROWS, InputBuffer, Panel, Product, attention, linear};
 use oss_simd::Isa;
 use std::ops::Range;
 
@@ -23,6 +24,8 @@ pub(crate) struct Routing {
     pub(crate) splits: Vec<usize>,
     /// `[rows · top]`: the row of each slot, slots ordered by expert as in `active`, then by row.
     pub(crate) row_of_slot: Vec<u32>,
+    /// `[rows · top]`: the factor of each slot's row.
+    pub(crate) factor_of_slot: Vec<f32>,
     /// `[rows, top]`: the slot of each choice.
     pub(crate) slot_of_choice: Vec<u32>,
 }
@@ -35,10 +38,13 @@ impl Routing {
         self.active.extend((0..n_experts as u32).filter(|expert| choices.contains(expert)));
     }
 
-    /// Orders the choices of `rows` rows by expert, experts as `active` has them.
-    pub(crate) fn sort(&mut self, rows: usize, top: usize) {
+    /// Orders the choices of all rows by expert, experts as `active` has them; `factors` are the
+    /// rows'.
+    pub(crate) fn sort(&mut self, factors: &[f32], top: usize) {
+        let rows = factors.len();
         self.splits.clear();
         self.row_of_slot.clear();
+        self.factor_of_slot.clear();
         let choices = &self.experts[..rows * top];
         for expert in &self.active {
             self.splits.push(self.row_of_slot.len());
@@ -46,6 +52,7 @@ impl Routing {
                 if chosen == expert {
                     self.slot_of_choice[choice] = self.row_of_slot.len() as u32;
                     self.row_of_slot.push((choice / top) as u32);
+                    self.factor_of_slot.push(factors[choice / top]);
                 }
             }
         }
@@ -106,10 +113,8 @@ pub struct State {
     pub(crate) max_rows: usize,
     /// `[rows, hidden_dim]`: the residual stream.
     pub(crate) x: Vec<f32>,
-    /// The normalised stream, exact: for routers.
-    pub(crate) exact: InputBuffer,
-    /// The normalised stream.
-    pub(crate) normed: InputBuffer,
+    /// The stream as the next matrices take it.
+    pub(crate) normed: Normed,
     /// `[rows, qkv_dim]`.
     pub(crate) qkv: Vec<f32>,
     /// `[rows, q_dim]`: what attention gives.
@@ -137,7 +142,6 @@ pub struct State {
     pub(crate) scratch: Vec<WorkerScratch>,
     /// The rows that the last forward pass was asked for: the first of `x` after its last layer.
     pub(crate) wanted_rows: Vec<Row>,
-    pub(crate) head_input: InputBuffer,
     pub(crate) logits: Vec<f32>,
     /// Called with what passes through the page, for tests and measurements.
     pub(crate) probe: Option<Probe>,
@@ -193,8 +197,7 @@ impl State {
         Self {
             max_rows,
             x: vec![0.0; rows * hidden],
-            exact: InputBuffer::new(rows, hidden, Activation::F32),
-            normed: input(rows, hidden, *activation),
+            normed: Normed::new(config, rows, input(rows, hidden, *activation)),
             qkv: vec![0.0; rows * config.qkv_dim()],
             attended: input(rows, config.q_dim(), *activation),
             cos: vec![0.0; rows * config.head_dim / 2],
@@ -206,6 +209,7 @@ impl State {
                 active: Vec::with_capacity(config.max_experts()),
                 splits: Vec::with_capacity(config.max_experts() + 1),
                 row_of_slot: Vec::with_capacity(slots),
+                factor_of_slot: Vec::with_capacity(slots),
                 slot_of_choice: vec![0; slots],
             },
             foresee: None,
@@ -219,7 +223,6 @@ impl State {
             write_order: Vec::new(),
             scratch: (0..threads).map(|_| WorkerScratch::new(config, scratch)).collect(),
             wanted_rows: Vec::with_capacity(rows),
-            head_input: input(rows, hidden, *activation),
             logits: Vec::new(),
             probe: None,
         }
@@ -256,10 +259,11 @@ impl State {
     /// Bytes of all buffers.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let inputs = [&self.exact, &self.normed, &self.attended, &self.inner, &self.head_input];
+        let inputs = [&self.attended, &self.inner];
         let vectors = [&self.x, &self.qkv, &self.outer, &self.partials, &self.logits];
         let plain: usize = vectors.into_iter().map(Vec::len).sum();
         4 * plain
+            + self.normed.bytes()
             + self.scratch.iter().map(WorkerScratch::bytes).sum::<usize>()
             + inputs.into_iter().map(InputBuffer::bytes).sum::<usize>()
     }

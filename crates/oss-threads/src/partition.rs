@@ -113,3 +113,4 @@ macro_rules! tuple {
 tuple!(A.0, B.1);
 tuple!(A.0, B.1, C.2);
 tuple!(A.0, B.1, C.2, D.3);
+tuple!(A.0, B.1, C.2, D.3, E.4);

@@ -13,6 +13,8 @@ pub struct InputBuffer {
     pub value_sums: Vec<f32>,
     /// See [`Input::codes`].
     pub codes: [Vec<CodeBlock>; MAX_PLANES],
+    /// `[rows, stride / 32]`, or empty: see [`InputRow::squares`].
+    pub squares: Vec<f32>,
 }
 
 impl InputBuffer {
@@ -38,7 +40,15 @@ impl InputBuffer {
             values: vec![0.0; columns],
             value_sums: vec![0.0; columns / 16],
             codes: std::array::from_fn(|plane| vec![CodeBlock::default(); blocks(plane)]),
+            squares: Vec::new(),
         }
+    }
+
+    /// The same with room for the sums of squares of weighed rows.
+    #[must_use]
+    pub fn with_squares(mut self, rows: usize) -> Self {
+        self.squares = vec![0.0; rows * self.stride / 32];
+        self
     }
 
     /// Takes the same memory for as many rows of fewer columns; what was in it has no meaning then.
@@ -54,33 +64,46 @@ impl InputBuffer {
     /// All rows.
     #[must_use]
     pub fn view(&self) -> Input<'_> {
-        let Self { stride, values, value_sums, codes } = self;
+        let Self { stride, values, value_sums, codes, .. } = self;
         Input { stride: *stride, values, value_sums, codes: codes.each_ref().map(Vec::as_slice) }
     }
 
     /// One row, to be written.
     pub fn row(&mut self, row: usize) -> InputRow<'_> {
-        let Self { stride, values, value_sums, codes } = self;
+        let Self { stride, values, value_sums, codes, squares } = self;
         let stride = *stride;
         InputRow {
             values: part(values, row, stride),
             value_sums: part(value_sums, row, stride / 16),
             codes: codes.each_mut().map(|codes| part(codes, row, stride / 32)),
+            squares: part(squares, row, stride / 32),
         }
     }
 
     /// Bytes of all forms.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        size_of_val(self.values.as_slice())
-            + size_of_val(self.value_sums.as_slice())
+        let numbers = [&self.values, &self.value_sums, &self.squares];
+        numbers.into_iter().map(|numbers| size_of_val(numbers.as_slice())).sum::<usize>()
             + self.codes.iter().map(|codes| size_of_val(codes.as_slice())).sum::<usize>()
     }
 }
 
 impl InputRowsMut for InputBuffer {
-    fn row(&mut self, row: usize) -> InputRow<'_> {
-        self.row(row)
+    fn values(&mut self, row: usize) -> &mut [f32] {
+        part(&mut self.values, row, self.stride)
+    }
+
+    fn value_sums(&mut self, row: usize) -> &mut [f32] {
+        part(&mut self.value_sums, row, self.stride / 16)
+    }
+
+    fn codes(&mut self, row: usize, plane: usize) -> &mut [CodeBlock] {
+        part(&mut self.codes[plane], row, self.stride / 32)
+    }
+
+    fn squares(&mut self, row: usize) -> &mut [f32] {
+        part(&mut self.squares, row, self.stride / 32)
     }
 }
 

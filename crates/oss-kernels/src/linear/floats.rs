@@ -55,11 +55,11 @@ impl<F: FloatFormat> Kernel for Floats<'_, '_, F> {
 /// All rows times G groups from `group` on, run by run, in tiles of even height.
 #[inline(always)]
 fn runs<S: Simd, F: FloatFormat, const G: usize>(s: S, walk: &mut Walk<'_, '_>, group: usize) {
-    let (cols, rows) = (walk.product.matrix.packing.cols, walk.rows.len());
+    let (all, rows) = (walk.columns.clone(), walk.rows.len());
     let most = if S::REGISTERS >= 32 { 12 } else { 2 };
     let height = rows.div_ceil(rows.div_ceil(most).max(1)).max(1);
-    for begin in (0..cols).step_by(RUN) {
-        let columns = (begin, cols.min(begin + RUN));
+    for begin in all.clone().step_by(RUN) {
+        let columns = (begin, all.end.min(begin + RUN));
         for first in (0..rows).step_by(height) {
             let place = Place { group, columns, first, n: height.min(rows - first) };
             // The constants keep tiles that registers do not hold from even being compiled.
@@ -114,10 +114,11 @@ impl<F: FloatFormat, const G: usize, const T: usize> Kernel for Tile<'_, '_, '_,
         let Place { group, columns: (begin, end), first, n } = place;
         let Input { stride, values, .. } = walk.product.input;
         let groups: [&[u8]; G] = array::from_fn(|g| walk.group(group + g));
+        let start = walk.columns.start;
         let (first_step, steps) = (begin / STEP, (end - begin).div_ceil(STEP));
         let rows: [&[[f32; STEP]]; T] = array::from_fn(|t| {
             let row = walk.rows[first + t.min(n - 1)] as usize;
-            &values[row * stride..][..stride].as_chunks().0[first_step..][..steps]
+            &values[row * stride..][..stride].as_chunks().0[(begin - start) / STEP..][..steps]
         });
         let step_bytes = groups[0].len() / (walk.product.matrix.packing.padded_cols() / STEP);
         let mut sums = [[[s.zero(); 2]; T]; G];
@@ -147,7 +148,7 @@ impl<F: FloatFormat, const G: usize, const T: usize> Kernel for Tile<'_, '_, '_,
             for (t, [even, odd]) in sums.into_iter().enumerate().take(n) {
                 let sum = s.add(even, odd);
                 let out = walk.out(group + g, first + t);
-                s.store(if begin == 0 { sum } else { s.add(s.load(out), sum) }, out);
+                s.store(if begin == start { sum } else { s.add(s.load(out), sum) }, out);
             }
         }
     }

@@ -71,11 +71,14 @@ impl<F: CodeFormat, const T: usize> Kernel for Tile<'_, '_, '_, F, T> {
         let row: [usize; T] = std::array::from_fn(|t| walk.rows[first + t.min(n - 1)] as usize);
         let values: [&[f32]; T] =
             std::array::from_fn(|t| &input.values[row[t] * stride..][..stride]);
+        let columns = walk.columns.clone();
+        let (first_block, end) = (columns.start / 32, columns.end.div_ceil(32));
         let mut acc = [s.zero(); T];
-        for block in 0..n_blocks {
+        for block in first_block..end {
             ask_twice(s, group, block * F::BLOCK_BYTES + AHEAD, F::BLOCK_BYTES);
+            let at = block - first_block;
             let x: [&[f32; 32]; T] = std::array::from_fn(|t| {
-                values[t][32 * block..32 * block + 32].try_into().expect("32 values")
+                values[t][32 * at..32 * at + 32].try_into().expect("32 values")
             });
             let (mut low, mut high) = ([s.zero(); T], [s.zero(); T]);
             for j in 0..4 {
@@ -96,7 +99,7 @@ impl<F: CodeFormat, const T: usize> Kernel for Tile<'_, '_, '_, F, T> {
             if F::HAS_MIN {
                 let (min_low, min_high) = F::mins(s, group, n_blocks, block);
                 for t in 0..T {
-                    let sums = &input.value_sums[row[t] * (stride / 16) + 2 * block..][..2];
+                    let sums = &input.value_sums[row[t] * (stride / 16) + 2 * at..][..2];
                     acc[t] = s.fma(min_low, s.splat(-sums[0]), acc[t]);
                     acc[t] = s.fma(min_high, s.splat(-sums[1]), acc[t]);
                 }

@@ -1,5 +1,6 @@
 //! The attention half of a layer.
 
+use super::norm::Next;
 use super::project::{Call, To};
 use crate::batch::Row;
 use crate::forward::Page;
@@ -11,7 +12,7 @@ use oss_kernels::attention::{
     PAGE, QUERIES, Query, SPLIT, Shape, attend, attend_split, join_splits, splits,
 };
 use oss_kernels::elementwise::rotate;
-use oss_kernels::{InputRowsMut, prepare};
+use oss_kernels::prepare;
 use oss_quant::kv::Rows;
 use oss_threads::{Chunks, PerWorker, RowCuts, Spans};
 use std::ops::Range;
@@ -22,32 +23,36 @@ pub(crate) fn qkv(page: &mut Page<'_>, layer: usize) {
     let (model, team) = (page.model, page.team);
     let weights = &model.weights.layers[layer];
     let State { normed, qkv, scratch, identity, .. } = &mut *page.state;
+    let (input, factors) = normed.view();
     let call = Call {
         model,
         team,
         activation: model.activation,
-        input: normed.view(),
+        input,
+        factors,
         rows: &identity[..page.batch.rows.len()],
     };
     call.project(&weights.qkv, weights.qkv_bias.as_deref(), To::Write(qkv), scratch);
     write(page, layer);
 }
 
-/// `x += output(attention(qkv)) + bias`.
+/// `x += output(attention(qkv)) + bias`, normalised for the layer's second half.
 pub(crate) fn run(page: &mut Page<'_>, layer: usize) {
     let (model, team) = (page.model, page.team);
     let weights = &model.weights.layers[layer];
     let n_rows = page.batch.rows.len();
     attend_all(page, layer); //                                                attended [R, q_dim]
-    let State { attended, x, scratch, identity, .. } = &mut *page.state;
+    let State { attended, x, normed, scratch, identity, .. } = &mut *page.state;
     let call = Call {
         model,
         team,
         activation: model.activation,
         input: attended.view(),
+        factors: &[],
         rows: &identity[..n_rows],
     };
-    call.project(&weights.output, weights.output_bias.as_deref(), To::Add(x), scratch);
+    let to = To::Add(x, normed, Next::feed_forward(model, layer));
+    call.project(&weights.output, weights.output_bias.as_deref(), to, scratch);
 }
 
 /// Turns the rows' keys by their positions and writes them and the values into their pages. One

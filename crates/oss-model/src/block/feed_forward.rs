@@ -1,6 +1,7 @@
 //! The feed-forward half of a layer: one network, or a router and a few of many.
 
 use super::foresee;
+use super::norm::Next;
 use super::project::{self, Call, To};
 use crate::config::{FeedForward, LayerConfig};
 use crate::error::Result;
@@ -10,13 +11,11 @@ use crate::model::Model;
 use crate::state::{Event, State, WorkerScratch};
 use crate::weights::{ExpertWeights, FeedForwardWeights, Network, Round, Rounds, UNIT_ROWS};
 use oss_kernels::elementwise::scaled_add;
-use oss_kernels::{
-    Activation, GateUpSums, InputRowsMut, Product, expect_row, expect_soon, prepare_gated, route,
-};
+use oss_kernels::{GateUpSums, Product, expect_rows, expect_soon, prepare_gated, route};
 use oss_threads::{Chunks, PerWorker, RowCuts, Tiles};
 use std::ops::Range;
 
-/// `x += feed_forward(normed)`.
+/// `x += feed_forward(normed)`, normalised for the next layer.
 ///
 /// # Errors
 /// When an expert cannot be read from its file.
@@ -31,7 +30,7 @@ pub(crate) fn run(page: &mut Page<'_>, layer: usize) -> Result<()> {
                 gate_up(page, layer, experts, &round); //                inner [slots, inner_dim]
                 down(page, experts, &round); //                          outer [slots, hidden]
             }
-            combine(page, layer, experts); //                            x += Σ share · outer
+            combine(page, layer); //                                     x += Σ share · outer
         }
     }
     Ok(())
@@ -50,6 +49,8 @@ struct GateUp<'a> {
     groups: Range<usize>,
     /// How many of the groups' rows there are, the others are padding.
     n: usize,
+    /// What the rows' products are multiplied by.
+    factors: &'a [f32],
     bias: Option<&'a [f32]>,
 }
 
@@ -61,12 +62,10 @@ impl GateUp<'_> {
         }
         let width = 16 * self.groups.len();
         let mut to = input::TileRows(tile);
-        for row in 0..self.rows.len() {
-            expect_row(isa, &to.row(row));
-        }
+        expect_rows(isa, &mut to, self.rows.len());
         let sums = scratch.multiply(isa, self.product, self.rows, self.groups);
-        let Self { n, bias, .. } = self;
-        let numbers = GateUpSums { gate: self.config.gate, sums, width, n, bias };
+        let Self { n, factors, bias, .. } = self;
+        let numbers = GateUpSums { gate: self.config.gate, sums, width, n, factors, bias };
         prepare_gated(isa, activation, numbers, &mut to);
     }
 }
@@ -80,17 +79,25 @@ fn dense(page: &mut Page<'_>, layer: usize, network: &Network) {
     inner.set_cols(n_rows, config.feed_forward.inner_dim());
     let cuts = project::cuts(n_rows);
     let out = (input::tiles(inner, cuts, INNER_UNIT), PerWorker::new(scratch));
-    let (normed, blocks) = (normed.view(), config.feed_forward.inner_dim().div_ceil(INNER_UNIT));
+    let blocks = config.feed_forward.inner_dim().div_ceil(INNER_UNIT);
+    let (input, factors) = normed.view();
     team.phase(cuts.ranges() * blocks, out, |unit, (mut tile, scratch)| {
         let (stored, groups, n) = network.gate_up.unit(unit.index % blocks, UNIT_ROWS);
-        let rows = &rows[cuts.range(unit.index / blocks)];
+        let range = cuts.range(unit.index / blocks);
+        let (rows, factors) = (&rows[range.clone()], &factors[range]);
         let matrix = model.weights.matrix(stored);
-        let product = Product { matrix, input: normed, activation: model.activation };
-        let unit = GateUp { model, config, product, rows, groups, n, bias: None };
+        let product = Product { matrix, input, activation: model.activation };
+        let unit = GateUp { model, config, product, rows, groups, n, factors, bias: None };
         unit.run(scratch, &mut tile);
     });
-    let call = Call { model, team, activation: model.activation, input: inner.view(), rows };
-    call.project(&network.down, None, To::Add(x), scratch);
+    let (activation, input) = (model.activation, inner.view());
+    let call = Call { model, team, activation, input, factors: &[], rows };
+    call.project(
+        &network.down,
+        None,
+        To::Add(x, normed, Next::attention(model, layer + 1)),
+        scratch,
+    );
 }
 
 fn sizes(page: &Page<'_>, layer: usize) -> (usize, usize, usize) {
@@ -100,48 +107,34 @@ fn sizes(page: &Page<'_>, layer: usize) -> (usize, usize, usize) {
     }
 }
 
-/// Chooses the experts of every row, from the exact normalised stream, and sees to it that they
-/// come into memory.
+/// Chooses the experts of every row, by what its router says of the stream, and sees to it that
+/// they come into memory.
 fn choose<'a>(page: &mut Page<'a>, layer: usize, weights: &ExpertWeights) -> Rounds<'a> {
     let (model, team) = (page.model, page.team);
     let (_, n_experts, top) = sizes(page, layer);
     let n_rows = page.batch.rows.len();
-    let State { exact, routing, scratch, identity, probe, .. } = &mut *page.state;
-    let call = Call {
-        model,
-        team,
-        activation: Activation::F32,
-        input: exact.view(),
-        rows: &identity[..n_rows],
-    };
-    let n = n_rows * top;
-    let chosen = (&mut routing.experts[..n], &mut routing.shares[..n]);
-    ask_router(&call, weights, &mut routing.logits, chosen, scratch);
+    let State { normed, routing, probe, .. } = &mut *page.state;
+    let (normed, n) = (&*normed, n_rows * top);
+    let logits = Chunks::new(&mut routing.logits[..n_rows * n_experts], n_experts);
+    let experts = Chunks::new(&mut routing.experts[..n], top);
+    let out = (logits, experts, Chunks::new(&mut routing.shares[..n], top));
+    team.phase(n_rows, out, |unit, (logits, experts, shares)| {
+        match &weights.router_bias {
+            Some(bias) => logits.copy_from_slice(bias),
+            None => logits.fill(0.0),
+        }
+        let (parts, factor) = normed.logits(unit.index, n_experts);
+        parts.for_each(|part| scaled_add(model.isa, factor, part, logits));
+        route(model.isa, logits, experts, shares);
+    });
     routing.list_active(n_rows, top, n_experts);
     let rounds = model.weights.rounds(layer, &mut routing.active, &routing.experts[..n], n_rows);
-    routing.sort(n_rows, top);
+    routing.sort(&normed.view().1[..n_rows], top);
     if let Some(probe) = probe {
         let (experts, shares) = (&routing.experts[..n], &routing.shares[..n]);
         probe(Event::Routing { layer, experts, shares });
     }
     rounds
-}
-
-/// The experts that the call's rows are sent to and their shares (`[rows, top]`, the best first),
-/// by what the router says of each (`logits`, room for `[rows, n_experts]`).
-pub(crate) fn ask_router(
-    call: &Call<'_>,
-    weights: &ExpertWeights,
-    logits: &mut [f32],
-    (experts, shares): (&mut [u32], &mut [f32]),
-    scratch: &mut [WorkerScratch],
-) {
-    call.project(&weights.router, weights.router_bias.as_deref(), To::Write(logits), scratch);
-    let top = experts.len() / call.rows.len();
-    let chosen = experts.chunks_exact_mut(top).zip(shares.chunks_exact_mut(top));
-    for (logits, (experts, shares)) in logits.chunks_exact(weights.router.rows).zip(chosen) {
-        route(call.model.isa, logits, experts, shares);
-    }
 }
 
 /// The first matrices of all experts of a round, one list of units over all of them.
@@ -154,19 +147,21 @@ fn gate_up(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights, round: &R
     let splits = &routing.splits[round.range.start..=round.range.end];
     let tiles = input::tiles(inner, RowCuts::At(splits), INNER_UNIT);
     let blocks = inner_dim.div_ceil(INNER_UNIT);
-    let input = normed.view();
+    let (input, _) = normed.view();
     let units = round.range.len() * blocks;
     page.team.phase(units, (tiles, PerWorker::new(scratch)), |unit, (mut tile, scratch)| {
         let (index, block) = (round.range.start + unit.index / blocks, unit.index % blocks);
         let expert = routing.active[index] as usize;
-        let rows = &routing.row_of_slot[routing.splits[index]..routing.splits[index + 1]];
+        let slots = routing.splits[index]..routing.splits[index + 1];
+        let (rows, factors) = (&routing.row_of_slot[slots.clone()], &routing.factor_of_slot[slots]);
         let guard = round.expert(index, &routing.active);
         let (stored, groups, n) = guard.network().gate_up.unit(block, UNIT_ROWS);
         let matrix = guard.matrix(stored);
         let product = Product { matrix, input, activation: model.activation };
         let bias = weights.gate_up_bias.as_ref();
         let bias = bias.map(|bias| &bias[(2 * expert * inner_dim) + 64 * block..][..n]);
-        GateUp { model, config, product, rows, groups, n, bias }.run(scratch, &mut tile);
+        let unit = GateUp { model, config, product, rows, groups, n, factors, bias };
+        unit.run(scratch, &mut tile);
     });
 }
 
@@ -187,33 +182,56 @@ fn down(page: &mut Page<'_>, weights: &ExpertWeights, round: &Round<'_>) {
         let rows = &identity[routing.splits[index]..routing.splits[index + 1]];
         let guard = round.expert(index, &routing.active);
         let (stored, groups, n) = guard.network().down.unit(block, unit_rows);
+        let bias = weights.down_bias.as_ref().map(|bias| {
+            let expert = routing.active[index] as usize;
+            &bias[expert * hidden..][tile.columns()]
+        });
         let width = 16 * groups.len();
         let matrix = guard.matrix(stored);
         let product = Product { matrix, input, activation: model.activation };
+        if let Some(bias) = bias {
+            expect_soon(model.isa, bias);
+        }
         for row in 0..rows.len() {
             expect_soon(model.isa, tile.row_mut(row));
         }
         let sums = scratch.multiply(model.isa, product, rows, groups);
         for (row, sums) in sums.chunks_exact(width).enumerate() {
-            tile.row_mut(row).copy_from_slice(&sums[..n]);
+            let to = tile.row_mut(row);
+            to.copy_from_slice(&sums[..n]);
+            if let Some(bias) = bias {
+                to.iter_mut().zip(bias).for_each(|(to, bias)| *to += bias);
+            }
         }
     });
 }
 
+/// Columns of the stream to which a unit adds what the experts gave.
+const COMBINED: usize = 4 * UNIT_ROWS;
+
 /// Adds what the experts gave to the residual stream, the best expert first.
-fn combine(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights) {
-    let (model, hidden) = (page.model, page.model.config.hidden_dim);
+fn combine(page: &mut Page<'_>, layer: usize) {
+    let (model, hidden, n_rows) = (page.model, page.model.config.hidden_dim, page.batch.rows.len());
     let (_, _, top) = sizes(page, layer);
-    let State { routing, outer, x, .. } = &mut *page.state;
+    let State { routing, outer, x, normed, scratch, .. } = &mut *page.state;
     let (routing, outer) = (&*routing, &*outer);
-    page.team.phase(page.batch.rows.len(), Chunks::new(x, hidden), |unit, x| {
-        for choice in unit.index * top..(unit.index + 1) * top {
-            let (expert, share) = (routing.experts[choice] as usize, routing.shares[choice]);
+    let next = Next::attention(model, layer + 1);
+    let cuts = RowCuts::Every { rows: n_rows, block: 1 };
+    let tiles = Tiles::new(&mut x[..n_rows * hidden], hidden, cuts, COMBINED);
+    let units = n_rows * tiles.column_blocks();
+    let out = (tiles, next.tiles(normed, cuts, COMBINED), PerWorker::new(scratch));
+    page.team.phase(units, out, |_, (mut tile, mut normed, scratch)| {
+        let (row, columns) = (tile.row_range().start, tile.columns());
+        next.expect(1, columns.clone(), &mut normed);
+        let sum = &mut scratch.numbers[..columns.len()];
+        sum.copy_from_slice(tile.row_mut(0));
+        for choice in row * top..(row + 1) * top {
+            let share = routing.shares[choice];
             let slot = routing.slot_of_choice[choice] as usize;
-            scaled_add(model.isa, share, &outer[slot * hidden..][..hidden], x);
-            if let Some(bias) = &weights.down_bias {
-                scaled_add(model.isa, share, &bias[expert * hidden..][..hidden], x);
-            }
+            scaled_add(model.isa, share, &outer[slot * hidden..][columns.clone()], sum);
         }
+        tile.row_mut(0).copy_from_slice(sum);
+        next.take((sum, columns.len()), columns, &mut normed);
     });
+    next.finish(normed, n_rows);
 }

@@ -4,23 +4,22 @@
 //! layer and the attention of the next have yet to change. Only what is read early depends on it,
 //! never a result.
 
-use super::feed_forward::ask_router;
-use super::project::Call;
+use super::project::{Call, To};
 use crate::config::{Config, FeedForward};
 use crate::forward::Page;
 use crate::state::State;
 use crate::weights::FeedForwardWeights;
-use oss_kernels::{Activation, InputBuffer, prepare, rms_norm};
+use oss_kernels::{Activation, InputBuffer, Weighed, prepare_weighed, rms_factor, route};
 
 /// Rows that are looked at: those of many rows stand for the others.
 const ROWS: usize = 8;
 
 /// Scratch for the look ahead.
 pub(crate) struct Scratch {
-    /// `[hidden_dim]`.
-    normed: Vec<f32>,
     /// `[ROWS, hidden_dim]`.
     input: InputBuffer,
+    /// `[ROWS]`.
+    factors: Vec<f32>,
     /// `[ROWS, n_experts]`.
     logits: Vec<f32>,
     /// `[ROWS, top]`.
@@ -31,8 +30,8 @@ pub(crate) struct Scratch {
 impl Scratch {
     fn new(config: &Config) -> Self {
         Self {
-            normed: vec![0.0; config.hidden_dim],
-            input: InputBuffer::new(ROWS, config.hidden_dim, Activation::F32),
+            input: InputBuffer::new(ROWS, config.hidden_dim, Activation::F32).with_squares(ROWS),
+            factors: vec![0.0; ROWS],
             logits: vec![0.0; ROWS * config.max_experts()],
             experts: vec![0; ROWS * config.max_top()],
             shares: vec![0.0; ROWS * config.max_top()],
@@ -56,22 +55,29 @@ pub(crate) fn run(page: &mut Page<'_>, layer: usize) {
     };
     let State { x, foresee, scratch, routing, identity, .. } = &mut *page.state;
     let foresee = foresee.get_or_insert_with(|| Box::new(Scratch::new(config)));
-    let Scratch { normed, input, logits, experts: guesses, shares } = &mut **foresee;
+    let Scratch { input, factors, logits, experts: guesses, shares } = &mut **foresee;
     let looked_at = n_rows.min(ROWS);
     for row in 0..looked_at {
         let x = &x[(row * n_rows / looked_at) * config.hidden_dim..][..config.hidden_dim];
-        rms_norm(isa, x, &weights.feed_forward_norm, config.norm_epsilon, normed);
-        prepare(isa, Activation::F32, normed, input.row(row));
+        let numbers = Weighed { x, width: x.len(), gain: &weights.feed_forward_norm };
+        let mut to = input.row(row);
+        prepare_weighed(isa, Activation::F32, numbers, &mut to);
+        factors[row] = rms_factor(to.squares, config.hidden_dim, config.norm_epsilon);
     }
     let call = Call {
         model,
         team: page.team,
         activation: Activation::F32,
         input: input.view(),
+        factors,
         rows: &identity[..looked_at],
     };
+    let to = To::Write(logits);
+    call.project(&experts.router, experts.router_bias.as_deref(), to, scratch);
     let guesses = &mut guesses[..looked_at * top];
-    let chosen = (&mut *guesses, &mut shares[..looked_at * top]);
-    ask_router(&call, experts, logits, chosen, scratch);
+    let chosen = guesses.chunks_exact_mut(top).zip(shares.chunks_exact_mut(top));
+    for (logits, (guesses, shares)) in logits.chunks_exact(experts.router.rows).zip(chosen) {
+        route(isa, logits, guesses, shares);
+    }
     model.weights.foresee(layer, guesses, top, &routing.active);
 }

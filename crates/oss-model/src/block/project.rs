@@ -1,10 +1,12 @@
 //! A packed matrix times rows, as one phase.
 
+use super::norm::{self, Next, Normed, NormedTile};
 use crate::model::Model;
 use crate::state::WorkerScratch;
 use crate::weights::Fused;
 use oss_kernels::{Activation, GROUP_ROWS, Input, Product, expect_soon};
-use oss_threads::{Chunks, PerWorker, RowCuts, Team, Tiles};
+use oss_threads::{Chunks, Partition, Parts, PerWorker, RowCuts, Team, Tiles};
+use std::ops::Range;
 
 /// Cuts the input rows of a matrix that all of them meet: what a unit's rows hold stays in a
 /// second-level cache while the matrix passes by.
@@ -18,6 +20,8 @@ pub(crate) struct Call<'a> {
     pub(crate) team: &'a Team,
     pub(crate) activation: Activation,
     pub(crate) input: Input<'a>,
+    /// What its rows' products are multiplied by; nothing for empty.
+    pub(crate) factors: &'a [f32],
     /// The rows of the input.
     pub(crate) rows: &'a [u32],
 }
@@ -26,8 +30,16 @@ pub(crate) struct Call<'a> {
 pub(crate) enum To<'a> {
     /// They take the place of what is there.
     Write(&'a mut [f32]),
-    /// They are added to it.
-    Add(&'a mut [f32]),
+    /// They are added to the residual stream, which is normalised for what comes next.
+    Add(&'a mut [f32], &'a mut Normed, Next<'a>),
+}
+
+/// Where products go, and in what pieces.
+struct Out<'a> {
+    numbers: &'a mut [f32],
+    unit_rows: usize,
+    /// Whether they are added to what is there.
+    adds: bool,
 }
 
 impl Call<'_> {
@@ -40,17 +52,56 @@ impl Call<'_> {
         to: To<'_>,
         scratch: &mut [WorkerScratch],
     ) {
-        let (out, adds) = match to {
-            To::Write(out) => (out, false),
-            To::Add(out) => (out, true),
-        };
-        let out = &mut out[..self.rows.len() * matrix.rows];
+        let (n_rows, unit_rows) = (self.rows.len(), matrix.unit_rows(self.rows.len()));
+        let alone = ((), |_: usize, _, _: &mut ()| {}, |_: (&[f32], usize), _, _: &mut ()| {});
+        match to {
+            To::Write(out) => {
+                self.run(
+                    (matrix, bias),
+                    Out { numbers: out, unit_rows, adds: false },
+                    scratch,
+                    alone,
+                );
+            }
+            To::Add(x, normed, next) if unit_rows.is_multiple_of(norm::BLOCK) => {
+                let rider = (
+                    next.tiles(normed, cuts(n_rows), unit_rows),
+                    |n, columns, to: &mut NormedTile<'_>| next.expect(n, columns, to),
+                    |x: (&[f32], usize), columns, to: &mut NormedTile<'_>| {
+                        next.take(x, columns, to);
+                    },
+                );
+                self.run((matrix, bias), Out { numbers: x, unit_rows, adds: true }, scratch, rider);
+                next.finish(normed, n_rows);
+            }
+            // In narrow models, pieces of rows would take longer than whole rows afterwards.
+            To::Add(x, normed, next) => {
+                self.run((matrix, bias), Out { numbers: x, unit_rows, adds: true }, scratch, alone);
+                next.run(self.team, &x[..n_rows * matrix.rows], normed);
+            }
+        }
+    }
+
+    /// The same, with parts of something else for each unit, that it first expects and then makes
+    /// of what it has written.
+    fn run<P: Partition>(
+        &self,
+        (matrix, bias): (&Fused, Option<&[f32]>),
+        Out { numbers, unit_rows, adds }: Out<'_>,
+        scratch: &mut [WorkerScratch],
+        (riders, expect, take): (
+            P,
+            impl for<'p> Fn(usize, Range<usize>, &mut <P as Parts<'p>>::Part) + Sync,
+            impl for<'p> Fn((&[f32], usize), Range<usize>, &mut <P as Parts<'p>>::Part) + Sync,
+        ),
+    ) {
         let cuts = cuts(self.rows.len());
-        let unit_rows = matrix.unit_rows(self.rows.len());
-        let tiles = Tiles::new(out, matrix.rows, cuts, unit_rows);
+        let numbers = &mut numbers[..self.rows.len() * matrix.rows];
+        let tiles = Tiles::new(numbers, matrix.rows, cuts, unit_rows);
         let blocks = tiles.column_blocks();
         let units = cuts.ranges() * blocks;
-        self.team.phase(units, (tiles, PerWorker::new(scratch)), |unit, (mut tile, scratch)| {
+        let parts = (tiles, riders, PerWorker::new(scratch));
+        self.team.phase(units, parts, |unit, (mut tile, mut rider, scratch)| {
             let (stored, groups, n) = matrix.unit(unit.index % blocks, unit_rows);
             let rows = &self.rows[tile.row_range()];
             let width = 16 * groups.len();
@@ -59,20 +110,24 @@ impl Call<'_> {
             for row in 0..rows.len() {
                 expect_soon(self.model.isa, tile.row_mut(row));
             }
+            expect(rows.len(), tile.columns(), &mut rider);
             let sums = scratch.multiply(self.model.isa, product, rows, groups);
             let bias = bias.map(|bias| &bias[tile.columns()]);
             for (row, sums) in sums.chunks_exact_mut(width).enumerate() {
                 let sums = &mut sums[..n];
+                if let Some(factor) = self.factors.get(rows[row] as usize) {
+                    sums.iter_mut().for_each(|sum| *sum *= factor);
+                }
                 if let Some(bias) = bias {
                     sums.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += bias);
                 }
                 let to = tile.row_mut(row);
                 if adds {
-                    to.iter_mut().zip(sums).for_each(|(to, sum)| *to += *sum);
-                } else {
-                    to.copy_from_slice(sums);
+                    sums.iter_mut().zip(&*to).for_each(|(sum, to)| *sum += to);
                 }
+                to.copy_from_slice(sums);
             }
+            take((sums, width), tile.columns(), &mut rider);
         });
     }
 
@@ -95,7 +150,8 @@ impl Call<'_> {
                 let product =
                     Product { matrix: weights, input: self.input, activation: self.activation };
                 let sums = scratch.multiply(self.model.isa, product, &[*input_row], groups);
-                to[0] = sums[row % GROUP_ROWS];
+                let factor = self.factors.get(*input_row as usize);
+                to[0] = sums[row % GROUP_ROWS] * factor.unwrap_or(&1.0);
             });
         }
     }

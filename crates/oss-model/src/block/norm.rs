@@ -1,0 +1,188 @@
+//! Normalisation, which rides on whatever changes the residual stream.
+//!
+//! Whoever has computed some columns of the stream at once leaves what the next matrices take of
+//! them: the columns times their gains, in the form that products want; their sums of squares; and
+//! what they add to the router's logits. The root of the mean square is one factor of a whole row,
+//! by which products are multiplied. What is left to do between two phases is to add up what blocks
+//! of columns gave, in their order: sums do not depend on who computed which.
+
+use crate::config::Config;
+use crate::input::{self, InputTile, InputTiles};
+use crate::model::Model;
+use crate::weights::{FeedForwardWeights, Fused, UNIT_ROWS};
+use oss_kernels::{
+    Activation, GROUP_ROWS, Input, InputBuffer, InputRow, Product, Weighed, expect_columns,
+    expect_rows, expect_soon, linear_columns, prepare_weighed, rms_factor,
+};
+use oss_threads::{RowCuts, Team, Tile, Tiles};
+use std::ops::Range;
+
+/// Columns of the stream whose products with a router are added up before others are added.
+pub(crate) const BLOCK: usize = UNIT_ROWS;
+
+/// The residual stream as the next matrices take it.
+pub(crate) struct Normed {
+    /// `[rows, hidden_dim]`: the stream times the gains, and its sums of squares.
+    input: InputBuffer,
+    /// `[rows]`: by what products with it are to be multiplied.
+    factors: Vec<f32>,
+    /// `[rows, blocks, padded experts]`: what the blocks add to the router's logits, before the
+    /// factors.
+    logits: Vec<f32>,
+}
+
+/// A [`Normed`] split into rectangles: input, logits.
+pub(crate) type NormedTiles<'a> = (InputTiles<'a>, Option<Tiles<'a, f32>>);
+/// The rectangle of one unit.
+pub(crate) type NormedTile<'p> = (InputTile<'p>, Option<Tile<'p, f32>>);
+
+impl Normed {
+    /// Memory for so many rows, the input's.
+    pub(crate) fn new(config: &Config, rows: usize, input: InputBuffer) -> Self {
+        let experts = config.max_experts().next_multiple_of(GROUP_ROWS);
+        Self {
+            input: input.with_squares(rows),
+            factors: vec![0.0; rows],
+            logits: vec![0.0; rows * config.hidden_dim.div_ceil(BLOCK) * experts],
+        }
+    }
+
+    /// What products take, and by what they are to be multiplied.
+    pub(crate) fn view(&self) -> (Input<'_>, &[f32]) {
+        (self.input.view(), &self.factors)
+    }
+
+    /// What the blocks of a row add to the logits of `n` experts, and by what it is to be
+    /// multiplied.
+    pub(crate) fn logits(&self, row: usize, n: usize) -> (impl Iterator<Item = &[f32]>, f32) {
+        let (blocks, padded) = (self.input.stride.div_ceil(BLOCK), n.next_multiple_of(GROUP_ROWS));
+        let parts = self.logits[row * blocks * padded..][..blocks * padded].chunks_exact(padded);
+        (parts.map(move |part| &part[..n]), self.factors[row])
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.input.bytes() + 4 * (self.factors.len() + self.logits.len())
+    }
+}
+
+/// What comes after a change of the stream.
+#[derive(Clone, Copy)]
+pub(crate) struct Next<'a> {
+    model: &'a Model,
+    gain: &'a [f32],
+    router: Option<&'a Fused>,
+}
+
+impl<'a> Next<'a> {
+    /// A layer's attention, or the head after the last layer.
+    pub(crate) fn attention(model: &'a Model, layer: usize) -> Self {
+        let layer = model.weights.layers.get(layer);
+        let gain = layer.map_or(&model.weights.norm, |layer| &layer.attention_norm);
+        Self { model, gain, router: None }
+    }
+
+    /// A layer's second half.
+    pub(crate) fn feed_forward(model: &'a Model, layer: usize) -> Self {
+        let layer = &model.weights.layers[layer];
+        let router = match &layer.feed_forward {
+            FeedForwardWeights::Dense(_) => None,
+            FeedForwardWeights::Experts(experts) => Some(&experts.router),
+        };
+        Self { model, gain: &layer.feed_forward_norm, router }
+    }
+
+    /// Splits what is left of the stream among the units of a phase: rows as they are told, columns
+    /// every so many, which are whole blocks.
+    pub(crate) fn tiles<'b>(
+        &self,
+        normed: &'b mut Normed,
+        rows: RowCuts<'b>,
+        columns: usize,
+    ) -> NormedTiles<'b> {
+        assert!(columns.is_multiple_of(BLOCK), "{columns} columns, expected blocks of {BLOCK}");
+        let logits = self.router.map(|router| {
+            let padded = router.rows.next_multiple_of(GROUP_ROWS);
+            let row_len = self.gain.len().div_ceil(BLOCK) * padded;
+            let logits = &mut normed.logits[..rows.end() * row_len];
+            Tiles::new(logits, row_len, rows, columns / BLOCK * padded)
+        });
+        (input::tiles(&mut normed.input, rows, columns), logits)
+    }
+
+    /// Asks for what [`Self::take`] will read and write.
+    pub(crate) fn expect(&self, rows: usize, columns: Range<usize>, tile: &mut NormedTile<'_>) {
+        let isa = self.model.isa;
+        expect_soon(isa, &self.gain[columns.clone()]);
+        for (_, stored) in self.router.iter().flat_map(|router| &router.parts) {
+            expect_columns(isa, self.model.weights.matrix(stored), columns.clone());
+        }
+        expect_rows(isa, &mut input::TileRows(&mut tile.0), rows);
+    }
+
+    /// Leaves what is taken of some columns of the stream: `x` is `[rows, width]` and has them first
+    /// in each row.
+    pub(crate) fn take(
+        &self,
+        (x, width): (&[f32], usize),
+        columns: Range<usize>,
+        (input, logits): &mut NormedTile<'_>,
+    ) {
+        let Model { isa, activation, .. } = *self.model;
+        let gain = &self.gain[columns.clone()];
+        let numbers = Weighed { x, width, gain };
+        prepare_weighed(isa, activation, numbers, &mut input::TileRows(input));
+        let (Some(router), Some(logits)) = (self.router, logits) else { return };
+        let padded = router.rows.next_multiple_of(GROUP_ROWS);
+        for (row, x) in x.chunks_exact(width).enumerate() {
+            let blocks = columns.clone().step_by(BLOCK);
+            for (first, logits) in blocks.zip(logits.row_mut(row).chunks_exact_mut(padded)) {
+                let block = first..columns.end.min(first + BLOCK);
+                self.ask(router, &x[first - columns.start..][..block.len()], block, logits);
+            }
+        }
+    }
+
+    /// What one block of columns adds to the router's logits.
+    fn ask(&self, router: &Fused, x: &[f32], block: Range<usize>, logits: &mut [f32]) {
+        let isa = self.model.isa;
+        let (mut values, mut value_sums) = ([0.0; BLOCK], [0.0; BLOCK / 16]);
+        let numbers = Weighed { x, width: x.len(), gain: &self.gain[block.clone()] };
+        let mut row = InputRow {
+            values: &mut values,
+            value_sums: &mut value_sums,
+            codes: [&mut [], &mut []],
+            squares: &mut [],
+        };
+        prepare_weighed(isa, Activation::F32, numbers, &mut row);
+        let (values, value_sums) = (&values, &value_sums);
+        let input = Input { stride: BLOCK, values, value_sums, codes: [&[], &[]] };
+        for (first, stored) in &router.parts {
+            let matrix = self.model.weights.matrix(stored);
+            let groups = 0..stored.packing.groups();
+            let logits = &mut logits[*first..][..groups.len() * GROUP_ROWS];
+            let product = Product { matrix, input, activation: Activation::F32 };
+            linear_columns(isa, product, (&[0], groups), block.clone(), logits);
+        }
+    }
+
+    /// Takes what comes next of whole rows of the stream, `[rows, hidden_dim]`, in a phase for that
+    /// alone.
+    pub(crate) fn run(&self, team: &Team, x: &[f32], normed: &mut Normed) {
+        let hidden = self.gain.len();
+        let cuts = RowCuts::Every { rows: x.len() / hidden, block: 1 };
+        let tiles = self.tiles(normed, cuts, hidden.next_multiple_of(BLOCK));
+        team.phase(cuts.end(), tiles, |unit, mut normed| {
+            self.take((&x[unit.index * hidden..][..hidden], hidden), 0..hidden, &mut normed);
+        });
+        self.finish(normed, cuts.end());
+    }
+
+    /// Adds up what was left of the first rows: now their products can be multiplied.
+    pub(crate) fn finish(&self, normed: &mut Normed, rows: usize) {
+        let (config, blocks) = (&self.model.config, normed.input.stride / 32);
+        let squares = normed.input.squares.chunks_exact(blocks);
+        for (factor, squares) in normed.factors[..rows].iter_mut().zip(squares) {
+            *factor = rms_factor(squares, config.hidden_dim, config.norm_epsilon);
+        }
+    }
+}
