@@ -119,8 +119,8 @@ impl<'a> Next<'a> {
         expect_rows(isa, &mut input::TileRows(&mut tile.0), rows);
     }
 
-    /// Leaves what is taken of some columns of the stream: `x` is `[rows, width]` and has them first
-    /// in each row.
+    /// Leaves what is taken of some columns of the stream: `x` is `[rows, width]` and has them
+    /// first in each row.
     pub(crate) fn take(
         &self,
         (x, width): (&[f32], usize),
