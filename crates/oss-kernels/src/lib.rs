@@ -1,7 +1,7 @@
 //! The mathematics of inference, on every instruction set of `oss-simd`.
 //!
 //! Each operation is a function over slices that takes an [`Isa`](oss_simd::Isa): matrix products
-//! ([`linear`]), [attention], [normalisation](rms_factor), [elementwise] work and expert
+//! ([`linear`]), [attention], [normalisation](prepare_weighed), [elementwise] work and expert
 //! [routing](route). Kernels are written once, generic over instruction set and storage format; a
 //! call covers some rows, so that the caller decides how work is spread over threads.
 //!
@@ -16,7 +16,7 @@
 //! ```
 //!
 //! # Invariants
-//! - Nothing is allocated but by [`InputBuffer::new`]: output and scratch are arguments.
+//! - Nothing is allocated but by [`InputBuffer`]: output and scratch are arguments.
 //! - An output element is computed in one fixed order, whatever else the call computes, and with
 //!   the same bits on every instruction set.
 //!

@@ -70,29 +70,41 @@ fn columns_multiplied_apart_add_up_to_the_whole() {
         let w = weights(dtype, 40, cols, &mut seeded);
         let (matrix, groups) = (Matrix { packing: w.packing, bytes: &w.bytes }, w.packing.groups());
         let x: Vec<Vec<f32>> = (0..3).map(|_| seeded.normals(cols, 1.0)).collect();
-        let activation = Activation::F32;
-        let mut first = None;
-        for isa in Isa::available() {
-            let mut parts = Vec::new();
-            for begin in (0..cols).step_by(64) {
-                let columns = begin..cols.min(begin + 64);
-                let part: Vec<_> = x.iter().map(|x| x[columns.clone()].to_vec()).collect();
-                let input = prepared(isa, activation, &part);
-                let product = Product { matrix, input: input.view(), activation };
-                let mut out = vec![f32::NAN; 3 * groups * GROUP_ROWS];
-                linear_columns(isa, product, (&[0, 1, 2], 0..groups), columns.clone(), &mut out);
-                for (t, out) in out.chunks_exact(groups * GROUP_ROWS).enumerate() {
-                    let exact = (0..w.packing.rows).map(|r| {
-                        let weights = &w.numbers[r * cols..][columns.clone()];
-                        let products = weights.iter().zip(&part[t]);
-                        products.map(|(w, x)| f64::from(*w) * f64::from(*x)).sum()
-                    });
-                    let exact: Vec<f64> = exact.collect();
-                    assert_close(&out[..w.packing.rows], &exact, 1e-5, 1e-5);
+        let (activation, rows, n) = (Activation::F32, &[0, 1, 2][..], 3 * groups * GROUP_ROWS);
+        let input = prepared(Isa::scalar(), activation, &x);
+        let product = Product { matrix, input: input.view(), activation };
+        let (mut panel, mut whole) = (Panel::ZERO, vec![f32::NAN; n]);
+        linear(Isa::scalar(), product, (rows, 0..groups), &mut panel, &mut whole);
+        // From 32 on there are more columns than float weights are summed in one run.
+        let narrow = (0..cols).step_by(64).collect();
+        for begins in [narrow, vec![0, 32], vec![0, 32, 64]] {
+            let ends = begins[1..].iter().copied().chain([cols]);
+            let pieces: Vec<_> = begins.iter().zip(ends).map(|(begin, end)| *begin..end).collect();
+            let mut first = None;
+            for isa in Isa::available() {
+                let mut outs = Vec::new();
+                let mut sums = vec![0.0; n];
+                for columns in &pieces {
+                    let part: Vec<_> = x.iter().map(|x| x[columns.clone()].to_vec()).collect();
+                    let input = prepared(isa, activation, &part);
+                    let product = Product { matrix, input: input.view(), activation };
+                    let mut out = vec![f32::NAN; n];
+                    linear_columns(isa, product, (rows, 0..groups), columns.clone(), &mut out);
+                    for (t, out) in out.chunks_exact(groups * GROUP_ROWS).enumerate() {
+                        let exact = (0..w.packing.rows).map(|r| {
+                            let weights = &w.numbers[r * cols..][columns.clone()];
+                            let products = weights.iter().zip(&part[t]);
+                            products.map(|(w, x)| f64::from(*w) * f64::from(*x)).sum()
+                        });
+                        let exact: Vec<f64> = exact.collect();
+                        assert_close(&out[..w.packing.rows], &exact, 2e-5, 1e-5);
+                    }
+                    sums.iter_mut().zip(&out).for_each(|(sum, out)| *sum += f64::from(*out));
+                    outs.extend(out);
                 }
-                parts.extend(out);
+                assert_close(&whole, &sums, 4e-5, 2e-5);
+                assert_eq!(first.get_or_insert_with(|| outs.clone()), &outs, "{isa} {dtype:?}");
             }
-            assert_eq!(first.get_or_insert_with(|| parts.clone()), &parts, "{isa} {dtype:?}");
         }
     }
 }
