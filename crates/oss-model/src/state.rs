@@ -191,9 +191,8 @@ impl State {
             head_dim: config.head_dim,
             scale: 1.0,
         };
-        let scratch = (rows * 4 * GROUP_ROWS)
-            .max(shape.scratch_len(attention::QUERIES * config.group()))
-            .max(hidden.next_multiple_of(32));
+        let scratch =
+            (rows * 4 * GROUP_ROWS).max(shape.scratch_len(attention::QUERIES * config.group()));
         Self {
             max_rows,
             x: vec![0.0; rows * hidden],

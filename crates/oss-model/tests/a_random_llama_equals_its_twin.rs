@@ -5,23 +5,24 @@
 mod common;
 
 use common::{Runner, Setting};
+use oss_kernels::Activation;
 use oss_quant::Dtype;
-use oss_testing::{Seeded, assert_close};
+use oss_testing::{Seeded, assert_close, relative_rms};
 use oss_weights::{TensorPlan, gguf, safetensors};
 use serde_json::json;
 use std::collections::HashMap;
 use std::path::Path;
 
-const HIDDEN: usize = 96;
 const INNER: usize = 160;
 const VOCABULARY: usize = 77;
-const LAYERS: usize = 2;
 const THETA: f64 = 500_000.0;
 const EPSILON: f64 = 1e-5;
 
 /// What differs between the models of the test.
 #[derive(Clone, Copy)]
 struct Shape {
+    hidden: usize,
+    layers: usize,
     heads: usize,
     kv_heads: usize,
     dim: usize,
@@ -92,25 +93,26 @@ const PARTS: [(&str, &str); 9] = [
 impl Llama {
     fn random(shape: Shape, seeded: &mut Seeded) -> Self {
         let mut matrices = HashMap::new();
+        let Shape { hidden, layers, .. } = shape;
         let (q, kv) = (shape.heads * shape.dim, shape.kv_heads * shape.dim);
         let mut add = |name: String, rows, cols| {
             let dtype = if rows == 1 { Dtype::F32 } else { shape.dtype };
             matrices.insert(name, Matrix::random(dtype, rows, cols, seeded));
         };
-        add("model.embed_tokens".into(), VOCABULARY, HIDDEN);
-        add("model.norm".into(), 1, HIDDEN);
+        add("model.embed_tokens".into(), VOCABULARY, hidden);
+        add("model.norm".into(), 1, hidden);
         if !shape.tied {
-            add("lm_head".into(), VOCABULARY, HIDDEN);
+            add("lm_head".into(), VOCABULARY, hidden);
         }
-        for layer in 0..LAYERS {
+        for layer in 0..layers {
             for (part, _) in PARTS {
                 let (rows, cols) = match part {
-                    "self_attn.q_proj" => (q, HIDDEN),
-                    "self_attn.k_proj" | "self_attn.v_proj" => (kv, HIDDEN),
-                    "self_attn.o_proj" => (HIDDEN, q),
-                    "mlp.gate_proj" | "mlp.up_proj" => (INNER, HIDDEN),
-                    "mlp.down_proj" => (HIDDEN, INNER),
-                    _ => (1, HIDDEN),
+                    "self_attn.q_proj" => (q, hidden),
+                    "self_attn.k_proj" | "self_attn.v_proj" => (kv, hidden),
+                    "self_attn.o_proj" => (hidden, q),
+                    "mlp.gate_proj" | "mlp.up_proj" => (INNER, hidden),
+                    "mlp.down_proj" => (hidden, INNER),
+                    _ => (1, hidden),
                 };
                 add(format!("model.layers.{layer}.{part}"), rows, cols);
             }
@@ -126,9 +128,10 @@ impl Llama {
 
     fn write_safetensors(&self, folder: &Path) {
         let mut config = json!({
-            "model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": INNER,
+            "model_type": "llama", "hidden_size": self.shape.hidden, "intermediate_size": INNER,
             "num_attention_heads": self.shape.heads, "num_key_value_heads": self.shape.kv_heads,
-            "head_dim": self.shape.dim, "num_hidden_layers": LAYERS, "vocab_size": VOCABULARY,
+            "head_dim": self.shape.dim, "num_hidden_layers": self.shape.layers,
+            "vocab_size": VOCABULARY,
             "rms_norm_eps": EPSILON, "rope_theta": THETA, "max_position_embeddings": 4096,
             "hidden_act": "silu", "tie_word_embeddings": self.shape.tied,
         });
@@ -155,9 +158,9 @@ impl Llama {
         let n = |value: usize| oss_weights::Value::from(value as u32);
         let mut metadata = vec![
             ("general.architecture".to_owned(), "llama".into()),
-            ("llama.block_count".to_owned(), n(LAYERS)),
+            ("llama.block_count".to_owned(), n(self.shape.layers)),
             ("llama.context_length".to_owned(), n(4096)),
-            ("llama.embedding_length".to_owned(), n(HIDDEN)),
+            ("llama.embedding_length".to_owned(), n(self.shape.hidden)),
             ("llama.feed_forward_length".to_owned(), n(INNER)),
             ("llama.attention.head_count".to_owned(), n(self.shape.heads)),
             ("llama.attention.head_count_kv".to_owned(), n(self.shape.kv_heads)),
@@ -212,15 +215,15 @@ impl Llama {
 
     /// The logits of all positions, in double precision.
     fn twin(&self, ids: &[u32]) -> Vec<f64> {
-        let Shape { heads, kv_heads, dim, .. } = self.shape;
+        let Shape { hidden, layers, heads, kv_heads, dim, .. } = self.shape;
         let get =
             |layer: usize, part: &str| &self.matrices[&format!("model.layers.{layer}.{part}")];
         let embedding = &self.matrices["model.embed_tokens"];
         let mut x: Vec<Vec<f64>> = ids
             .iter()
-            .map(|id| embedding.numbers[*id as usize * HIDDEN..][..HIDDEN].to_vec())
+            .map(|id| embedding.numbers[*id as usize * hidden..][..hidden].to_vec())
             .collect();
-        for layer in 0..LAYERS {
+        for layer in 0..layers {
             let gain = |part| &get(layer, part).numbers;
             let normed: Vec<Vec<f64>> =
                 x.iter().map(|x| norm(x, gain("input_layernorm"))).collect();
@@ -305,12 +308,32 @@ fn turn(shape: Shape, position: usize, mut row: Vec<f64>) -> Vec<f64> {
     row
 }
 
+const NARROW: Shape = Shape {
+    hidden: 96,
+    layers: 2,
+    heads: 6,
+    kv_heads: 2,
+    dim: 16,
+    tied: true,
+    dtype: Dtype::F32,
+    bands: false,
+};
 const SHAPES: [Shape; 4] = [
-    Shape { heads: 6, kv_heads: 2, dim: 16, tied: true, dtype: Dtype::F32, bands: false },
-    Shape { heads: 3, kv_heads: 3, dim: 20, tied: false, dtype: Dtype::F16, bands: true },
-    Shape { heads: 4, kv_heads: 1, dim: 40, tied: false, dtype: Dtype::Bf16, bands: true },
-    Shape { heads: 9, kv_heads: 3, dim: 32, tied: true, dtype: Dtype::Q8_0, bands: false },
+    NARROW,
+    Shape { heads: 3, kv_heads: 3, dim: 20, tied: false, dtype: Dtype::F16, bands: true, ..NARROW },
+    Shape {
+        heads: 4,
+        kv_heads: 1,
+        dim: 40,
+        tied: false,
+        dtype: Dtype::Bf16,
+        bands: true,
+        ..NARROW
+    },
+    Shape { heads: 9, kv_heads: 3, dim: 32, dtype: Dtype::Q8_0, ..NARROW },
 ];
+/// So wide that norms ride on products of few rows too; the last block of columns is half as long.
+const WIDE: Shape = Shape { hidden: 2080, layers: 1, dim: 32, dtype: Dtype::Q8_0, ..NARROW };
 
 #[test]
 fn logits_are_those_of_double_precision_from_either_file_format() {
@@ -335,5 +358,25 @@ fn logits_are_those_of_double_precision_from_either_file_format() {
         let from_packed = Runner::new(&packed, Setting::exact()).logits(&ids, 7);
         assert!(from_packed == from_gguf, "{} heads", shape.heads);
         std::fs::remove_file(&packed).unwrap();
+    }
+}
+
+#[test]
+fn a_wide_prompt_gives_the_same_bits_in_chunks_of_any_size() {
+    let llama = Llama::random(WIDE, &mut Seeded::new(12));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    llama.write_gguf(&path);
+    let ids: Vec<u32> = (0..48).map(|i| i * i * 7 % VOCABULARY as u32).collect();
+    let twin = llama.twin(&ids);
+    for (activation, error) in [(Activation::F32, 1e-5), (Activation::Int8, 0.02)] {
+        let setting = Setting { activation, threads: 2, ..Setting::exact() };
+        let mut runner = Runner::new(&path, setting);
+        let whole = runner.logits(&ids, 48);
+        let off = relative_rms(&whole, &twin);
+        assert!(off < error, "{activation:?}: {off}");
+        for chunk in [1, 7, 40] {
+            assert!(runner.logits(&ids, chunk) == whole, "{activation:?}, chunks of {chunk}");
+        }
     }
 }

@@ -6,8 +6,12 @@ mod common;
 use common::{Runner, Setting, data};
 use oss_kernels::Activation;
 use oss_model::{HeadRequest, Row, head};
+use oss_quant::Dtype;
 use oss_quant::kv::KvFormat;
 use oss_simd::Isa;
+use oss_testing::Seeded;
+use oss_weights::{TensorPlan, gguf};
+use std::path::Path;
 
 const MODES: [(Activation, KvFormat); 5] = [
     (Activation::F32, KvFormat::F32),
@@ -46,6 +50,91 @@ fn chunks_and_threads_and_instruction_sets_do_not_change_a_bit() {
                 let got =
                     bits(&Runner::new(&data(path), Setting { isa, ..setting }).logits(&ids, 64));
                 assert!(got == want, "{path} {activation:?} on {isa}");
+            }
+        }
+    }
+}
+
+/// A layer with experts, of random weights, so wide that norms and the router ride on products of
+/// few rows too.
+fn write_wide(path: &Path) {
+    const HIDDEN: usize = 2080;
+    let counts = [
+        ("block_count", 1),
+        ("context_length", 4096),
+        ("embedding_length", HIDDEN as u32),
+        ("expert_feed_forward_length", 64),
+        ("expert_count", 5),
+        ("expert_used_count", 2),
+        ("attention.sliding_window", 128),
+        ("attention.head_count", 4),
+        ("attention.head_count_kv", 2),
+        ("attention.key_length", 16),
+    ];
+    let key = |name: &str| format!("gpt-oss.{name}");
+    let mut metadata = vec![
+        ("general.architecture".to_owned(), "gpt-oss".into()),
+        (key("attention.layer_norm_rms_epsilon"), 1e-5f32.into()),
+    ];
+    metadata.extend(counts.map(|(name, n)| (key(name), n.into())));
+    let tensors: [(&str, &[usize]); 22] = [
+        ("token_embd.weight", &[300, HIDDEN]),
+        ("output_norm.weight", &[HIDDEN]),
+        ("output.weight", &[300, HIDDEN]),
+        ("blk.0.attn_norm.weight", &[HIDDEN]),
+        ("blk.0.attn_q.weight", &[64, HIDDEN]),
+        ("blk.0.attn_q.bias", &[64]),
+        ("blk.0.attn_k.weight", &[32, HIDDEN]),
+        ("blk.0.attn_k.bias", &[32]),
+        ("blk.0.attn_v.weight", &[32, HIDDEN]),
+        ("blk.0.attn_v.bias", &[32]),
+        ("blk.0.attn_output.weight", &[HIDDEN, 64]),
+        ("blk.0.attn_output.bias", &[HIDDEN]),
+        ("blk.0.attn_sinks.weight", &[4]),
+        ("blk.0.post_attention_norm.weight", &[HIDDEN]),
+        ("blk.0.ffn_gate_inp.weight", &[5, HIDDEN]),
+        ("blk.0.ffn_gate_inp.bias", &[5]),
+        ("blk.0.ffn_gate_exps.weight", &[5, 64, HIDDEN]),
+        ("blk.0.ffn_gate_exps.bias", &[5, 64]),
+        ("blk.0.ffn_up_exps.weight", &[5, 64, HIDDEN]),
+        ("blk.0.ffn_up_exps.bias", &[5, 64]),
+        ("blk.0.ffn_down_exps.weight", &[5, HIDDEN, 64]),
+        ("blk.0.ffn_down_exps.bias", &[5, HIDDEN]),
+    ];
+    let plans = tensors.map(|(name, shape)| {
+        let is_vector = name.ends_with("bias") || shape.len() == 1;
+        let dtype = if is_vector || name.contains("inp") { Dtype::F32 } else { Dtype::Q8_0 };
+        TensorPlan { name: name.to_owned(), dtype, shape: shape.to_vec() }
+    });
+    let mut writer = gguf::Writer::create(path, &metadata, &plans).unwrap();
+    let mut seeded = Seeded::new(13);
+    for TensorPlan { dtype, shape, .. } in &plans {
+        let (cols, rows) = shape.split_last().unwrap();
+        let mut row = vec![0; dtype.row_bytes(*cols).unwrap()];
+        let mut bytes = Vec::new();
+        for _ in 0..rows.iter().product::<usize>() {
+            dtype.quantise_row(&seeded.normals(*cols, 0.1), &mut row).unwrap();
+            bytes.extend_from_slice(&row);
+        }
+        writer.tensor_bytes(&bytes).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+#[test]
+fn chunks_and_threads_do_not_change_a_bit_where_rows_are_wide() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("wide.gguf");
+    write_wide(&path);
+    let ids = prompt(48, 3);
+    for activation in [Activation::F32, Activation::Int8] {
+        let setting = Setting { activation, ..Setting::exact() };
+        let want = bits(&Runner::new(&path, setting).logits(&ids, 48));
+        for threads in [1, 3] {
+            let mut runner = Runner::new(&path, Setting { threads, ..setting });
+            for chunk in [1, 7, 40] {
+                let got = bits(&runner.logits(&ids, chunk));
+                assert!(got == want, "{activation:?}, chunks of {chunk}, {threads} threads");
             }
         }
     }

@@ -49,7 +49,7 @@ struct GateUp<'a> {
     groups: Range<usize>,
     /// How many of the groups' rows there are, the others are padding.
     n: usize,
-    /// What the rows' products are multiplied by.
+    /// What their products are multiplied by, in the order of `rows`.
     factors: &'a [f32],
     bias: Option<&'a [f32]>,
 }
@@ -213,24 +213,22 @@ const COMBINED: usize = 4 * UNIT_ROWS;
 fn combine(page: &mut Page<'_>, layer: usize) {
     let (model, hidden, n_rows) = (page.model, page.model.config.hidden_dim, page.batch.rows.len());
     let (_, _, top) = sizes(page, layer);
-    let State { routing, outer, x, normed, scratch, .. } = &mut *page.state;
+    let State { routing, outer, x, normed, .. } = &mut *page.state;
     let (routing, outer) = (&*routing, &*outer);
     let next = Next::attention(model, layer + 1);
     let cuts = RowCuts::Every { rows: n_rows, block: 1 };
     let tiles = Tiles::new(&mut x[..n_rows * hidden], hidden, cuts, COMBINED);
     let units = n_rows * tiles.column_blocks();
-    let out = (tiles, next.tiles(normed, cuts, COMBINED), PerWorker::new(scratch));
-    page.team.phase(units, out, |_, (mut tile, mut normed, scratch)| {
+    let out = (tiles, next.tiles(normed, cuts, COMBINED));
+    page.team.phase(units, out, |_, (mut tile, mut normed)| {
         let (row, columns) = (tile.row_range().start, tile.columns());
         next.expect(1, columns.clone(), &mut normed);
-        let sum = &mut scratch.numbers[..columns.len()];
-        sum.copy_from_slice(tile.row_mut(0));
+        let sum = tile.row_mut(0);
         for choice in row * top..(row + 1) * top {
             let share = routing.shares[choice];
             let slot = routing.slot_of_choice[choice] as usize;
             scaled_add(model.isa, share, &outer[slot * hidden..][columns.clone()], sum);
         }
-        tile.row_mut(0).copy_from_slice(sum);
         next.take((sum, columns.len()), columns, &mut normed);
     });
     next.finish(normed, n_rows);

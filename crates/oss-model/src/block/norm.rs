@@ -109,7 +109,8 @@ impl<'a> Next<'a> {
         (input::tiles(&mut normed.input, rows, columns), logits)
     }
 
-    /// Asks for what [`Self::take`] will read and write.
+    /// Asks for the gains and the router's columns that [`Self::take`] will read, and for the codes
+    /// that it will write.
     pub(crate) fn expect(&self, rows: usize, columns: Range<usize>, tile: &mut NormedTile<'_>) {
         let isa = self.model.isa;
         expect_soon(isa, &self.gain[columns.clone()]);

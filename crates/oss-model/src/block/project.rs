@@ -1,12 +1,11 @@
 //! A packed matrix times rows, as one phase.
 
-use super::norm::{self, Next, Normed, NormedTile};
+use super::norm::{self, Next, Normed, NormedTiles};
 use crate::model::Model;
 use crate::state::WorkerScratch;
 use crate::weights::Fused;
 use oss_kernels::{Activation, GROUP_ROWS, Input, Product, expect_soon};
-use oss_threads::{Chunks, Partition, Parts, PerWorker, RowCuts, Team, Tiles};
-use std::ops::Range;
+use oss_threads::{Chunks, PerWorker, RowCuts, Team, Tiles};
 
 /// Cuts the input rows of a matrix that all of them meet: what a unit's rows hold stays in a
 /// second-level cache while the matrix passes by.
@@ -20,9 +19,10 @@ pub(crate) struct Call<'a> {
     pub(crate) team: &'a Team,
     pub(crate) activation: Activation,
     pub(crate) input: Input<'a>,
-    /// What its rows' products are multiplied by; nothing for empty.
+    /// What an input row's products are multiplied by, for all rows of the input; nothing for
+    /// empty.
     pub(crate) factors: &'a [f32],
-    /// The rows of the input.
+    /// The rows of the input that are multiplied.
     pub(crate) rows: &'a [u32],
 }
 
@@ -40,6 +40,8 @@ struct Out<'a> {
     unit_rows: usize,
     /// Whether they are added to what is there.
     adds: bool,
+    /// What takes the pieces, and where what it leaves goes.
+    rider: Option<(Next<'a>, NormedTiles<'a>)>,
 }
 
 impl Call<'_> {
@@ -53,55 +55,43 @@ impl Call<'_> {
         scratch: &mut [WorkerScratch],
     ) {
         let (n_rows, unit_rows) = (self.rows.len(), matrix.unit_rows(self.rows.len()));
-        let alone = ((), |_: usize, _, _: &mut ()| {}, |_: (&[f32], usize), _, _: &mut ()| {});
         match to {
-            To::Write(out) => {
-                self.run(
-                    (matrix, bias),
-                    Out { numbers: out, unit_rows, adds: false },
-                    scratch,
-                    alone,
-                );
+            To::Write(numbers) => {
+                let out = Out { numbers, unit_rows, adds: false, rider: None };
+                self.run((matrix, bias), out, scratch);
             }
             To::Add(x, normed, next) if unit_rows.is_multiple_of(norm::BLOCK) => {
-                let rider = (
-                    next.tiles(normed, cuts(n_rows), unit_rows),
-                    |n, columns, to: &mut NormedTile<'_>| next.expect(n, columns, to),
-                    |x: (&[f32], usize), columns, to: &mut NormedTile<'_>| {
-                        next.take(x, columns, to);
-                    },
-                );
-                self.run((matrix, bias), Out { numbers: x, unit_rows, adds: true }, scratch, rider);
+                let rider = Some((next, next.tiles(normed, cuts(n_rows), unit_rows)));
+                let out = Out { numbers: x, unit_rows, adds: true, rider };
+                self.run((matrix, bias), out, scratch);
                 next.finish(normed, n_rows);
             }
             // In narrow models, pieces of rows would take longer than whole rows afterwards.
             To::Add(x, normed, next) => {
-                self.run((matrix, bias), Out { numbers: x, unit_rows, adds: true }, scratch, alone);
+                let out = Out { numbers: &mut *x, unit_rows, adds: true, rider: None };
+                self.run((matrix, bias), out, scratch);
                 next.run(self.team, &x[..n_rows * matrix.rows], normed);
             }
         }
     }
 
-    /// The same, with parts of something else for each unit, that it first expects and then makes
-    /// of what it has written.
-    fn run<P: Partition>(
+    /// The same, in the pieces that `out` says.
+    fn run(
         &self,
         (matrix, bias): (&Fused, Option<&[f32]>),
-        Out { numbers, unit_rows, adds }: Out<'_>,
+        out: Out<'_>,
         scratch: &mut [WorkerScratch],
-        (riders, expect, take): (
-            P,
-            impl for<'p> Fn(usize, Range<usize>, &mut <P as Parts<'p>>::Part) + Sync,
-            impl for<'p> Fn((&[f32], usize), Range<usize>, &mut <P as Parts<'p>>::Part) + Sync,
-        ),
     ) {
+        let Out { numbers, unit_rows, adds, rider } = out;
+        let (next, normed) = rider.unzip();
         let cuts = cuts(self.rows.len());
         let numbers = &mut numbers[..self.rows.len() * matrix.rows];
         let tiles = Tiles::new(numbers, matrix.rows, cuts, unit_rows);
         let blocks = tiles.column_blocks();
         let units = cuts.ranges() * blocks;
-        let parts = (tiles, riders, PerWorker::new(scratch));
-        self.team.phase(units, parts, |unit, (mut tile, mut rider, scratch)| {
+        let parts = (tiles, normed, PerWorker::new(scratch));
+        self.team.phase(units, parts, |unit, (mut tile, normed, scratch)| {
+            let mut rider = next.zip(normed);
             let (stored, groups, n) = matrix.unit(unit.index % blocks, unit_rows);
             let rows = &self.rows[tile.row_range()];
             let width = 16 * groups.len();
@@ -110,12 +100,14 @@ impl Call<'_> {
             for row in 0..rows.len() {
                 expect_soon(self.model.isa, tile.row_mut(row));
             }
-            expect(rows.len(), tile.columns(), &mut rider);
+            if let Some((next, normed)) = &mut rider {
+                next.expect(rows.len(), tile.columns(), normed);
+            }
             let sums = scratch.multiply(self.model.isa, product, rows, groups);
             let bias = bias.map(|bias| &bias[tile.columns()]);
             for (row, sums) in sums.chunks_exact_mut(width).enumerate() {
                 let sums = &mut sums[..n];
-                if let Some(factor) = self.factors.get(rows[row] as usize) {
+                if let Some(factor) = self.factor(rows[row]) {
                     sums.iter_mut().for_each(|sum| *sum *= factor);
                 }
                 if let Some(bias) = bias {
@@ -127,7 +119,9 @@ impl Call<'_> {
                 }
                 to.copy_from_slice(sums);
             }
-            take((sums, width), tile.columns(), &mut rider);
+            if let Some((next, normed)) = &mut rider {
+                next.take((sums, width), tile.columns(), normed);
+            }
         });
     }
 
@@ -150,9 +144,13 @@ impl Call<'_> {
                 let product =
                     Product { matrix: weights, input: self.input, activation: self.activation };
                 let sums = scratch.multiply(self.model.isa, product, &[*input_row], groups);
-                let factor = self.factors.get(*input_row as usize);
-                to[0] = sums[row % GROUP_ROWS] * factor.unwrap_or(&1.0);
+                to[0] = sums[row % GROUP_ROWS] * self.factor(*input_row).unwrap_or(1.0);
             });
         }
+    }
+
+    /// What the products of a row of the input are multiplied by.
+    fn factor(&self, row: u32) -> Option<f32> {
+        (!self.factors.is_empty()).then(|| self.factors[row as usize])
     }
 }
