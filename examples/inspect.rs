@@ -209,7 +209,7 @@ fn memory(config: &Config, container: &Container) -> Value {
         "kv_heads": config.n_kv_heads,
         "head_dim": config.head_dim,
         "experts": config.max_experts(),
-        "experts_per_token": config.max_top(),
+        "experts_per_token": config.max_top().min(config.max_experts()),
         "vocabulary": config.vocabulary,
         "context_len": config.context_len,
         "memory": {

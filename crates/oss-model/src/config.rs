@@ -180,13 +180,13 @@ impl Config {
         self.layers.iter().map(top).max().unwrap_or(1)
     }
 
-    /// The most experts of any layer.
+    /// The most experts of any layer; 0 where there are none.
     #[must_use]
     pub fn max_experts(&self) -> usize {
         let n = |layer: &LayerConfig| match layer.feed_forward {
-            FeedForward::Dense { .. } => 1,
+            FeedForward::Dense { .. } => 0,
             FeedForward::Experts { n_experts, .. } => n_experts,
         };
-        self.layers.iter().map(n).max().unwrap_or(1)
+        self.layers.iter().map(n).max().unwrap_or(0)
     }
 }

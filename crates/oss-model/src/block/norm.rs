@@ -27,7 +27,7 @@ pub(crate) struct Normed {
     /// `[rows]`: by what products with it are to be multiplied.
     factors: Vec<f32>,
     /// `[rows, blocks, padded experts]`: what the blocks add to the router's logits, before the
-    /// factors.
+    /// factors; empty where no layer has a router.
     logits: Vec<f32>,
 }
 
