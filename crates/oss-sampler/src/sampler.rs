@@ -120,13 +120,15 @@ impl Sampler {
         }
         let adjusts = filter::adjusts(&self.options);
         if self.options.wants_logprobs() {
-            let peaks = &self.scratch.peaks;
+            let Scratch { peaks, logprobs, .. } = &mut self.scratch;
             let field = Field { logits, peaks, max, temperature: 1.0 };
-            self.scratch.logprobs.take(isa, field, self.options.top_logprobs);
+            logprobs.take(isa, field, self.options.top_logprobs);
             if adjusts {
                 self.scratch.raw.clear();
                 self.scratch.raw.extend_from_slice(logits);
             }
+        } else {
+            self.scratch.logprobs.top.clear();
         }
         let token = self.choose(isa, logits, position, allowed, max)?;
         let logprob = self.options.wants_logprobs().then(|| {
@@ -134,6 +136,33 @@ impl Sampler {
             self.scratch.logprobs.of(logits[token as usize])
         });
         Ok(Draw { token, logprob, top: &self.scratch.logprobs.top })
+    }
+
+    /// The log-probability of the token that is known to come at `position`, and the `n` most
+    /// probable ones there: what [`Sampler::draw`] would report of it, whatever the options.
+    ///
+    /// # Errors
+    /// As [`Sampler::draw`].
+    ///
+    /// # Panics
+    /// If there are more or fewer logits than the vocabulary has, or the token is not in it.
+    pub fn score(
+        &mut self,
+        isa: Isa,
+        logits: &[f32],
+        (position, token): (u64, u32),
+        n: usize,
+    ) -> Result<Draw<'_>, Error> {
+        self.check_shapes(logits, None);
+        self.check_token(token);
+        let max = self.scan(isa, logits, position)?;
+        if max == f32::NEG_INFINITY {
+            return Err(self.no_token(position, None));
+        }
+        let Scratch { peaks, logprobs, .. } = &mut self.scratch;
+        logprobs.take(isa, Field { logits, peaks, max, temperature: 1.0 }, n);
+        let logprob = Some(logprobs.of(logits[token as usize]));
+        Ok(Draw { token, logprob, top: &logprobs.top })
     }
 
     /// What [`Sampler::draw`] draws from: the tokens that all filters leave with their

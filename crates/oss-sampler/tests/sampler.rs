@@ -130,13 +130,20 @@ fn log_probabilities_are_the_models_own() {
         let expected: Vec<f64> = best.iter().map(|&id| want[id]).collect();
         assert_close(&got, &expected, 2e-6, 1e-6);
         assert_close(&[draw.logprob.unwrap()], &[want[draw.token as usize]], 2e-6, 1e-6);
+        let (token, logprob, top) = (draw.token, draw.logprob, draw.top.to_vec());
+        let score = sampler.score(isa(), &logits, (0, token), 3).unwrap();
+        assert_eq!((score.token, score.logprob, score.top), (token, logprob, &top[..]));
+        assert!(sampler.score(isa(), &logits, (0, token), 0).unwrap().top.is_empty());
+        assert_eq!(sampler.score(isa(), &logits, (0, token), n + 9).unwrap().top.len(), n);
     }
 }
 
 #[test]
 fn log_probabilities_are_given_only_when_asked_for() {
     let mut sampler = Sampler::new(Options::default(), 3, 0).unwrap();
-    let draw = sampler.draw(isa(), &mut [0.0; 3], 0, None).unwrap();
+    let scored = sampler.score(isa(), &[0.0; 3], (0, 1), 3).unwrap();
+    assert_eq!(scored.top.len(), 3);
+    let draw = sampler.draw(isa(), &mut [0.0; 3], 1, None).unwrap();
     assert_eq!((draw.logprob, draw.top), (None, &[][..]));
     let mut sampler = Sampler::new(Options { logprobs: true, ..Options::default() }, 3, 0).unwrap();
     let draw = sampler.draw(isa(), &mut [0.0; 3], 0, None).unwrap();
