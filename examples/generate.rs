@@ -108,7 +108,7 @@ impl Arguments {
         request.ignore_stops = self.ignore_stops;
         request.show_control_tokens = self.control_tokens;
         request.logprobs = self.top_logprobs;
-        request.prompt_logprobs = self.json;
+        request.prompt_logprobs = self.json.then_some(0);
         request.grammar = self.grammar()?;
         Ok(request)
     }
@@ -207,7 +207,8 @@ fn contract(completion: &Completion) -> Value {
     };
     let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
     let (usage, timing) = (completion.usage, completion.timing);
-    let sum: f64 = completion.prompt_logprobs.iter().map(|logprob| f64::from(*logprob)).sum();
+    let logprobs = completion.prompt_tokens.iter().filter_map(|token| token.logprob);
+    let sum: f64 = logprobs.map(f64::from).sum();
     json!({
         "prompt_ids": completion.prompt_ids.to_vec(),
         "ids": completion.ids(),

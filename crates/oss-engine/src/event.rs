@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oss_sampler::Report;
+use oss_sampler::{Draw, Report};
 use oss_text::chat::{FunctionCall, Message, Role, ToolCall};
 
 use crate::error::{Error, Result};
@@ -17,10 +17,10 @@ pub enum Event {
         /// Tokens whose keys and values were at hand.
         cached_tokens: usize,
     },
-    /// The log-probabilities of the prompt's tokens after the first.
+    /// The prompt's tokens with their log-probabilities, which the first has none of.
     Prompt {
-        /// One a token.
-        logprobs: Vec<f32>,
+        /// All of them.
+        tokens: Vec<Token>,
     },
     /// A token was drawn, stop tokens included. The text that it completes follows as its own
     /// event.
@@ -54,7 +54,7 @@ pub enum Event {
     End(End),
 }
 
-/// A token of the answer.
+/// A token of an answer, or of a prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Token {
     /// Its id.
@@ -63,6 +63,12 @@ pub struct Token {
     pub logprob: Option<f32>,
     /// The most probable tokens at its place, where asked for, the best first.
     pub top: Vec<(u32, f32)>,
+}
+
+impl From<Draw<'_>> for Token {
+    fn from(draw: Draw<'_>) -> Self {
+        Self { id: draw.token, logprob: draw.logprob, top: draw.top.to_vec() }
+    }
 }
 
 /// How an answer ended.
@@ -149,8 +155,8 @@ pub struct Completion {
     pub reasoning: String,
     /// A chat's tool calls.
     pub tool_calls: Vec<ToolCall>,
-    /// The log-probabilities of the prompt's tokens after the first, where asked for.
-    pub prompt_logprobs: Vec<f32>,
+    /// The prompt's tokens with their log-probabilities, where asked for.
+    pub prompt_tokens: Vec<Token>,
     /// How it ended.
     pub finish: Finish,
     /// Tokens.
@@ -170,7 +176,7 @@ impl Completion {
             text: String::new(),
             reasoning: String::new(),
             tool_calls: Vec::new(),
-            prompt_logprobs: Vec::new(),
+            prompt_tokens: Vec::new(),
             finish: Finish::Cancelled,
             usage: Usage::default(),
             timing: Timing::default(),
@@ -204,7 +210,7 @@ impl Completion {
     pub(crate) fn add(&mut self, event: Event) {
         match event {
             Event::Admitted { .. } | Event::ToolCallEnd { .. } => {}
-            Event::Prompt { logprobs } => self.prompt_logprobs = logprobs,
+            Event::Prompt { tokens } => self.prompt_tokens = tokens,
             Event::Token(token) => self.tokens.push(token),
             Event::Text(text) => self.text.push_str(&text),
             Event::Reasoning(text) => self.reasoning.push_str(&text),

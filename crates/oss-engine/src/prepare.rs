@@ -18,7 +18,7 @@ use crate::event::Event;
 use crate::grammar::{Follower, Harmony, Messages};
 use crate::output::{Output, Plain, Silent};
 use crate::request::{Prompt, Request};
-use crate::step::{Drafter, Ends, Task};
+use crate::step::{Drafter, Ends, PromptLogprobs, Task};
 use crate::stream::{Link, Producer};
 use crate::text_side::Text;
 
@@ -42,11 +42,13 @@ pub(crate) fn prepare(
     let ids = prompt_ids(text, &request.prompt)?;
     let vocabulary = inner.model.config.vocabulary;
     check_prompt(&ids, vocabulary, inner.limits.context_len)?;
+    check_prompt_logprobs(&request, vocabulary)?;
     let room = inner.limits.context_len - ids.len();
     let seed = request.sampling.seed.unwrap_or_else(random_seed);
     let options = request.sampling.over(text.defaults(), seed, request.logprobs);
     let mut sampler = Sampler::new(options, vocabulary, request.choice)?;
     sampler.prompt(&ids);
+    let prompt_logprobs = request.prompt_logprobs.map(|top| PromptLogprobs::new(ids[0], top));
     let (output, opening) = output(text, &request, id)?;
     let constraint = constraint(inner, &mut request)?;
     let fault = request.fault();
@@ -70,7 +72,7 @@ pub(crate) fn prepare(
         output,
         opening,
         producer: Producer::new(link.clone()),
-        prompt_logprobs: request.prompt_logprobs.then(Vec::new),
+        prompt_logprobs,
         fault,
         deadline: request.deadline.and_then(|deadline| submitted.checked_add(deadline)),
         clock: crate::step::Clock::new(submitted),
@@ -100,6 +102,17 @@ fn check_prompt(ids: &[u32], vocabulary: usize, context_len: usize) -> Result<()
     match ids.iter().position(|id| *id as usize >= vocabulary) {
         None => Ok(()),
         Some(index) => Err(Error::Token { index, got: ids[index], expected: vocabulary }),
+    }
+}
+
+fn check_prompt_logprobs(request: &Request, vocabulary: usize) -> Result<()> {
+    match request.prompt_logprobs {
+        Some(top) if top > vocabulary => Err(Error::Option {
+            field: "prompt_logprobs",
+            got: top.to_string(),
+            expected: format!("at most the vocabulary ({vocabulary})"),
+        }),
+        _ => Ok(()),
     }
 }
 

@@ -45,9 +45,9 @@ pub struct Request {
     pub show_control_tokens: bool,
     /// Reports each token's log-probability and those of so many best ones.
     pub logprobs: Option<usize>,
-    /// Reports the log-probability of each prompt token after the first. The prompt is then
-    /// computed whole, whatever a session or cache has of it.
-    pub prompt_logprobs: bool,
+    /// Reports the log-probability of each prompt token after the first and those of so many best
+    /// ones at its place. The prompt is then computed whole, whatever a session or cache has of it.
+    pub prompt_logprobs: Option<usize>,
     /// Which tokens may come. With a `grammar`, or a chat whose tools are strict or have to be
     /// called, it is an error: those are constraints themselves.
     pub constraint: Option<Box<dyn Constraint>>,
@@ -76,7 +76,7 @@ impl Request {
             ignore_stops: false,
             show_control_tokens: false,
             logprobs: None,
-            prompt_logprobs: false,
+            prompt_logprobs: None,
             constraint: None,
             grammar: None,
             priority: 0,

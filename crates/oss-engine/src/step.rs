@@ -45,7 +45,7 @@ use self::repeats::Repeats;
 pub(crate) use self::retune::Tuner;
 pub(crate) use self::run::HEAD_ROWS;
 use self::sessions::Sessions;
-pub(crate) use self::task::{Clock, Ends, Task};
+pub(crate) use self::task::{Clock, Ends, PromptLogprobs, Task};
 
 /// What the step thread is told.
 pub(crate) enum Command {

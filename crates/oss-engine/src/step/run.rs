@@ -10,7 +10,7 @@ use oss_model::{Batch, HeadRequest, forward, head};
 use oss_simd::Isa;
 
 use crate::error::{Error, Result};
-use crate::event::{Finish, Token};
+use crate::event::Finish;
 use crate::fault::Fault;
 use crate::metrics::Recorder;
 use crate::step::recover::{is_refusal, refuse};
@@ -189,9 +189,7 @@ pub(crate) fn finish_row(
         logits.fill(f32::NAN);
     }
     if task.scores(position) {
-        let next = task.tokens[position + 1];
-        let logprob = logprob(logits, next, position)?;
-        task.prompt_logprobs.get_or_insert_default().push(logprob);
+        task.score(isa, logits, position)?;
     }
     if position + 1 < task.tokens.len() {
         return Ok(None);
@@ -206,21 +204,8 @@ pub(crate) fn finish_row(
     let begin = Instant::now();
     let draw = task.sampler.draw(isa, logits, task.tokens.len() as u64, mask)?;
     recorder.lock().draw_seconds += begin.elapsed().as_secs_f64();
-    let token = Token { id: draw.token, logprob: draw.logprob, top: draw.top.to_vec() };
+    let token = draw.into();
     Ok(task.take(token, recorder))
-}
-
-/// The log-probability of a token: its logit less the logarithm of the sum of all exponentials, in
-/// double precision, in order of the ids.
-fn logprob(logits: &[f32], token: u32, position: usize) -> Result<f32> {
-    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|logit| f64::from(logit - max).exp()).sum();
-    let logit = logits[token as usize];
-    if !sum.is_finite() {
-        let position = position as u64;
-        return Err(oss_sampler::Error::Logit { position, id: token, got: logit }.into());
-    }
-    Ok((f64::from(logit) - f64::from(max) - sum.ln()) as f32)
 }
 
 /// Runs a part of a step; a panic becomes an error.

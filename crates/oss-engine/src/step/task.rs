@@ -4,8 +4,10 @@ use std::time::{Duration, Instant};
 
 use oss_cache::{KvCache, SequenceId};
 use oss_sampler::Sampler;
+use oss_simd::Isa;
 
 use crate::constraint::Constraint;
+use crate::error::Result;
 use crate::event::{End, Event, Finish, Timing, Token, Usage};
 use crate::fault::Fault;
 use crate::metrics::Recorder;
@@ -35,14 +37,28 @@ pub(crate) struct Task {
     /// Events to begin with.
     pub(crate) opening: Vec<Event>,
     pub(crate) producer: Producer,
-    /// The log-probabilities of the prompt's tokens so far, where asked for.
-    pub(crate) prompt_logprobs: Option<Vec<f32>>,
+    /// The log-probabilities of the prompt's tokens, where asked for.
+    pub(crate) prompt_logprobs: Option<PromptLogprobs>,
     pub(crate) fault: Option<Fault>,
     pub(crate) deadline: Option<Instant>,
     pub(crate) clock: Clock,
     pub(crate) cached_tokens: usize,
     pub(crate) hold: Hold,
     pub(crate) span: tracing::Span,
+}
+
+/// The first tokens of a prompt with their log-probabilities.
+pub(crate) struct PromptLogprobs {
+    tokens: Vec<Token>,
+    /// So many best ones are told at each place.
+    top: usize,
+}
+
+impl PromptLogprobs {
+    /// Those of a prompt that begins with `first`.
+    pub(crate) fn new(first: u32, top: usize) -> Self {
+        Self { tokens: vec![Token { id: first, logprob: None, top: Vec::new() }], top }
+    }
 }
 
 /// What ends an answer, besides texts.
@@ -119,8 +135,17 @@ impl Task {
 
     /// Whether the row at `position` is for the prompt's log-probabilities.
     pub(crate) fn scores(&self, position: usize) -> bool {
-        let scored = self.prompt_logprobs.as_ref().map_or(usize::MAX, Vec::len);
-        position >= scored && position + 1 < self.prompt_len
+        let scored = self.prompt_logprobs.as_ref().map_or(usize::MAX, |all| all.tokens.len());
+        (scored..self.prompt_len).contains(&(position + 1))
+    }
+
+    /// Uses the logits of such a row.
+    pub(crate) fn score(&mut self, isa: Isa, logits: &[f32], position: usize) -> Result<()> {
+        let Some(PromptLogprobs { tokens, top }) = &mut self.prompt_logprobs else { return Ok(()) };
+        let id = self.tokens[position + 1];
+        let scored = self.sampler.score(isa, logits, (position as u64 + 1, id), *top)?;
+        tokens.push(Token::from(scored));
+        Ok(())
     }
 
     /// Whether the row at `position` is wanted for the head.
@@ -162,9 +187,9 @@ impl Task {
         self.count(recorder);
         let mut events = Vec::with_capacity(4);
         if self.drawn() == 1
-            && let Some(logprobs) = self.prompt_logprobs.take()
+            && let Some(PromptLogprobs { tokens, .. }) = self.prompt_logprobs.take()
         {
-            events.push(Event::Prompt { logprobs });
+            events.push(Event::Prompt { tokens });
         }
         events.push(Event::Token(token));
         let stops = self.ends.stop_tokens.contains(&id);
@@ -204,9 +229,9 @@ impl Task {
         // Whoever ends otherwise before the first token has not got them all.
         if self.drawn() == 0
             && matches!(finish, Finish::Stop | Finish::Length)
-            && let Some(logprobs) = self.prompt_logprobs.take()
+            && let Some(PromptLogprobs { tokens, .. }) = self.prompt_logprobs.take()
         {
-            events.push(Event::Prompt { logprobs });
+            events.push(Event::Prompt { tokens });
         }
         self.output.finish(&mut events);
         let calls = self.output.calls_tools();

@@ -47,14 +47,29 @@ fn the_prompt_log_probability_is_that_of_the_reference() {
     for (name, golden) in &GOLDEN[..4] {
         let golden: Value = serde_json::from_str(golden).unwrap();
         let prompt = ids(&golden["token_ids"]);
-        let request = Request { prompt_logprobs: true, ..Request::tokens(prompt.clone()) };
+        let request = Request { prompt_logprobs: Some(1), ..Request::tokens(prompt.clone()) };
         let answer = engine.generate(request.max_tokens(0)).unwrap();
-        assert_eq!(answer.prompt_logprobs.len(), prompt.len() - 1, "{name}");
+        let tokens = answer.prompt_tokens;
+        assert_eq!(tokens.iter().map(|token| token.id).collect::<Vec<_>>(), prompt, "{name}");
         assert!(answer.tokens.is_empty());
-        let got: f64 = answer.prompt_logprobs.iter().map(|logprob| f64::from(*logprob)).sum();
+        assert_eq!((tokens[0].logprob, tokens[0].top.len()), (None, 0));
+        for token in &tokens[1..] {
+            let ([(best, most)], Some(own)) = (&token.top[..], token.logprob) else {
+                panic!("{name}: one best token and its own number, got {token:?}")
+            };
+            assert!(*most > own || (*most == own && *best == token.id), "{token:?}");
+        }
+        let got: f64 = tokens.iter().filter_map(|token| token.logprob).map(f64::from).sum();
         let expected = -golden["nll_prompt"].as_f64().unwrap();
         assert!((got - expected).abs() < 1e-3 * expected.abs(), "{name}: {got}, {expected}");
     }
+    // The best ones are the prompt's alone.
+    let prompt_only = Request { prompt_logprobs: Some(3), ..story("Once", 4) };
+    let answer = engine.generate(prompt_only).unwrap();
+    assert!(answer.tokens.iter().all(|token| token.logprob.is_none() && token.top.is_empty()));
+    let vocabulary = engine.config().vocabulary;
+    let too_many = Request { prompt_logprobs: Some(vocabulary + 1), ..story("Once", 4) };
+    assert_eq!(engine.generate(too_many).unwrap_err().field(), Some("prompt_logprobs"));
 }
 
 #[test]

@@ -22,9 +22,9 @@ fn sixteen_requests_at_once_get_the_tokens_of_each_alone() {
 fn the_size_of_chunks_and_the_number_of_threads_change_nothing() {
     let prompt = prompts(40).pop().unwrap();
     let ask = |options: EngineOptions| {
-        let request = Request { prompt_logprobs: true, logprobs: Some(2), ..story(&prompt, 16) };
+        let request = Request { prompt_logprobs: Some(3), logprobs: Some(2), ..story(&prompt, 16) };
         let answer = engine_with(options).generate(request).unwrap();
-        (answer.tokens, answer.prompt_logprobs)
+        (answer.tokens, answer.prompt_tokens)
     };
     let expected = ask(EngineOptions { prefill_chunk: Some(64), ..options() });
     for chunk in [1, 7] {
@@ -43,13 +43,16 @@ fn the_size_of_chunks_and_the_number_of_threads_change_nothing() {
 fn a_sequence_that_lost_its_pages_goes_on_as_if_nothing_had_happened() {
     let prompts = prompts(12);
     // Room for about three of them.
-    let tight = engine_with(EngineOptions { cache_bytes: Some(700 << 10), ..options() });
-    let request = |prompt: &String| story(prompt, 60);
+    let tight = EngineOptions { cache_bytes: Some(700 << 10), ..options() };
+    let tight = engine_with(EngineOptions { prefill_chunk: Some(8), ..tight });
+    let request = |prompt| Request { prompt_logprobs: Some(1), ..story(prompt, 60) };
     let streams: Vec<_> =
         prompts.iter().map(|prompt| tight.submit(request(prompt)).unwrap()).collect();
     for (prompt, stream) in prompts.iter().zip(streams) {
         let expected = engine().generate(request(prompt)).unwrap();
-        assert_eq!(stream.collect_all().unwrap().ids(), expected.ids());
+        let got = stream.collect_all().unwrap();
+        assert_eq!(got.ids(), expected.ids());
+        assert_eq!(got.prompt_tokens, expected.prompt_tokens);
     }
     assert!(tight.metrics().preempted > 0, "the cache was not tight");
 }

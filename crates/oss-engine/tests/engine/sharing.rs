@@ -82,10 +82,10 @@ fn a_prompt_that_comes_again_needs_no_step() {
     let metrics = repeating.metrics();
     assert_eq!((metrics.prompt_tokens, metrics.repeated_prompts), (computed, 6));
     // Its log-probabilities need its rows.
-    let scored = Request { prompt_logprobs: true, ..request(0) };
-    let expected = engine().generate(Request { prompt_logprobs: true, ..request(0) }).unwrap();
+    let scored = Request { prompt_logprobs: Some(0), ..request(0) };
+    let expected = engine().generate(Request { prompt_logprobs: Some(0), ..request(0) }).unwrap();
     let got = repeating.generate(scored).unwrap();
-    assert_eq!((got.prompt_logprobs, got.tokens), (expected.prompt_logprobs, expected.tokens));
+    assert_eq!((got.prompt_tokens, got.tokens), (expected.prompt_tokens, expected.tokens));
 }
 
 #[test]
