@@ -5,7 +5,7 @@ use oss_engine::{ChatRequest, Request};
 use serde_json::{Value, json};
 
 use crate::client::{Connection, post};
-use crate::support::{MODEL, engine, server};
+use crate::support::{MODEL, engine, server, with};
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
@@ -100,17 +100,17 @@ fn a_completion_without_a_limit_has_sixteen_tokens_and_stops_end_it_early() {
 
 #[test]
 fn an_answer_has_at_least_so_many_tokens_or_exactly_as_many() {
-    let body = |more: Value| {
-        let mut body = json!({
-            "messages": question("What is 17 + 25?"), "temperature": 0, "max_tokens": 90,
-        });
-        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        post(server(), CHAT, &body).fine()["usage"]["completion_tokens"].as_u64().unwrap()
+    let body = json!({
+        "messages": question("What is 17 + 25?"), "temperature": 0, "max_tokens": 90,
+    });
+    let ask = |more: Value| {
+        let answer = post(server(), CHAT, &with(&body, &more)).fine();
+        answer["usage"]["completion_tokens"].as_u64().unwrap()
     };
-    let plain = body(json!({}));
+    let plain = ask(json!({}));
     assert!(plain < 70, "{plain}");
-    assert!(body(json!({"min_tokens": 80})) >= 80);
-    assert_eq!(body(json!({"ignore_eos": true})), 90);
+    assert!(ask(json!({"min_tokens": 80})) >= 80);
+    assert_eq!(ask(json!({"ignore_eos": true})), 90);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::answers::question;
 use crate::client::post;
-use crate::support::server;
+use crate::support::{server, with};
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
@@ -39,12 +39,6 @@ fn fits(text: &Value) {
     assert!((-50..=50).contains(&fields["degrees"].as_i64().unwrap()), "{value}");
 }
 
-/// A body with further fields.
-fn with(mut body: Value, more: &Value) -> Value {
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    body
-}
-
 #[test]
 fn a_chat_completion_fits_its_schema_whole_and_streamed() {
     for seed in 0..4 {
@@ -56,7 +50,7 @@ fn a_chat_completion_fits_its_schema_whole_and_streamed() {
         let message = &answer["choices"][0]["message"];
         assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{answer}");
         fits(&message["content"]);
-        let streamed = post(server(), CHAT, &with(body, &json!({"stream": true})));
+        let streamed = post(server(), CHAT, &with(&body, &json!({"stream": true})));
         let chunks = streamed.frames();
         let chunks = chunks.iter().filter_map(|chunk| serde_json::from_str::<Value>(chunk).ok());
         let text: String = chunks
@@ -91,7 +85,7 @@ fn several_choices_fit_and_any_object_is_one() {
     for choice in answer["choices"].as_array().unwrap() {
         fits(&choice["message"]["content"]);
     }
-    let body = with(body, &json!({"n": 1, "response_format": {"type": "json_object"}}));
+    let body = with(&body, &json!({"n": 1, "response_format": {"type": "json_object"}}));
     let answer = post(server(), CHAT, &body).fine();
     let choice = &answer["choices"][0];
     let text = choice["message"]["content"].as_str().unwrap();
@@ -155,7 +149,7 @@ fn a_required_call_comes_with_arguments_that_fit() {
     let mut flat = tools(true);
     for tool in flat.as_array_mut().unwrap() {
         let function = tool["function"].clone();
-        *tool = with(json!({"type": "function"}), &function);
+        *tool = with(&json!({"type": "function"}), &function);
     }
     let body = json!({
         "input": "Hello!", "tools": flat, "tool_choice": function, "max_output_tokens": 200,
@@ -172,8 +166,8 @@ fn formats_that_cannot_be_held_are_refused_by_name() {
         let schema = json!({"name": "x", "schema": schema});
         json!({"type": "json_schema", "json_schema": schema})
     };
-    let chat = |more: Value| with(json!({"messages": question("Hi"), "max_tokens": 1}), &more);
-    let completion = |more: Value| with(json!({"prompt": "x", "max_tokens": 1}), &more);
+    let chat = |more: Value| with(&json!({"messages": question("Hi"), "max_tokens": 1}), &more);
+    let completion = |more: Value| with(&json!({"prompt": "x", "max_tokens": 1}), &more);
     let response = |format: Value| json!({"input": "Hi", "text": {"format": format}});
     let broken = json!({"type": "strin"});
     let exotic = json!({"type": "object", "propertyNames": {"pattern": "a"}});

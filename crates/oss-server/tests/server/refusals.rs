@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::answers::question;
 use crate::client::{Connection, get, post};
-use crate::support::{engine_options, server, server_options, start};
+use crate::support::{engine_options, server, server_options, start, with};
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
@@ -22,11 +22,8 @@ fn refused(path: &str, body: &Value) -> (u16, Value) {
 
 #[test]
 fn a_request_that_cannot_be_served_is_told_which_field_is_at_fault() {
-    let chat = |more: Value| {
-        let mut body = json!({"messages": question("Hi"), "max_tokens": 1});
-        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        (CHAT, body)
-    };
+    let body = json!({"messages": question("Hi"), "max_tokens": 1});
+    let chat = |more: Value| (CHAT, with(&body, &more));
     let image = json!([{"role": "user", "content": [
         {"type": "text", "text": "What is this?"},
         {"type": "image_url", "image_url": {"url": "data:,"}},
@@ -126,8 +123,7 @@ fn what_gateways_add_and_what_nobody_knows_is_accepted() {
 #[test]
 fn how_long_to_think_may_come_as_a_variable_of_a_template() {
     let prompt = |more: Value| {
-        let mut body = json!({"messages": question("Hi")});
-        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let body = with(&json!({"messages": question("Hi")}), &more);
         post(server(), "/tokenize", &body).fine()["tokens"].clone()
     };
     let low = prompt(json!({"reasoning_effort": "low"}));

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::answers::{question, weather};
 use crate::client::{Connection, post};
-use crate::support::{endless, load, server, within};
+use crate::support::{endless, load, server, with, within};
 
 /// The chunks of a stream, whose end has to be right.
 fn chunks(path: &str, body: &Value) -> Vec<Value> {
@@ -21,12 +21,6 @@ fn chunks(path: &str, body: &Value) -> Vec<Value> {
 fn joined(chunks: &[Value], field: impl Fn(&Value) -> &Value) -> String {
     let texts = chunks.iter().filter_map(|chunk| field(&chunk["choices"][0]).as_str());
     texts.collect()
-}
-
-fn with(body: &Value, more: &Value) -> Value {
-    let mut body = body.clone();
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    body
 }
 
 #[test]

@@ -97,6 +97,13 @@ pub(crate) fn narrow(options: ServerOptions) -> Running {
     start(options, engine)
 }
 
+/// A body with further fields, or other values of those that it has.
+pub(crate) fn with(body: &Value, more: &Value) -> Value {
+    let mut body = body.clone();
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
 /// A completion that takes far longer than any test.
 pub(crate) fn endless(stream: bool) -> Value {
     json!({
