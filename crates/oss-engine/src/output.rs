@@ -30,17 +30,18 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    pub(crate) fn new(tokenizer: &Tokenizer, stop: Vec<String>, show_control: bool) -> Self {
+    pub(crate) fn new(tokenizer: &Tokenizer, stopper: Stopper, show_control: bool) -> Self {
         let decoder = match show_control {
             true => Decoder::new(tokenizer),
             false => Decoder::without_special(tokenizer),
         };
-        Self { decoder, stopper: Stopper::new(stop), stopped: false }
+        Self { decoder, stopper, stopped: false }
     }
 }
 
 impl Output for Plain {
     fn token(&mut self, id: u32, events: &mut Vec<Event>) -> bool {
+        self.stopper.token();
         let (text, stopped) = self.stopper.push(&self.decoder.push(id));
         self.stopped = stopped;
         show(text, events);

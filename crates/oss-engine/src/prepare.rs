@@ -18,7 +18,8 @@ use crate::event::Event;
 use crate::grammar::{Follower, Harmony, Messages};
 use crate::output::{Output, Plain, Silent};
 use crate::request::{Prompt, Request};
-use crate::step::{Drafter, Ends, PromptLogprobs, Task};
+use crate::step::{AtLeast, Drafter, Ends, PromptLogprobs, Task};
+use crate::stop::Stopper;
 use crate::stream::{Link, Producer};
 use crate::text_side::Text;
 
@@ -42,7 +43,7 @@ pub(crate) fn prepare(
     let ids = prompt_ids(text, &request.prompt)?;
     let vocabulary = inner.model.config.vocabulary;
     check_prompt(&ids, vocabulary, inner.limits.context_len)?;
-    check_prompt_logprobs(&request, vocabulary)?;
+    check_counts(&request, vocabulary)?;
     let room = inner.limits.context_len - ids.len();
     let seed = request.sampling.seed.unwrap_or_else(random_seed);
     let options = request.sampling.over(text.defaults(), seed, request.logprobs);
@@ -53,8 +54,11 @@ pub(crate) fn prepare(
     let constraint = constraint(inner, &mut request)?;
     let fault = request.fault();
     let mut stop_tokens = request.stop_tokens;
+    // A constraint may end at a token that is otherwise ignored.
+    let ends = [text.stops(), &stop_tokens].concat();
+    let at_least = AtLeast::new(request.min_tokens, vocabulary, &ends);
     if !request.ignore_stops {
-        stop_tokens.extend(text.stops());
+        stop_tokens = ends;
     }
     let ends = Ends { max_tokens: request.max_tokens.unwrap_or(room).min(room), stop_tokens };
     let link = Link::new(inner.limits.stream_events);
@@ -68,6 +72,7 @@ pub(crate) fn prepare(
         ends,
         sampler,
         constraint,
+        at_least,
         drafter: inner.limits.speculates.then(|| Drafter::new(&ids)),
         output,
         opening,
@@ -105,15 +110,18 @@ fn check_prompt(ids: &[u32], vocabulary: usize, context_len: usize) -> Result<()
     }
 }
 
-fn check_prompt_logprobs(request: &Request, vocabulary: usize) -> Result<()> {
-    match request.prompt_logprobs {
-        Some(top) if top > vocabulary => Err(Error::Option {
-            field: "prompt_logprobs",
-            got: top.to_string(),
-            expected: format!("at most the vocabulary ({vocabulary})"),
-        }),
-        _ => Ok(()),
-    }
+fn check_counts(request: &Request, vocabulary: usize) -> Result<()> {
+    let check = |field, got: usize, most: usize, name: &str| match got > most {
+        false => Ok(()),
+        true => {
+            let expected = format!("at most {name} ({most})");
+            Err(Error::Option { field, got: got.to_string(), expected })
+        }
+    };
+    let most = request.max_tokens.unwrap_or(usize::MAX);
+    check("min_tokens", request.min_tokens, most, "max_tokens")?;
+    let top = request.prompt_logprobs.unwrap_or(0);
+    check("prompt_logprobs", top, vocabulary, "the vocabulary")
 }
 
 /// What decides which tokens may come: the request's own constraint, or one that its grammar and
@@ -160,10 +168,10 @@ fn messages(inner: &Inner, request: &Request) -> Result<Option<Messages>> {
 
 /// Where the answer's tokens go, and the events that it begins with.
 fn output(text: &Text, request: &Request, id: u64) -> Result<(Box<dyn Output>, Vec<Event>)> {
-    let stop = request.stop.clone();
+    let stop = Stopper::new(request.stop.clone(), request.min_tokens);
     let tokenizer = match text.tokenizer() {
         Ok(tokenizer) => tokenizer,
-        Err(_) if stop.is_empty() => return Ok((Box::new(Silent), Vec::new())),
+        Err(_) if request.stop.is_empty() => return Ok((Box::new(Silent), Vec::new())),
         Err(error) => return Err(error),
     };
     let Prompt::Chat(chat) = &request.prompt else {

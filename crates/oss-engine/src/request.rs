@@ -31,6 +31,10 @@ pub struct Request {
     /// The most tokens of the answer; `None`: until the model stops or the context is full. 0
     /// computes the prompt alone, for its log-probabilities.
     pub max_tokens: Option<usize>,
+    /// The fewest tokens of the answer: among them is none of the model's stop tokens and of
+    /// `stop_tokens`, and a stop text that is complete with them does not count. A constraint or a
+    /// grammar that allows nothing more still ends it. More than `max_tokens` is an error.
+    pub min_tokens: usize,
     /// How tokens are drawn.
     pub sampling: Sampling,
     /// Which of several answers to the same prompt with the same seed this is: others differ.
@@ -69,6 +73,7 @@ impl Request {
         Self {
             prompt,
             max_tokens: None,
+            min_tokens: 0,
             sampling: Sampling::default(),
             choice: 0,
             stop: Vec::new(),
@@ -106,6 +111,12 @@ impl Request {
     #[must_use]
     pub fn max_tokens(self, tokens: usize) -> Self {
         Self { max_tokens: Some(tokens), ..self }
+    }
+
+    /// The same request with at least so many tokens.
+    #[must_use]
+    pub fn min_tokens(self, tokens: usize) -> Self {
+        Self { min_tokens: tokens, ..self }
     }
 
     /// The same request, greedy: always the most probable token.

@@ -6,6 +6,7 @@
 //! position.
 
 mod admit;
+mod at_least;
 mod cost;
 mod draft;
 mod hold;
@@ -36,6 +37,7 @@ use crate::options::EngineOptions;
 use crate::tiers;
 use crate::tuning::{Batching, Tuning};
 
+pub(crate) use self::at_least::AtLeast;
 pub(crate) use self::draft::Drafter;
 pub(crate) use self::hold::Hold;
 use self::pace::Pace;

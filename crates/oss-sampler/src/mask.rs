@@ -10,10 +10,22 @@
 /// assert_eq!(mask.count(), 2);
 /// assert!(mask.is_allowed(3) && !mask.is_allowed(4));
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Mask {
     words: Vec<u64>,
     vocabulary: usize,
+}
+
+impl Clone for Mask {
+    fn clone(&self) -> Self {
+        Self { words: self.words.clone(), vocabulary: self.vocabulary }
+    }
+
+    /// Allocates nothing where the vocabulary is the same.
+    fn clone_from(&mut self, other: &Self) {
+        self.words.clone_from(&other.words);
+        self.vocabulary = other.vocabulary;
+    }
 }
 
 impl Mask {
@@ -32,8 +44,7 @@ impl Mask {
     }
 
     /// A mask of 32-bit words, bit `id % 32` of word `id / 32`; bits past the vocabulary and
-    /// missing
-    /// words count as not allowed.
+    /// missing words count as not allowed.
     #[must_use]
     pub fn from_words_u32(vocabulary: usize, words: &[u32]) -> Mask {
         let mut mask = Mask::new(vocabulary);

@@ -1,6 +1,5 @@
 //! Requests as they come over the wire, read into the engine's.
 
-mod at_least;
 mod chat;
 mod common;
 mod completion;

@@ -44,8 +44,6 @@ impl Names {
     fn of_field(self, field: &'static str) -> &'static str {
         match field {
             "grammar" => self.format,
-            // The only constraint that this server sets.
-            "constraint" => "min_tokens",
             field => field,
         }
     }

@@ -27,8 +27,7 @@ pub(crate) struct HarmonyOutput {
 
 impl HarmonyOutput {
     /// An output whose calls are named `call_prefix` and their number.
-    pub(crate) fn new(parser: Parser, stop: Vec<String>, call_prefix: String) -> Self {
-        let stopper = Stopper::new(stop);
+    pub(crate) fn new(parser: Parser, stopper: Stopper, call_prefix: String) -> Self {
         Self {
             parser,
             stopper,
@@ -111,6 +110,7 @@ impl HarmonyOutput {
 
 impl Output for HarmonyOutput {
     fn token(&mut self, id: u32, events: &mut Vec<Event>) -> bool {
+        self.stopper.token();
         self.read(id, events);
         self.stopped
     }
@@ -144,8 +144,11 @@ mod tests {
         let tokenizer = text.tokenizer().unwrap();
         let stop = stop.iter().map(|&stop| stop.to_owned()).collect();
         let parser = Parser::new(tokenizer).unwrap();
-        let mut output = HarmonyOutput::new(parser, stop, String::new());
-        let mut events = output.prime(&tokenizer.encode(completion, Special::Parse));
+        let mut output = HarmonyOutput::new(parser, Stopper::new(stop, 0), String::new());
+        let mut events = Vec::new();
+        for id in tokenizer.encode(completion, Special::Parse) {
+            output.token(id, &mut events);
+        }
         output.finish(&mut events);
         let texts = events.into_iter().filter_map(|event| match event {
             Event::Text(text) => Some(text),

@@ -56,7 +56,7 @@ impl TemplateOutput {
     pub(crate) fn new(
         tokenizer: &Tokenizer,
         tools: &[Tool],
-        stop: Vec<String>,
+        stopper: Stopper,
         call_prefix: String,
     ) -> Self {
         let functions: Vec<String> = tools.iter().map(|tool| tool.function.name.clone()).collect();
@@ -66,7 +66,7 @@ impl TemplateOutput {
         };
         Self {
             decoder,
-            stopper: Stopper::new(stop),
+            stopper,
             stopped: false,
             functions,
             state: State::Undecided(String::new()),
@@ -132,6 +132,7 @@ impl TemplateOutput {
 
 impl Output for TemplateOutput {
     fn token(&mut self, id: u32, events: &mut Vec<Event>) -> bool {
+        self.stopper.token();
         let text = self.decoder.push(id);
         self.take(&text, events);
         self.stopped
@@ -257,7 +258,8 @@ mod tests {
         let tool = json!({"type": "function", "function": {"name": "f"}});
         let tools: Vec<Tool> = vec![serde_json::from_value(tool).unwrap()];
         let stop = stop.iter().map(|&stop| stop.to_owned()).collect();
-        let mut output = TemplateOutput::new(tokenizer, &tools, stop, String::new());
+        let stopper = Stopper::new(stop, 0);
+        let mut output = TemplateOutput::new(tokenizer, &tools, stopper, String::new());
         let (mut events, mut last) = (Vec::new(), Vec::new());
         let ids = tokenizer.encode(text, Special::AsText);
         let stopped = ids.iter().any(|id| output.token(*id, &mut events));

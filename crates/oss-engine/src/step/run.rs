@@ -201,6 +201,10 @@ pub(crate) fn finish_row(
         Some(constraint) => constraint.mask()?,
         None => None,
     };
+    let mask = match &mut task.at_least {
+        Some(at_least) => at_least.mask(drawn, mask),
+        None => mask,
+    };
     let begin = Instant::now();
     let draw = task.sampler.draw(isa, logits, task.tokens.len() as u64, mask)?;
     recorder.lock().draw_seconds += begin.elapsed().as_secs_f64();

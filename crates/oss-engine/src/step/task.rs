@@ -12,6 +12,7 @@ use crate::event::{End, Event, Finish, Timing, Token, Usage};
 use crate::fault::Fault;
 use crate::metrics::Recorder;
 use crate::output::Output;
+use crate::step::at_least::AtLeast;
 use crate::step::draft::Drafter;
 use crate::step::hold::Hold;
 use crate::stream::Producer;
@@ -31,6 +32,8 @@ pub(crate) struct Task {
     pub(crate) ends: Ends,
     pub(crate) sampler: Sampler,
     pub(crate) constraint: Option<Box<dyn Constraint>>,
+    /// Holds the end back, where a fewest of tokens is asked for.
+    pub(crate) at_least: Option<AtLeast>,
     /// Guesses what comes next, unless speculation is off.
     pub(crate) drafter: Option<Drafter>,
     pub(crate) output: Box<dyn Output>,

@@ -6,7 +6,8 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use oss_engine::text::Special;
 use oss_engine::{
-    Constraint, Engine, Event, Finish, Mask, Prompt, Request, Result, Sampling, text::Tokenizer,
+    Constraint, Engine, Event, Finish, Grammar, Mask, Prompt, Request, Result, Sampling,
+    text::Tokenizer,
 };
 use serde_json::Value;
 
@@ -114,6 +115,56 @@ fn stop_texts_never_show_in_part_wherever_tokens_end() {
         let answer = engine().generate(story("Once upon a time", 60).stop_at(stop)).unwrap();
         assert_eq!(answer.text, whole[..first], "{stop:?}");
         assert!(matches!(answer.finish, Finish::Stop));
+    }
+}
+
+#[test]
+fn an_answer_has_at_least_so_many_tokens_whatever_would_end_it() {
+    let ask = |request: Request| engine().generate(request).unwrap();
+    let once = || story("Once upon a time", 500);
+    let plain = ask(once());
+    let (len, stops) = (plain.tokens.len(), engine().text().stops());
+    // The last token is the one that ends it.
+    assert_eq!(ask(once().min_tokens(len - 1)).ids(), plain.ids());
+    let longer = ask(once().min_tokens(len + 10));
+    let ends: Vec<bool> = longer.ids().iter().map(|id| stops.contains(id)).collect();
+    assert!(matches!(longer.finish, Finish::Stop));
+    assert!(ends.len() > len + 10 && !ends[..len + 10].contains(&true), "{ends:?}");
+    assert_eq!(longer.ids()[..len - 1], plain.ids()[..len - 1]);
+
+    let unbounded = ask(once().stop_at("."));
+    let bounded = ask(once().stop_at(".").min_tokens(len / 2));
+    assert!(unbounded.tokens.len() < len / 2 && bounded.tokens.len() > len / 2);
+    assert!(plain.text.starts_with(&bounded.text) && bounded.text.contains('.'));
+    let token = plain.ids()[3];
+    let own = || Request { stop_tokens: vec![token], ignore_stops: true, ..once() };
+    assert_eq!(ask(own()).tokens.len(), 4);
+    let held = ask(own().min_tokens(6).max_tokens(30));
+    assert!(held.tokens.len() > 6 && !held.ids()[..6].contains(&token));
+
+    let refused = engine().generate(once().min_tokens(501)).unwrap_err();
+    assert_eq!((refused.field(), refused.is_about_request()), (Some("min_tokens"), true));
+    assert_eq!(
+        refused.to_string(),
+        "option min_tokens: got 501, expected at most max_tokens (500)"
+    );
+}
+
+#[test]
+fn a_grammar_goes_on_as_far_as_it_can_where_a_fewest_of_tokens_is_asked_for() {
+    for ignore_stops in [false, true] {
+        let ask = |most: usize, tokens: usize| {
+            let grammar = Grammar::regex(format!("(ab ){{1,{most}}}"));
+            let request = Request::text("Say").grammar(grammar).min_tokens(tokens);
+            engine().generate(Request { ignore_stops, ..request }).unwrap()
+        };
+        let (free, long, over) = (ask(40, 0), ask(40, 20), ask(2, 50));
+        assert!(free.tokens.len() < 20, "{}", free.text);
+        assert!(long.tokens.len() >= 20 && long.text.starts_with(&free.text), "{}", long.text);
+        let stops = engine().text().stops();
+        assert!(long.ids()[..20].iter().all(|id| !stops.contains(id)), "{:?}", long.ids());
+        assert_eq!(over.text, "ab ab ");
+        assert!([free, long, over].iter().all(|answer| matches!(answer.finish, Finish::Stop)));
     }
 }
 

@@ -159,6 +159,8 @@ fn limits_stop_texts_and_stop_tokens_end_an_answer_within_a_guess() {
         let stop = &whole.text[at..at + 5];
         all_agree(stop, || long(&refrain(), 90).stop_at(stop));
     }
+    let end = whole.tokens.len() - 10;
+    all_agree("held back", || long(&refrain(), 90).stop_at(" ").min_tokens(end));
     for token in whole.ids().into_iter().skip(40).take(4) {
         all_agree(&format!("stop token {token}"), || Request {
             stop_tokens: vec![token],

@@ -70,12 +70,12 @@ impl ChatCall {
     }
 
     /// The engine's requests, one for each choice, each made when it is asked for.
-    pub(crate) fn requests(self, engine: &Engine) -> impl ExactSizeIterator<Item = Request> {
+    pub(crate) fn requests(self) -> impl ExactSizeIterator<Item = Request> {
         let Self { common, mut chat, .. } = self;
         (0..common.n).map(move |choice| {
             let last = choice + 1 == common.n;
             let own = if last { std::mem::take(&mut chat) } else { chat.clone() };
-            common.request(engine, Prompt::Chat(Box::new(own)), choice)
+            common.request(Prompt::Chat(Box::new(own)), choice)
         })
     }
 }

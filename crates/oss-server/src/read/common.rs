@@ -2,10 +2,9 @@
 
 use std::ops::RangeInclusive;
 
-use oss_engine::{Engine, Prompt, Request, Sampling};
+use oss_engine::{Prompt, Request, Sampling};
 use serde_json::{Map, Value, json};
 
-use crate::read::at_least::AtLeast;
 use crate::read::fields::{Fields, read, short};
 use crate::read::format::{self, Format, Nesting};
 use crate::refusal::Refusal;
@@ -90,12 +89,6 @@ impl Common {
         if include_usage.is_some() && !stream {
             return Err(Refusal::field("stream_options", "got options, expected stream: true"));
         }
-        let stop = stop(fields)?;
-        let min_tokens = fields.take("min_tokens")?.unwrap_or(0);
-        if min_tokens > 0 && stop.iter().any(|stop| !stop.is_empty()) {
-            let expected = "0 beside stop texts, which it would not hold back";
-            return Err(Refusal::unsupported("min_tokens", min_tokens, expected));
-        }
         Ok(Self {
             max_tokens: None,
             n,
@@ -104,18 +97,19 @@ impl Common {
             logprobs: None,
             format: format::read(FORMAT, fields.take(FORMAT)?, Nesting::Nested)?,
             sampling: sampling(fields)?,
-            stop,
+            stop: stop(fields)?,
             stop_tokens: fields.take("stop_token_ids")?.unwrap_or_default(),
             ignore_stops: fields.take("ignore_eos")?.unwrap_or(false),
-            min_tokens,
+            min_tokens: fields.take("min_tokens")?.unwrap_or(0),
             show_control_tokens: !fields.take("skip_special_tokens")?.unwrap_or(true),
         })
     }
 
     /// The engine's request for one answer to `prompt`.
-    pub(crate) fn request(&self, engine: &Engine, prompt: Prompt, choice: u32) -> Request {
+    pub(crate) fn request(&self, prompt: Prompt, choice: u32) -> Request {
         let mut request = Request::new(prompt);
         request.max_tokens = self.max_tokens;
+        request.min_tokens = self.min_tokens;
         request.sampling = self.sampling.clone();
         request.choice = choice;
         request.stop.clone_from(&self.stop);
@@ -124,11 +118,6 @@ impl Common {
         request.show_control_tokens = self.show_control_tokens;
         request.logprobs = self.logprobs;
         request.grammar = self.format.as_ref().map(|format| format.grammar.clone());
-        if self.min_tokens > 0 && !self.ignore_stops {
-            let ends = [engine.text().stops(), &self.stop_tokens].concat();
-            let vocabulary = engine.config().vocabulary;
-            request = request.constrained(AtLeast::new(self.min_tokens, vocabulary, &ends));
-        }
         request
     }
 }

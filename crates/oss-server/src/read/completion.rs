@@ -75,7 +75,7 @@ impl CompletionCall {
         Ok((0..prompts.len() * n).map(move |index| {
             let (ids, choice) = (&mut prompts[index / n], index % n);
             let own = if choice + 1 == n { std::mem::take(ids) } else { ids.clone() };
-            common.request(engine, Prompt::Tokens(own), choice as u32)
+            common.request(Prompt::Tokens(own), choice as u32)
         }))
     }
 }

@@ -105,12 +105,15 @@ fn an_answer_has_at_least_so_many_tokens_or_exactly_as_many() {
     });
     let ask = |more: Value| {
         let answer = post(server(), CHAT, &with(&body, &more)).fine();
-        answer["usage"]["completion_tokens"].as_u64().unwrap()
+        let finish = answer["choices"][0]["finish_reason"].as_str().unwrap().to_owned();
+        (answer["usage"]["completion_tokens"].as_u64().unwrap(), finish)
     };
-    let plain = ask(json!({}));
+    let (plain, _) = ask(json!({}));
     assert!(plain < 70, "{plain}");
-    assert!(ask(json!({"min_tokens": 80})) >= 80);
-    assert_eq!(ask(json!({"ignore_eos": true})), 90);
+    assert!(ask(json!({"min_tokens": 80})).0 >= 80);
+    let (stopped, finish) = ask(json!({"min_tokens": 80, "stop": [" "]}));
+    assert!((81..90).contains(&stopped) && finish == "stop", "{stopped}, {finish}");
+    assert_eq!(ask(json!({"ignore_eos": true})).0, 90);
 }
 
 #[test]

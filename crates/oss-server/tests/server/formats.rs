@@ -192,7 +192,6 @@ fn formats_that_cannot_be_held_are_refused_by_name() {
             "response_format.json_schema.schema",
             "got nothing",
         ),
-        (CHAT, chat(json!({format: nested(), "min_tokens": 3})), "min_tokens", "beside a grammar"),
         (CHAT, chat(json!({"tools": odd})), "tools", "weather_now"),
         (CHAT, chat(json!({"tool_choice": "required"})), "tool_choice", "tools to choose from"),
         (COMPLETIONS, completion(json!({format: wrong(broken.clone())})), format, "strin"),

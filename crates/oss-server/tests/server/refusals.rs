@@ -56,7 +56,7 @@ fn a_request_that_cannot_be_served_is_told_which_field_is_at_fault() {
         (chat(json!({"stream_options": {"include_usage": true}})), "stream_options"),
         (chat(json!({"stop": 3})), "stop"),
         (chat(json!({"stop": "x".repeat(1025)})), "stop"),
-        (chat(json!({"stop": ["x"], "min_tokens": 2})), "min_tokens"),
+        (chat(json!({"min_tokens": 9, "max_tokens": 8})), "min_tokens"),
         (chat(json!({"presence_penalty": 101})), "presence_penalty"),
         (chat(json!({"frequency_penalty": -1e30})), "frequency_penalty"),
         (chat(json!({"repetition_penalty": 1e-30})), "repetition_penalty"),
