@@ -18,11 +18,16 @@ const MOST_LOGPROBS: usize = 20;
 /// The most prompts.
 const MOST_PROMPTS: usize = 128;
 
+/// The most log-probabilities of prompts: an answer with so many is some hundred megabytes.
+const MOST_ECHOED: usize = 1 << 20;
+
 /// Texts or tokens to continue.
 pub(crate) struct CompletionCall {
     pub(crate) common: Common,
     /// Each prompt's tokens.
     pub(crate) prompts: Vec<Vec<u32>>,
+    /// Whether answers begin with their prompts.
+    pub(crate) echo: bool,
 }
 
 impl CompletionCall {
@@ -34,7 +39,7 @@ impl CompletionCall {
         let mut fields = Fields::parse(body)?;
         app.check_model(fields.take::<String>("model")?.as_deref())?;
         let mut common = Common::read(&mut fields)?;
-        fields.refuse("echo", &[json!(false)])?;
+        let echo = fields.take("echo")?.unwrap_or(false);
         fields.refuse("best_of", &[json!(1), json!(common.n)])?;
         common.max_tokens = Some(fields.take("max_tokens")?.unwrap_or(DEFAULT_TOKENS));
         common.logprobs = logprobs(&mut fields)?;
@@ -47,7 +52,21 @@ impl CompletionCall {
         };
         let prompts = prompts.into_iter().map(ids).collect::<Result<_, _>>();
         let prompts = prompts.map_err(|error| Refusal::engine(&error, Names::of("prompt")))?;
-        Ok(Self { common, prompts })
+        let call = Self { common, prompts, echo };
+        let got = call.echoed_logprobs();
+        if got > MOST_ECHOED {
+            let what = format!(
+                "got {got} log-probabilities of the prompts' tokens, expected at most {MOST_ECHOED}"
+            );
+            return Err(Refusal::field("logprobs", what));
+        }
+        Ok(call)
+    }
+
+    /// How many log-probabilities of its prompts' tokens all choices report.
+    pub(crate) fn echoed_logprobs(&self) -> usize {
+        let each = self.common.logprobs.filter(|_| self.echo).map_or(0, |top| 1 + top);
+        self.prompts.iter().map(Vec::len).sum::<usize>() * self.common.n as usize * each
     }
 
     /// How much work its reading is, as the length of a body: compiling a grammar is as much as
@@ -65,7 +84,7 @@ impl CompletionCall {
         self,
         engine: &Engine,
     ) -> Result<impl ExactSizeIterator<Item = Request>, Refusal> {
-        let Self { common, mut prompts } = self;
+        let Self { common, mut prompts, echo } = self;
         let expected = engine.context_len();
         if let Some(got) = prompts.iter().map(Vec::len).find(|got| *got > expected) {
             let error = oss_engine::Error::PromptTooLong { got, expected };
@@ -75,7 +94,9 @@ impl CompletionCall {
         Ok((0..prompts.len() * n).map(move |index| {
             let (ids, choice) = (&mut prompts[index / n], index % n);
             let own = if choice + 1 == n { std::mem::take(ids) } else { ids.clone() };
-            common.request(Prompt::Tokens(own), choice as u32)
+            let mut request = common.request(Prompt::Tokens(own), choice as u32);
+            request.prompt_logprobs = common.logprobs.filter(|_| echo);
+            request
         }))
     }
 }

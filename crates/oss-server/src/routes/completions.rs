@@ -29,6 +29,7 @@ pub(crate) async fn answer(
     let call = app.heavy(body.len(), || CompletionCall::read(&app, engine, &body)).await?;
     let head = CompletionHead::new(&call, &app.options.model_name);
     let (stream, weight) = (call.common.stream, call.weight(body.len()));
+    let echoed = call.echoed_logprobs();
     let count = if call.prompts.len() > 1 { "prompt" } else { "n" };
     let names = Names { count, ..NAMES };
     let submit = || Answers::submit(place, call.requests(engine)?, names, &caller.request_id);
@@ -39,7 +40,7 @@ pub(crate) async fn answer(
     }
     let mut so_far = CompletionSoFar::new(head, engine);
     answers.whole(|choice, event| so_far.event(choice, event)).await?;
-    Ok(routes::json(so_far.finish()))
+    Ok(routes::json(app.heavy(echoed, || so_far.finish()).await))
 }
 
 /// The tokens of each prompt.

@@ -1,6 +1,6 @@
 //! Answers of `/v1/completions`.
 
-use oss_engine::{Engine, Event};
+use oss_engine::{Engine, Event, Token};
 use serde::Serialize;
 
 use crate::read::CompletionCall;
@@ -28,6 +28,12 @@ pub(crate) struct CompletionHead {
     n: usize,
     #[serde(skip)]
     choices: usize,
+    /// Answers begin with their prompts.
+    #[serde(skip)]
+    echo: bool,
+    /// These prompts, unless log-probabilities bring them.
+    #[serde(skip)]
+    echoed: Vec<Vec<u32>>,
     #[serde(skip)]
     control: Control,
 }
@@ -36,6 +42,7 @@ impl CompletionHead {
     /// The head of the answer to a call.
     pub(crate) fn new(call: &CompletionCall, model: &str) -> Self {
         let n = call.common.n as usize;
+        let logprobs = call.common.logprobs.is_some();
         Self {
             id: format!("cmpl-{}", ids::unique()),
             object: "text_completion",
@@ -43,9 +50,11 @@ impl CompletionHead {
             model: model.to_owned(),
             system_fingerprint: FINGERPRINT,
             include_usage: call.common.include_usage,
-            logprobs: call.common.logprobs.is_some(),
+            logprobs,
             n,
             choices: n * call.prompts.len(),
+            echo: call.echo,
+            echoed: if call.echo && !logprobs { call.prompts.clone() } else { Vec::new() },
             control: match call.common.show_control_tokens {
                 true => Control::Shown,
                 false => Control::Hidden,
@@ -54,8 +63,28 @@ impl CompletionHead {
     }
 
     fn attributions(&self, engine: &Engine) -> Vec<Attribution> {
-        let one = |_| Attribution::new(engine, self.logprobs, self.control);
+        let one =
+            |_| Attribution::new(engine, self.logprobs, self.control).reporting_all(self.echo);
         (0..self.choices).map(one).collect()
+    }
+
+    /// What an event shows of a choice's prompt: it waits for log-probabilities that are wanted.
+    fn echo(
+        &self,
+        choice: usize,
+        attribution: &mut Attribution,
+        event: Event,
+    ) -> Option<(String, Option<CompletionLogprobs>)> {
+        let tokens = match event {
+            Event::Prompt { tokens } => tokens,
+            Event::Admitted { .. } => {
+                let plain = |id: &u32| Token { id: *id, logprob: None, top: Vec::new() };
+                self.echoed.get(choice / self.n)?.iter().map(plain).collect()
+            }
+            _ => return None,
+        };
+        // A long prompt takes milliseconds: others are not to wait behind it.
+        Some(tokio::task::block_in_place(|| attribution.echo(tokens)))
     }
 }
 
@@ -71,6 +100,15 @@ struct Choice {
     text: String,
     logprobs: Option<CompletionLogprobs>,
     finish_reason: Option<&'static str>,
+}
+
+impl Choice {
+    /// Adds log-probabilities, where they are wanted.
+    fn report(&mut self, new: Option<CompletionLogprobs>) {
+        if let Some((all, new)) = self.logprobs.as_mut().zip(new) {
+            all.extend(new);
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -107,16 +145,19 @@ impl CompletionSoFar {
             Event::Token(token) => attribution.token(token),
             Event::Text(text) => {
                 so_far.text.push_str(&text);
-                let new = logprobs(attribution, &text);
-                if let Some((all, new)) = so_far.logprobs.as_mut().zip(new) {
-                    all.extend(new);
-                }
+                so_far.report(logprobs(attribution, &text));
             }
             Event::End(end) => {
+                so_far.report(attribution.rest());
                 so_far.finish_reason = Some(end.finish.name());
                 self.usage.add(&end.usage, 0, choice.is_multiple_of(self.head.n));
             }
-            _ => {}
+            event => {
+                if let Some((text, logprobs)) = self.head.echo(choice, attribution, event) {
+                    so_far.text.push_str(&text);
+                    so_far.report(logprobs);
+                }
+            }
         }
     }
 
@@ -158,10 +199,14 @@ impl Frames for CompletionFrames {
             }
             Event::End(end) => {
                 self.usage.add(&end.usage, 0, index.is_multiple_of(self.head.n));
-                let finish_reason = Some(end.finish.name());
-                self.chunk(Choice { index, finish_reason, ..Choice::default() }, out);
+                let (logprobs, finish_reason) = (attribution.rest(), Some(end.finish.name()));
+                self.chunk(Choice { index, logprobs, finish_reason, text: String::new() }, out);
             }
-            _ => {}
+            event => {
+                if let Some((text, logprobs)) = self.head.echo(index, attribution, event) {
+                    self.chunk(Choice { index, text, logprobs, finish_reason: None }, out);
+                }
+            }
         }
     }
 

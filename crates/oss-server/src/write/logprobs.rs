@@ -39,6 +39,8 @@ pub(crate) struct Attribution {
     engine: Engine,
     wanted: bool,
     control: Control,
+    /// Tokens that no text shows are reported too.
+    reports_all: bool,
     /// Tokens since the last text.
     pending: Vec<Token>,
     /// How many there were.
@@ -59,6 +61,7 @@ impl Attribution {
             engine: engine.clone(),
             wanted,
             control,
+            reports_all: false,
             pending: Vec::new(),
             count: 0,
             is_over: false,
@@ -68,11 +71,18 @@ impl Attribution {
         }
     }
 
+    /// Reports tokens that no text shows as well: those of a prompt that is echoed are, and whoever
+    /// counts tokens counts on the answer's.
+    pub(crate) fn reporting_all(self, reports_all: bool) -> Self {
+        Self { reports_all, ..self }
+    }
+
     pub(crate) fn token(&mut self, token: Token) {
         if std::mem::take(&mut self.is_over) {
             self.skip();
         }
-        if self.name(token.id).is_some() && self.control != Control::Shown {
+        let hides = self.control != Control::Shown && !self.reports_all;
+        if hides && self.name(token.id).is_some() {
             self.is_over = self.control == Control::Header;
             return;
         }
@@ -98,6 +108,13 @@ impl Attribution {
             self.pending.extend(tokens.pop());
         }
         tokens
+    }
+
+    /// The answer is over: what no text has shown is reported, where all is.
+    pub(crate) fn rest(&mut self) -> Option<CompletionLogprobs> {
+        let tokens = std::mem::take(&mut self.pending);
+        let some = self.reports_all && !tokens.is_empty();
+        some.then(|| self.completion(tokens)).flatten()
     }
 
     /// What came is reported of no text.
@@ -135,14 +152,44 @@ impl Attribution {
         let mut out = CompletionLogprobs::default();
         for token in tokens {
             out.text_offset.push(self.offset);
-            self.offset += decoder.push(token.id).chars().count();
+            if self.control == Control::Shown || !tokenizer.is_special(token.id) {
+                self.offset += decoder.push(token.id).chars().count();
+            }
             out.tokens.push(written(tokenizer, token.id));
-            out.token_logprobs.push(finite(token.logprob.unwrap_or(IMPOSSIBLE)));
-            let top = token.top.iter();
-            let top = top.map(|(id, logprob)| (written(tokenizer, *id), finite(*logprob).into()));
-            out.top_logprobs.push(top.collect());
+            out.token_logprobs.push(token.logprob.map(|logprob| finite(logprob).into()));
+            out.top_logprobs.push(token.logprob.map(|own| {
+                let mut top = serde_json::Map::new();
+                // The token is among the best ones, or comes after them. Of those that are written
+                // alike (parts of characters), the best stays.
+                for (id, logprob) in token.top.into_iter().chain([(token.id, own)]) {
+                    top.entry(written(tokenizer, id)).or_insert_with(|| finite(logprob).into());
+                }
+                top
+            }));
         }
         Some(out)
+    }
+
+    /// A prompt as completions show and report it: all its tokens, the first without a
+    /// log-probability.
+    pub(crate) fn echo(&mut self, tokens: Vec<Token>) -> (String, Option<CompletionLogprobs>) {
+        let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
+        let text = self.engine.text().tokenizer().map(|tokenizer| match self.control {
+            Control::Shown => tokenizer.decode(&ids),
+            Control::Hidden | Control::Header => tokenizer.decode_text(&ids),
+        });
+        let text = text.unwrap_or_default();
+        let mut logprobs = self.completion(tokens);
+        if let Some((logprobs, decoder)) = logprobs.as_mut().zip(self.decoder.as_mut()) {
+            // The answer's text begins anew, also where the prompt ends within a character.
+            let end = self.offset + decoder.finish().chars().count();
+            self.offset = text.chars().count();
+            // The space that some encodings put before a text is not shown.
+            let unseen = end.saturating_sub(self.offset);
+            let offsets = logprobs.text_offset.iter_mut();
+            offsets.for_each(|offset| *offset = offset.saturating_sub(unseen));
+        }
+        (text, logprobs)
     }
 }
 
@@ -178,8 +225,9 @@ impl TokenLogprob {
 #[derive(Default, Serialize)]
 pub(crate) struct CompletionLogprobs {
     tokens: Vec<String>,
-    token_logprobs: Vec<f32>,
-    top_logprobs: Vec<serde_json::Map<String, serde_json::Value>>,
+    /// As many digits as the best ones have, since clients compare them.
+    token_logprobs: Vec<Option<f64>>,
+    top_logprobs: Vec<Option<serde_json::Map<String, serde_json::Value>>>,
     text_offset: Vec<usize>,
 }
 

@@ -236,6 +236,90 @@ fn tokens_begin_in_the_text_where_their_character_does() {
 }
 
 #[test]
+fn an_echoed_prompt_comes_before_its_answer_with_the_log_probabilities_of_both() {
+    let body = json!({"temperature": 0, "max_tokens": 8, "echo": true});
+    let ask = |more: Value| post(server(), COMPLETIONS, &with(&body, &more)).fine();
+    let prompt = "The dog had a ☃ in its garden. The dog";
+    let plain = ask(json!({"prompt": prompt, "echo": false}));
+    let answer = ask(json!({"prompt": prompt}));
+    let said = plain["choices"][0]["text"].as_str().unwrap();
+    assert_eq!(answer["choices"][0]["text"], format!("{prompt}{said}"));
+    assert!(answer["choices"][0]["logprobs"].is_null());
+
+    let scored = ask(json!({"prompt": [prompt, "Once"], "logprobs": 1, "n": 2}));
+    let usage = &scored["usage"];
+    let choices = scored["choices"].as_array().unwrap();
+    assert_eq!(choices.len(), 4);
+    assert!(choices[2]["text"].as_str().unwrap().starts_with("Once"));
+    assert_eq!(choices[0]["text"], answer["choices"][0]["text"]);
+    let logprobs = |name: &str| choices[0]["logprobs"][name].as_array().unwrap().clone();
+    let (own, top) = (logprobs("token_logprobs"), logprobs("top_logprobs"));
+    let count = plain["usage"]["prompt_tokens"].as_u64().unwrap() as usize;
+    assert!(usage["prompt_tokens"].as_u64().unwrap() as usize > count);
+    assert_eq!(own.len(), count + 8);
+    assert!(own[0].is_null() && top[0].is_null());
+    let tokens = logprobs("tokens");
+    for (index, (own, top)) in own.iter().zip(&top).enumerate().skip(1) {
+        let tops = top.as_object().unwrap().values().map(|top| top.as_f64().unwrap());
+        let best = tops.fold(f64::NEG_INFINITY, f64::max);
+        let (token, own) = (tokens[index].as_str().unwrap(), own.as_f64().unwrap());
+        assert!(own <= best && best <= 0.0, "{own}, {best}");
+        assert!(top[token] == own || token.contains('\u{fffd}'), "{token:?} in {top}");
+        assert!(index < count || own == best, "greedy");
+    }
+    let text: Vec<char> = choices[0]["text"].as_str().unwrap().chars().collect();
+    for (token, offset) in tokens.iter().zip(logprobs("text_offset")) {
+        let rest: String = text[offset.as_u64().unwrap() as usize..].iter().collect();
+        let token = token.as_str().unwrap();
+        let fragment = token.contains('\u{fffd}') && rest.trim_start().starts_with('☃');
+        assert!(fragment || rest.starts_with(token), "{token:?} at {rest:?}");
+    }
+}
+
+#[test]
+fn an_echoed_prompt_alone_has_the_text_of_its_tokens_but_for_control_tokens() {
+    let body = json!({
+        "prompt": "<|start|>user<|message|>Hi!<|end|>", "parse_special": true, "logprobs": 0,
+        "max_tokens": 0, "echo": true,
+    });
+    let ask = |more: Value| {
+        let answer = post(server(), COMPLETIONS, &with(&body, &more)).fine();
+        assert_eq!(answer["usage"]["completion_tokens"], 0);
+        answer["choices"][0].clone()
+    };
+    let (hidden, shown) = (ask(json!({})), ask(json!({"skip_special_tokens": false})));
+    assert_eq!((&hidden["text"], &hidden["finish_reason"]), (&json!("userHi!"), &json!("length")));
+    assert_eq!(shown["text"], "<|start|>user<|message|>Hi!<|end|>");
+    assert_eq!(hidden["logprobs"]["token_logprobs"], shown["logprobs"]["token_logprobs"]);
+    assert_eq!(hidden["logprobs"]["tokens"][0], "<|start|>");
+    let offsets = |choice: &Value| choice["logprobs"]["text_offset"].as_array().unwrap().clone();
+    assert_eq!(offsets(&hidden)[..2], [json!(0), json!(0)]);
+    assert_eq!(offsets(&shown)[1], "<|start|>".len());
+    let ids = post(server(), "/tokenize", &json!({"prompt": "Once upon a time"})).fine();
+    let tokens = ask(json!({"prompt": ids["tokens"]}));
+    assert_eq!(tokens["text"], "Once upon a time");
+}
+
+#[test]
+fn beside_an_echo_the_token_that_ends_an_answer_is_reported_though_no_text_shows_it() {
+    for skips in [true, false] {
+        let body = json!({
+            "prompt": "Once upon a time", "max_tokens": 500, "temperature": 0, "echo": true,
+            "logprobs": 1, "skip_special_tokens": skips,
+        });
+        let answer = post(server(), COMPLETIONS, &body).fine();
+        let count = answer["usage"]["total_tokens"].as_u64().unwrap() as usize;
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["finish_reason"], "stop");
+        let tokens = choice["logprobs"]["tokens"].as_array().unwrap();
+        assert_eq!(tokens.len(), count);
+        let last = tokens[count - 1].as_str().unwrap();
+        assert!(last.starts_with("<|") && last.ends_with("|>"), "{last}");
+        assert!(!choice["text"].as_str().unwrap().contains(last));
+    }
+}
+
+#[test]
 fn a_prompt_that_came_before_is_cached_and_the_answer_the_same() {
     let text = "There was a little dog who lived by the river. ".repeat(4);
     let body = json!({"prompt": text, "temperature": 0, "max_tokens": 8});

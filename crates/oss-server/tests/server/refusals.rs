@@ -28,6 +28,8 @@ fn a_request_that_cannot_be_served_is_told_which_field_is_at_fault() {
         {"type": "text", "text": "What is this?"},
         {"type": "image_url", "image_url": {"url": "data:,"}},
     ]}]);
+    let prompts = vec![vec![1; 400]; 128];
+    let echoed = json!({"prompt": prompts, "echo": true, "logprobs": 20, "max_tokens": 0});
     let table = [
         (chat(json!({"messages": null})), "messages"),
         (chat(json!({"messages": []})), "messages"),
@@ -72,7 +74,8 @@ fn a_request_that_cannot_be_served_is_told_which_field_is_at_fault() {
         ((COMPLETIONS, json!({"prompt": []})), "prompt"),
         ((COMPLETIONS, json!({"prompt": {"text": "x"}})), "prompt"),
         ((COMPLETIONS, json!({"prompt": [99_999_999]})), "prompt"),
-        ((COMPLETIONS, json!({"prompt": "x", "echo": true})), "echo"),
+        ((COMPLETIONS, json!({"prompt": "x", "echo": 1})), "echo"),
+        ((COMPLETIONS, echoed), "logprobs"),
         ((COMPLETIONS, json!({"prompt": "x", "suffix": "y"})), "suffix"),
         ((COMPLETIONS, json!({"prompt": "x", "best_of": 3})), "best_of"),
         ((COMPLETIONS, json!({"prompt": "x", "guided_regex": "a+"})), "guided_regex"),

@@ -52,13 +52,21 @@ fn the_chunks_of_a_chat_join_to_the_whole_answer() {
 fn the_chunks_of_a_completion_join_to_the_whole_answer() {
     let path = "/v1/completions";
     let body = json!({"prompt": "Once upon a time", "temperature": 0.9, "seed": 3, "n": 2});
-    let whole = post(server(), path, &body).fine();
-    let chunks = chunks(path, &with(&body, &json!({"stream": true})));
-    assert!(chunks.iter().all(|chunk| chunk.get("usage").is_none()));
-    for index in 0..2 {
-        let own = chunks.iter().filter(|chunk| chunk["choices"][0]["index"] == index);
-        let text: String = own.filter_map(|chunk| chunk["choices"][0]["text"].as_str()).collect();
-        assert_eq!(text, whole["choices"][index]["text"]);
+    for more in [json!({}), json!({"echo": true}), json!({"echo": true, "logprobs": 1})] {
+        let body = with(&body, &more);
+        let whole = post(server(), path, &body).fine();
+        let chunks = chunks(path, &with(&body, &json!({"stream": true})));
+        assert!(chunks.iter().all(|chunk| chunk.get("usage").is_none()));
+        for index in 0..2 {
+            let own = || chunks.iter().filter(|chunk| chunk["choices"][0]["index"] == index);
+            let own = || own().map(|chunk| &chunk["choices"][0]);
+            let text: String = own().filter_map(|choice| choice["text"].as_str()).collect();
+            assert_eq!(text, whole["choices"][index]["text"]);
+            let tops = own().filter_map(|choice| choice["logprobs"]["top_logprobs"].as_array());
+            let tops: Vec<Value> = tops.flatten().cloned().collect();
+            let expected = &whole["choices"][index]["logprobs"]["top_logprobs"];
+            assert_eq!(tops, expected.as_array().cloned().unwrap_or_default());
+        }
     }
 }
 
