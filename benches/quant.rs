@@ -50,14 +50,15 @@ impl<S: Simd> Visitor for Fold<'_, S> {
         let n_blocks = packing.n_blocks();
         let (mut codes, mut steps) = (s.zero_i32(), s.zero());
         for block in 0..n_blocks {
+            let block = F::block(group, n_blocks, block);
             for j in 0..4 {
-                let (low, high) = F::pair(s, group, n_blocks, block, j);
+                let (low, high) = F::pair(s, block, j);
                 codes = s.add_i32(codes, s.or_i32(s.u8_as_i32(low), s.u8_as_i32(high)));
             }
-            let scales = F::scales(s, group, n_blocks, block);
+            let scales = F::scales(s, block);
             steps = s.add(steps, s.add(scales.0, scales.1));
             if F::HAS_MIN {
-                let mins = F::mins(s, group, n_blocks, block);
+                let mins = F::mins(s, block);
                 steps = s.add(steps, s.add(mins.0, mins.1));
             }
         }

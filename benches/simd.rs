@@ -175,10 +175,10 @@ impl<S: Simd> Visitor for With<'_, S> {
         let With(s, Dequantise { packing, group, out }) = self;
         let n_blocks = packing.n_blocks();
         for block in 0..n_blocks {
-            let (scales, mins) =
-                (F::scales(s, group, n_blocks, block), F::mins(s, group, n_blocks, block));
+            let block = F::block(group, n_blocks, block);
+            let (scales, mins) = (F::scales(s, block), F::mins(s, block));
             for j in 0..4 {
-                let (low, high) = F::pair(s, group, n_blocks, block, j);
+                let (low, high) = F::pair(s, block, j);
                 for (codes, scale, min) in [(low, scales.0, mins.0), (high, scales.1, mins.1)] {
                     let columns = [
                         column::<S, 0>(s, codes, F::ZERO),

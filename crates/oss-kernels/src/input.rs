@@ -73,11 +73,10 @@ pub struct CodeBlock {
 }
 
 impl CodeBlock {
-    /// The codes of columns `4 i..4 i + 4` in memory order.
+    /// The codes, those of columns `4 i..4 i + 4` together.
     #[inline(always)]
-    pub(crate) fn quad(&self, i: usize) -> i32 {
-        let quads: &[[u8; 4]; 8] = bytemuck::cast_ref(&self.codes);
-        i32::from_le_bytes(quads[i])
+    pub(crate) fn quads(&self) -> &[[u8; 4]; 8] {
+        bytemuck::cast_ref(&self.codes)
     }
 }
 

@@ -16,7 +16,7 @@ use crate::input::{CodeBlock, MAX_PLANES};
 use crate::prefetch::{ask, ask_twice};
 use crate::{Activation, Input};
 use oss_quant::{CodeFormat, FloatFormat, Matrix, Visitor};
-use oss_simd::Isa;
+use oss_simd::{Isa, Reading};
 use std::ops::Range;
 
 /// Output rows in a group of the packed layout.
@@ -107,6 +107,8 @@ struct Walk<'a, 'b> {
     /// All, but where numbers are multiplied. The input's first is the first of these.
     columns: Range<usize>,
     planes: usize,
+    /// How memory is read fastest.
+    reading: Reading,
     out: &'b mut [f32],
 }
 
@@ -123,7 +125,7 @@ impl<'a, 'b> Walk<'a, 'b> {
         assert!(stride >= columns.len(), "stride {stride} of {} columns", columns.len());
         let expected = rows.len() * groups.len() * GROUP_ROWS;
         assert_eq!(out.len(), expected, "rows {} × groups {}", rows.len(), groups.len());
-        Self { product, rows, groups, columns, planes, out }
+        Self { product, rows, groups, columns, planes, reading: Reading::detect(), out }
     }
 
     #[inline(always)]
@@ -160,5 +162,54 @@ impl<'a, 'b> Walk<'a, 'b> {
     }
 }
 
-/// How far ahead weights are asked for, in bytes of all groups that are read at the same time.
+/// How far ahead weights that meet numbers are asked for, in bytes of all groups that are read at
+/// the same time.
 const AHEAD: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{InputBuffer, prepare};
+    use oss_quant::{Dtype, Packing, Row};
+    use oss_testing::Seeded;
+
+    /// A processor that runs this test reads memory in one way alone, and the others' tiles would
+    /// never be tried.
+    #[test]
+    fn products_are_the_same_however_memory_is_read() {
+        let (rows, cols) = (5 * GROUP_ROWS, 512);
+        let (mut seeded, mut panel) = (Seeded::new(11), Panel::ZERO);
+        for dtype in Dtype::all().filter(|dtype| dtype.is_weight()) {
+            let packing = Packing::for_dtype(dtype, rows, cols).unwrap();
+            let mut file = vec![0; dtype.row_bytes(cols).unwrap()];
+            dtype.quantise_row(&seeded.normals(cols, 0.05), &mut file).unwrap();
+            let mut bytes = vec![0; packing.bytes()];
+            for (group, out) in bytes.chunks_exact_mut(packing.group_bytes()).enumerate() {
+                packing.pack_group(group, |_| Row::Plain(&file), out).unwrap();
+            }
+            let matrix = Matrix { packing, bytes: &bytes };
+            for activation in [Activation::Int8, Activation::Int16] {
+                let mut input = InputBuffer::new(9, cols, activation);
+                for row in 0..9 {
+                    let x = seeded.normals(cols, 1.0);
+                    prepare(Isa::scalar(), activation, &x, input.row(row));
+                }
+                let product = Product { matrix, input: input.view(), activation };
+                for isa in Isa::available() {
+                    for n in 1..=9 {
+                        let [one, two] = [1, 2].map(|streams| {
+                            let mut out = vec![f32::NAN; n * rows];
+                            let all = (&[0, 1, 2, 3, 4, 5, 6, 7, 8][..n], 0..5, 0..cols);
+                            let mut walk = Walk::new(product, all, activation.planes(), &mut out);
+                            walk.reading = Reading { streams, ahead: 4096 };
+                            walk.run(isa, Some(&mut panel));
+                            out
+                        });
+                        assert!(one.iter().all(|x| x.is_finite()), "{isa} {dtype:?} {n}");
+                        assert_eq!(one, two, "{isa} {dtype:?} {activation:?}, {n} rows");
+                    }
+                }
+            }
+        }
+    }
+}

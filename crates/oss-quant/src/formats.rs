@@ -45,10 +45,10 @@ pub(crate) trait Blocks: 'static {
     const BYTES: usize;
     /// How codes are stored when packed.
     type Codes: Plane;
-    /// How packed blocks are gathered with their scales.
-    const RECORD: Record;
     /// What kernels unpack it with.
     type Unpacked: CodeFormat;
+    /// How packed blocks are gathered with their scales.
+    const RECORD: Record = Self::Unpacked::RECORD;
 
     /// The codes of one part of a file block.
     fn codes(block: &[u8], part: usize) -> Codes;

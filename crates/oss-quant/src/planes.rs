@@ -27,8 +27,8 @@ pub(crate) trait Plane: 'static {
     fn put(codes: &Codes, block: &mut [u8], lane: usize);
     /// Reads one row.
     fn get(block: &[u8], lane: usize) -> Codes;
-    /// Code vectors `j` and `4 + j` of the block at `at`.
-    fn pair<S: Simd>(s: S, bytes: &[u8], at: usize, j: usize) -> (S::U8, S::U8);
+    /// Code vectors `j` and `4 + j` of a block.
+    fn pair<S: Simd>(s: S, block: &[u8], j: usize) -> (S::U8, S::U8);
 }
 
 /// Four neighbouring columns of one row.
@@ -85,8 +85,7 @@ impl Plane for Bytes {
     }
 
     #[inline(always)]
-    fn pair<S: Simd>(s: S, bytes: &[u8], at: usize, j: usize) -> (S::U8, S::U8) {
-        let block = array::<512>(bytes, at);
+    fn pair<S: Simd>(s: S, block: &[u8], j: usize) -> (S::U8, S::U8) {
         (s.load_u8(array(block, 64 * j)), s.load_u8(array(block, 64 * (4 + j))))
     }
 }
@@ -104,8 +103,8 @@ impl Nibbles {
 
     /// The vector as stored, for a look-up of both nibbles.
     #[inline(always)]
-    pub(crate) fn raw<S: Simd>(s: S, bytes: &[u8], at: usize, j: usize) -> S::U8 {
-        s.load_u8(array(array::<256>(bytes, at), 64 * j))
+    pub(crate) fn raw<S: Simd>(s: S, block: &[u8], j: usize) -> S::U8 {
+        s.load_u8(array(block, 64 * j))
     }
 
     #[inline(always)]
@@ -136,8 +135,8 @@ impl Plane for Nibbles {
     }
 
     #[inline(always)]
-    fn pair<S: Simd>(s: S, bytes: &[u8], at: usize, j: usize) -> (S::U8, S::U8) {
-        let (low, high) = Nibbles::pair_i32(s, array::<256>(bytes, at), j);
+    fn pair<S: Simd>(s: S, block: &[u8], j: usize) -> (S::U8, S::U8) {
+        let (low, high) = Nibbles::pair_i32(s, block, j);
         (s.i32_as_u8(low), s.i32_as_u8(high))
     }
 }
@@ -165,9 +164,7 @@ impl Plane for NibblesAndBits {
     }
 
     #[inline(always)]
-    fn pair<S: Simd>(s: S, bytes: &[u8], at: usize, j: usize) -> (S::U8, S::U8) {
-        // One check of bounds for the block: it is the same for every `j`.
-        let block = array::<320>(bytes, at);
+    fn pair<S: Simd>(s: S, block: &[u8], j: usize) -> (S::U8, S::U8) {
         let (low, high) = Nibbles::pair_i32(s, block, j);
         let bits = vector(s, block, 256);
         // Bit j, and bit 4 + j, to bit 4; what crosses into a neighbouring byte is masked away.
@@ -202,8 +199,7 @@ impl Plane for NibblesAndPairs {
     }
 
     #[inline(always)]
-    fn pair<S: Simd>(s: S, bytes: &[u8], at: usize, j: usize) -> (S::U8, S::U8) {
-        let block = array::<384>(bytes, at);
+    fn pair<S: Simd>(s: S, block: &[u8], j: usize) -> (S::U8, S::U8) {
         let (low, high) = Nibbles::pair_i32(s, block, j);
         let (first, second) = (vector(s, block, 256), vector(s, block, 320));
         let (for_low, for_high) = match j {
@@ -241,8 +237,7 @@ impl Plane for Pairs {
     }
 
     #[inline(always)]
-    fn pair<S: Simd>(s: S, bytes: &[u8], at: usize, j: usize) -> (S::U8, S::U8) {
-        let block = array::<128>(bytes, at);
+    fn pair<S: Simd>(s: S, block: &[u8], j: usize) -> (S::U8, S::U8) {
         let (first, second) = (vector(s, block, 0), vector(s, block, 64));
         let (low, high) = match j {
             0 => (first, second),

@@ -1,11 +1,13 @@
 //! How packed blocks are gathered: runs of codes, each followed by the scales of the run.
 
+use crate::unpack::Block;
+
 /// The shape of a format's records.
 ///
 /// A record is `blocks` blocks of codes and then one tail of scales. The last record of a group may
 /// have fewer blocks; its tail has the full size.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Record {
+pub struct Record {
     /// Blocks of 32 columns in a whole record.
     pub(crate) blocks: usize,
     /// Bytes of the codes of a block, a multiple of 64.
@@ -33,6 +35,19 @@ impl Record {
     /// Bytes of a block, its share of the tail included.
     pub(crate) const fn block_bytes(self) -> usize {
         self.code_bytes + self.tail_bytes / self.blocks
+    }
+
+    /// A block of a group that has `n_blocks`.
+    ///
+    /// # Panics
+    /// When it is not all in the group.
+    #[inline(always)]
+    pub(crate) fn block(self, group: &[u8], n_blocks: usize, block: usize) -> Block<'_> {
+        Block {
+            codes: &group[self.codes_at(block)..][..self.code_bytes],
+            tail: &group[self.tail_at(n_blocks, block)..][..self.tail_bytes],
+            index: block % self.blocks,
+        }
     }
 
     /// Where the codes of a block begin.

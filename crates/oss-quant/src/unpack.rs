@@ -1,12 +1,23 @@
 //! What kernels see of a format: vectors of codes, scales and minima, or columns of floats.
 
+use crate::record::Record;
 use oss_simd::Simd;
+
+/// 32 columns of a group of 16 packed rows, see [`CodeFormat::block`].
+#[derive(Clone, Copy, Debug)]
+pub struct Block<'a> {
+    /// Its codes.
+    pub(crate) codes: &'a [u8],
+    /// What the scales of its record are made of.
+    pub(crate) tail: &'a [u8],
+    /// Which block of its record it is.
+    pub(crate) index: usize,
+}
 
 /// A format of integer codes: `value = scale * (code - ZERO) - min`.
 ///
-/// All functions take one group of 16 packed rows (see [`Packing`](crate::Packing)), the number of
-/// 32-column blocks in its rows, and the block. Lanes are rows. They are `#[inline(always)]` and
-/// must end up inside [`Kernel::run`](oss_simd::Kernel::run).
+/// Lanes are rows. The functions are `#[inline(always)]` and must end up inside
+/// [`Kernel::run`](oss_simd::Kernel::run).
 pub trait CodeFormat: 'static {
     /// The largest code.
     const MAX_CODE: i32;
@@ -16,20 +27,31 @@ pub trait CodeFormat: 'static {
     const HALVES: bool;
     /// Whether a minimum is subtracted.
     const HAS_MIN: bool;
+    /// How blocks are gathered with their scales.
+    const RECORD: Record;
     /// Bytes of a block in a group, its share of the scales included.
-    const BLOCK_BYTES: usize;
+    const BLOCK_BYTES: usize = Self::RECORD.block_bytes();
+
+    /// A block of a group (see [`Packing`](crate::Packing)) whose rows have `n_blocks`. Bounds are
+    /// checked here, once for all that is read of the block.
+    ///
+    /// # Panics
+    /// When the block is not in the group.
+    #[inline(always)]
+    fn block(group: &[u8], n_blocks: usize, block: usize) -> Block<'_> {
+        Self::RECORD.block(group, n_blocks, block)
+    }
 
     /// Code vectors `j` (columns `4 j..4 j + 4`) and `4 + j` (columns `16 + 4 j..`), `j` in 0..4:
     /// byte `4 r + b` is the code of row `r`, column `4 j + b`.
-    fn pair<S: Simd>(s: S, group: &[u8], n_blocks: usize, block: usize, j: usize)
-    -> (S::U8, S::U8);
+    fn pair<S: Simd>(s: S, block: Block<'_>, j: usize) -> (S::U8, S::U8);
 
     /// The scales of columns 0..16 and of columns 16..32; equal without `HALVES`.
-    fn scales<S: Simd>(s: S, group: &[u8], n_blocks: usize, block: usize) -> (S::F32, S::F32);
+    fn scales<S: Simd>(s: S, block: Block<'_>) -> (S::F32, S::F32);
 
     /// The minima of columns 0..16 and of columns 16..32; zero without `HAS_MIN`.
     #[inline(always)]
-    fn mins<S: Simd>(s: S, _group: &[u8], _n_blocks: usize, _block: usize) -> (S::F32, S::F32) {
+    fn mins<S: Simd>(s: S, _block: Block<'_>) -> (S::F32, S::F32) {
         (s.zero(), s.zero())
     }
 }

@@ -79,15 +79,16 @@ impl<S: Simd> Visitor for Unpacker<'_, S> {
             s.store(x, &mut lanes);
             lanes
         };
-        for block in 0..n_blocks {
-            let scales = F::scales(s, group, n_blocks, block);
+        for index in 0..n_blocks {
+            let block = F::block(group, n_blocks, index);
+            let scales = F::scales(s, block);
             let scales = [lanes(scales.0), lanes(scales.1)];
-            let mins = F::mins(s, group, n_blocks, block);
+            let mins = F::mins(s, block);
             let mins = [lanes(mins.0), lanes(mins.1)];
             assert!(F::HALVES || same_bits(scales), "{packing:?}: halves differ");
             assert!(F::HAS_MIN || mins == [[0.0; 16]; 2], "{packing:?}: a minimum appears");
             for j in 0..4 {
-                let pair = F::pair(s, group, n_blocks, block, j);
+                let pair = F::pair(s, block, j);
                 for (half, codes) in [pair.0, pair.1].into_iter().enumerate() {
                     let mut quads = [0; 16];
                     s.store_i32(s.u8_as_i32(codes), &mut quads);
@@ -95,7 +96,7 @@ impl<S: Simd> Visitor for Unpacker<'_, S> {
                         for (b, code) in quad.to_le_bytes().into_iter().enumerate() {
                             assert!(i32::from(code) <= F::MAX_CODE, "{packing:?}: code {code}");
                             let level = (i32::from(code) - F::ZERO) as f32;
-                            rows[lane][32 * block + 16 * half + 4 * j + b] =
+                            rows[lane][32 * index + 16 * half + 4 * j + b] =
                                 scales[half][lane] * level - mins[half][lane];
                         }
                     }

@@ -72,6 +72,7 @@ const fn start(zero: u8, sums: i32) -> i32 {
     -(zero as i32) * ((sums >> 16) + sums as i16 as i32)
 }
 
+mod reading;
 pub(crate) mod scalar;
 
 #[cfg(target_arch = "x86_64")]
@@ -80,6 +81,8 @@ pub(crate) mod avx2;
 pub(crate) mod avx512;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon;
+
+pub use reading::Reading;
 
 /// An instruction set that this processor has: the token that every kernel call takes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -142,6 +142,21 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Exact where codes are at most 127 and no `code - zero` is beyond `32,767 / (254 calls)`
     /// (16 for 8 calls, 32 for 4): then 16 bits hold the sum of each half of a quad.
     fn dot(self, sum: Self::Dot, codes: Self::U8, quad: i32) -> Self::Dot;
+    /// [`Simd::dot`] of several sums with the same quad, the I-th of eight. They are added in the
+    /// order of the calls where the compiler would reorder a tile's sums and lay half of them on
+    /// the stack.
+    #[inline(always)]
+    fn dot_each<const N: usize, const I: usize>(
+        self,
+        mut sums: [Self::Dot; N],
+        codes: [Self::U8; N],
+        quads: &[[u8; 4]; 8],
+    ) -> [Self::Dot; N] {
+        for (sum, codes) in sums.iter_mut().zip(codes) {
+            *sum = self.dot(*sum, codes, i32::from_le_bytes(quads[I]));
+        }
+        sums
+    }
     /// The finished sum.
     fn dot_sum(self, sum: Self::Dot) -> Self::I32;
     /// The bytes `code - zero`, which must be in -128..=127.

@@ -3,7 +3,7 @@
 //! A tile is one group of 16 weight rows times T input rows. For a few input rows it reads the
 //! packed weights themselves ([`Group`]), for many a group unpacked once ([`super::panel`]).
 
-use super::{AHEAD, Walk, ask, ask_twice};
+use super::{Walk, ask, ask_twice};
 use crate::input::{CodeBlock, FINE_BITS, MAX_PLANES};
 use oss_quant::CodeFormat;
 use oss_simd::{Kernel, Simd};
@@ -24,19 +24,23 @@ pub(super) trait Source: Copy {
     const HALVES: bool;
     /// Whether a minimum is subtracted.
     const HAS_MIN: bool;
+    /// What is read of a block.
+    type Block: Copy;
     /// The code of zero.
     fn zero(self) -> u8;
+    /// A block.
+    fn block(self, index: usize) -> Self::Block;
     /// Asks for the j-th fourth of what comes a while after a block, where N groups are read at the
     /// same time. Evenly over a block: memory is read slower by asking for much at once.
     fn ask<S: Simd, const N: usize>(self, s: S, block: usize, j: usize);
     /// Asks for what comes after all blocks: the share of a tile's rows.
     fn ask_next<S: Simd>(self, s: S, rows: Range<usize>);
     /// The codes of columns `4 j..` and `16 + 4 j..` of a block, four columns a lane.
-    fn pair<S: Simd>(self, s: S, block: usize, j: usize) -> (S::U8, S::U8);
+    fn pair<S: Simd>(s: S, block: Self::Block, j: usize) -> (S::U8, S::U8);
     /// The scales of a block's halves.
-    fn scales<S: Simd>(self, s: S, block: usize) -> (S::F32, S::F32);
+    fn scales<S: Simd>(s: S, block: Self::Block) -> (S::F32, S::F32);
     /// The minima of a block's halves.
-    fn mins<S: Simd>(self, s: S, block: usize) -> (S::F32, S::F32);
+    fn mins<S: Simd>(s: S, block: Self::Block) -> (S::F32, S::F32);
 }
 
 /// A group as it is packed.
@@ -45,6 +49,8 @@ pub(super) struct Group<'a, F> {
     n_blocks: usize,
     /// Bytes from here to the end of the matrix.
     left: usize,
+    /// How far ahead is asked, in bytes of all groups that are read at the same time.
+    ahead: usize,
     format: PhantomData<F>,
 }
 
@@ -52,7 +58,8 @@ impl<'a, F> Group<'a, F> {
     pub(super) fn new(walk: &Walk<'a, '_>, index: usize) -> Self {
         let (bytes, packing) = (walk.group(index), walk.product.matrix.packing);
         let left = (packing.groups() - index) * bytes.len();
-        Self { bytes, n_blocks: packing.n_blocks(), left, format: PhantomData }
+        let ahead = walk.reading.ahead;
+        Self { bytes, n_blocks: packing.n_blocks(), left, ahead, format: PhantomData }
     }
 }
 
@@ -64,19 +71,24 @@ impl<F> Clone for Group<'_, F> {
 
 impl<F> Copy for Group<'_, F> {}
 
-impl<F: CodeFormat> Source for Group<'_, F> {
+impl<'a, F: CodeFormat> Source for Group<'a, F> {
     const CALLS: usize = calls::<F>();
     const HALVES: bool = F::HALVES;
     const HAS_MIN: bool = F::HAS_MIN;
+    type Block = oss_quant::Block<'a>;
 
     #[inline(always)]
     fn zero(self) -> u8 {
         F::ZERO as u8
     }
     #[inline(always)]
+    fn block(self, index: usize) -> Self::Block {
+        F::block(self.bytes, self.n_blocks, index)
+    }
+    #[inline(always)]
     fn ask<S: Simd, const N: usize>(self, s: S, block: usize, j: usize) {
         let part = F::BLOCK_BYTES / 4;
-        let at = block * F::BLOCK_BYTES + j * part + AHEAD / N;
+        let at = block * F::BLOCK_BYTES + j * part + self.ahead / N;
         // After the end of a group comes the one that is read after those beside it.
         let beside = if at < self.bytes.len() { 0 } else { (N - 1) * self.bytes.len() };
         // A branch that the compiler moves no products over: it would begin those of a whole block,
@@ -92,16 +104,16 @@ impl<F: CodeFormat> Source for Group<'_, F> {
     #[inline(always)]
     fn ask_next<S: Simd>(self, _: S, _: Range<usize>) {}
     #[inline(always)]
-    fn pair<S: Simd>(self, s: S, block: usize, j: usize) -> (S::U8, S::U8) {
-        F::pair(s, self.bytes, self.n_blocks, block, j)
+    fn pair<S: Simd>(s: S, block: Self::Block, j: usize) -> (S::U8, S::U8) {
+        F::pair(s, block, j)
     }
     #[inline(always)]
-    fn scales<S: Simd>(self, s: S, block: usize) -> (S::F32, S::F32) {
-        F::scales(s, self.bytes, self.n_blocks, block)
+    fn scales<S: Simd>(s: S, block: Self::Block) -> (S::F32, S::F32) {
+        F::scales(s, block)
     }
     #[inline(always)]
-    fn mins<S: Simd>(self, s: S, block: usize) -> (S::F32, S::F32) {
-        F::mins(s, self.bytes, self.n_blocks, block)
+    fn mins<S: Simd>(s: S, block: Self::Block) -> (S::F32, S::F32) {
+        F::mins(s, block)
     }
 }
 
@@ -129,8 +141,9 @@ impl<F: CodeFormat> Kernel for Codes<'_, '_, '_, F> {
         while index < walk.groups.end {
             let group = |g: usize| Group::<F>::new(walk, index + g);
             let place = Place { group: index, first: 0, n: rows, blocks: (0, n_blocks) };
-            // Memory is read fastest as two streams, as long as registers hold the sums of both.
-            index += match (rows, walk.groups.end - index) {
+            // Some processors read memory fastest as two streams, as long as registers hold the
+            // sums of both.
+            index += match (rows, (walk.groups.end - index).min(walk.reading.streams)) {
                 (1.., 2..) if S::REGISTERS >= 32 => {
                     tiles::<S, _, 2, MOST_ROWS>(s, [group(0), group(1)], walk, place);
                     2
@@ -139,9 +152,8 @@ impl<F: CodeFormat> Kernel for Codes<'_, '_, '_, F> {
                     tiles::<S, _, 2, 2>(s, [group(0), group(1)], walk, place);
                     2
                 }
-                // Rarely with more registers: an odd group out is not worth wider tiles.
                 _ => {
-                    tiles::<S, _, 1, 4>(s, [group(0)], walk, place);
+                    tiles::<S, _, 1, MOST_ROWS>(s, [group(0)], walk, place);
                     1
                 }
             };
@@ -321,6 +333,13 @@ impl<'a, const T: usize, const PLANES: usize> Rows<'a, T, PLANES> {
     }
 }
 
+/// A block of G groups.
+struct At<W: Source, const G: usize> {
+    groups: [W; G],
+    blocks: [W::Block; G],
+    block: usize,
+}
+
 /// Adds the products of a block of G groups, out of N that are read at the same time, to a sum for
 /// each row.
 #[inline(always)]
@@ -334,13 +353,15 @@ fn add_block<S, W, const G: usize, const T: usize, const N: usize, const PLANES:
     S: Simd,
     W: Source,
 {
+    let blocks: [W::Block; G] = array::from_fn(|g| groups[g].block(block));
+    let at = At { groups, blocks, block };
     for half in 0..if W::HALVES { 2 } else { 1 } {
         let sums = match (W::HALVES, half) {
-            (false, _) => block_sums::<S, W, G, T, N>(s, groups, block, rows.0),
-            (true, half) => half_sums::<S, W, G, T, N>(s, groups, block, half, rows.0),
+            (false, _) => block_sums::<S, W, G, T, N>(s, &at, rows.0),
+            (true, half) => half_sums::<S, W, G, T, N>(s, &at, half, rows.0),
         };
         for g in 0..G {
-            let (low, high) = groups[g].scales(s, block);
+            let (low, high) = W::scales(s, blocks[g]);
             let scale = if half == 0 { low } else { high };
             for (t, acc) in acc[g].iter_mut().enumerate().take(T / PLANES) {
                 let scale = s.mul(scale, s.splat(rows.finest(t).scale));
@@ -350,7 +371,7 @@ fn add_block<S, W, const G: usize, const T: usize, const N: usize, const PLANES:
         }
     }
     for g in 0..if W::HAS_MIN { G } else { 0 } {
-        let (min_low, min_high) = groups[g].mins(s, block);
+        let (min_low, min_high) = W::mins(s, blocks[g]);
         for (t, acc) in acc[g].iter_mut().enumerate().take(T / PLANES) {
             let [low, high, both] = rows.finest(t).minus;
             if W::HALVES {
@@ -383,117 +404,134 @@ pub(super) const fn calls<F: CodeFormat>() -> usize {
 #[inline(always)]
 fn block_sums<S: Simd, W: Source, const G: usize, const T: usize, const N: usize>(
     s: S,
-    groups: [W; G],
-    block: usize,
+    at: &At<W, G>,
     a: [&CodeBlock; T],
 ) -> [[S::I32; T]; G] {
+    let At { groups, blocks, block } = *at;
     let mut sums = [[s.zero_i32(); T]; G];
     if W::CALLS == 0 && !S::DOT_IS_EXACT {
         for j in 0..4 {
             for g in 0..G {
                 groups[g].ask::<S, N>(s, block, j);
-                let (bottom, top) = groups[g].pair(s, block, j);
+                let (bottom, top) = W::pair(s, blocks[g], j);
                 let bottom = s.signed(bottom, groups[g].zero());
                 for t in 0..T {
-                    sums[g][t] = s.dot_signed(sums[g][t], bottom, a[t].quad(j));
+                    sums[g][t] =
+                        s.dot_signed(sums[g][t], bottom, i32::from_le_bytes(a[t].quads()[j]));
                 }
                 let top = s.signed(top, groups[g].zero());
                 for t in 0..T {
-                    sums[g][t] = s.dot_signed(sums[g][t], top, a[t].quad(4 + j));
+                    sums[g][t] =
+                        s.dot_signed(sums[g][t], top, i32::from_le_bytes(a[t].quads()[4 + j]));
                 }
             }
         }
         return sums;
     }
-    let mut dots = [[s.dot_start(0, 0); T]; G];
+    let mut dots = [[s.dot_start(0, 0); G]; T];
     if S::DOT_IS_EXACT || W::CALLS == 8 {
         for t in 0..T {
-            let start = s.dot_start(groups[0].zero(), a[t].sums[2]);
-            for dots in &mut dots {
-                dots[t] = start;
-            }
+            dots[t] = [s.dot_start(groups[0].zero(), a[t].sums[2]); G];
         }
     }
-    // One after the other: the compiler does not unroll as much as this.
-    add_columns::<S, W, G, T, N>(s, groups, (block, 0), a, &mut dots);
-    add_columns::<S, W, G, T, N>(s, groups, (block, 1), a, &mut dots);
+    let (bottom, top) = columns::<S, W, G, N>(s, at, 0);
+    add::<S, G, T, 0>(s, bottom, a, &mut dots);
+    add::<S, G, T, 4>(s, top, a, &mut dots);
+    let (bottom, top) = columns::<S, W, G, N>(s, at, 1);
+    add::<S, G, T, 1>(s, bottom, a, &mut dots);
+    add::<S, G, T, 5>(s, top, a, &mut dots);
     if !S::DOT_IS_EXACT && W::CALLS == 4 {
         for g in 0..G {
             for t in 0..T {
-                sums[g][t] = s.dot_sum(dots[g][t]);
-                dots[g][t] = s.dot_start(0, 0);
+                sums[g][t] = s.dot_sum(dots[t][g]);
+                dots[t][g] = s.dot_start(0, 0);
             }
         }
     }
-    add_columns::<S, W, G, T, N>(s, groups, (block, 2), a, &mut dots);
-    add_columns::<S, W, G, T, N>(s, groups, (block, 3), a, &mut dots);
+    let (bottom, top) = columns::<S, W, G, N>(s, at, 2);
+    add::<S, G, T, 2>(s, bottom, a, &mut dots);
+    add::<S, G, T, 6>(s, top, a, &mut dots);
+    let (bottom, top) = columns::<S, W, G, N>(s, at, 3);
+    add::<S, G, T, 3>(s, bottom, a, &mut dots);
+    add::<S, G, T, 7>(s, top, a, &mut dots);
     for g in 0..G {
         for t in 0..T {
-            sums[g][t] = s.add_i32(sums[g][t], s.dot_sum(dots[g][t]));
+            sums[g][t] = s.add_i32(sums[g][t], s.dot_sum(dots[t][g]));
         }
     }
     sums
-}
-
-/// Adds the products of columns `4 j..` and `16 + 4 j..` of a block.
-#[inline(always)]
-fn add_columns<S: Simd, W: Source, const G: usize, const T: usize, const N: usize>(
-    s: S,
-    groups: [W; G],
-    (block, j): (usize, usize),
-    a: [&CodeBlock; T],
-    dots: &mut [[S::Dot; T]; G],
-) {
-    let mut codes = [[s.i32_as_u8(s.zero_i32()); 2]; G];
-    for g in 0..G {
-        codes[g] = groups[g].pair(s, block, j).into();
-    }
-    for group in &groups {
-        group.ask::<S, N>(s, block, j);
-    }
-    for t in 0..T {
-        for g in 0..G {
-            dots[g][t] = s.dot(dots[g][t], codes[g][0], a[t].quad(j));
-        }
-        for g in 0..G {
-            dots[g][t] = s.dot(dots[g][t], codes[g][1], a[t].quad(4 + j));
-        }
-    }
 }
 
 /// The same over one half of a block's columns.
 #[inline(always)]
 fn half_sums<S: Simd, W: Source, const G: usize, const T: usize, const N: usize>(
     s: S,
-    groups: [W; G],
-    block: usize,
+    at: &At<W, G>,
     half: usize,
     a: [&CodeBlock; T],
 ) -> [[S::I32; T]; G] {
-    let mut dots = [[s.dot_start(0, 0); T]; G];
+    let mut dots = [[s.dot_start(0, 0); G]; T];
     for t in 0..T {
-        let start = s.dot_start(groups[0].zero(), a[t].sums[half]);
-        for dots in &mut dots {
-            dots[t] = start;
-        }
+        dots[t] = [s.dot_start(at.groups[0].zero(), a[t].sums[half]); G];
     }
-    for j in 0..4 {
-        for g in 0..G {
-            let (bottom, top) = groups[g].pair(s, block, j);
-            let codes = if half == 0 { bottom } else { top };
-            if half == 0 {
-                groups[g].ask::<S, N>(s, block, j);
-            }
-            for t in 0..T {
-                dots[g][t] = s.dot(dots[g][t], codes, a[t].quad(4 * half + j));
-            }
-        }
+    if half == 0 {
+        add::<S, G, T, 0>(s, columns::<S, W, G, N>(s, at, 0).0, a, &mut dots);
+        add::<S, G, T, 1>(s, columns::<S, W, G, N>(s, at, 1).0, a, &mut dots);
+        add::<S, G, T, 2>(s, columns::<S, W, G, N>(s, at, 2).0, a, &mut dots);
+        add::<S, G, T, 3>(s, columns::<S, W, G, N>(s, at, 3).0, a, &mut dots);
+    } else {
+        add::<S, G, T, 4>(s, codes::<S, W, G>(s, at, 0).1, a, &mut dots);
+        add::<S, G, T, 5>(s, codes::<S, W, G>(s, at, 1).1, a, &mut dots);
+        add::<S, G, T, 6>(s, codes::<S, W, G>(s, at, 2).1, a, &mut dots);
+        add::<S, G, T, 7>(s, codes::<S, W, G>(s, at, 3).1, a, &mut dots);
     }
     let mut sums = [[s.zero_i32(); T]; G];
     for g in 0..G {
         for t in 0..T {
-            sums[g][t] = s.dot_sum(dots[g][t]);
+            sums[g][t] = s.dot_sum(dots[t][g]);
         }
     }
     sums
+}
+
+/// The codes of columns `4 j..` and of `16 + 4 j..`.
+#[inline(always)]
+fn codes<S: Simd, W: Source, const G: usize>(
+    s: S,
+    at: &At<W, G>,
+    j: usize,
+) -> ([S::U8; G], [S::U8; G]) {
+    let mut bottom = [s.i32_as_u8(s.zero_i32()); G];
+    let mut top = bottom;
+    for g in 0..G {
+        (bottom[g], top[g]) = W::pair(s, at.blocks[g], j);
+    }
+    (bottom, top)
+}
+
+/// The same, asking for the j-th fourth of what comes a while after.
+#[inline(always)]
+fn columns<S: Simd, W: Source, const G: usize, const N: usize>(
+    s: S,
+    at: &At<W, G>,
+    j: usize,
+) -> ([S::U8; G], [S::U8; G]) {
+    let codes = codes(s, at, j);
+    for group in &at.groups {
+        group.ask::<S, N>(s, at.block, j);
+    }
+    codes
+}
+
+/// Adds the products of the Q-th four columns.
+#[inline(always)]
+fn add<S: Simd, const G: usize, const T: usize, const Q: usize>(
+    s: S,
+    codes: [S::U8; G],
+    a: [&CodeBlock; T],
+    dots: &mut [[S::Dot; G]; T],
+) {
+    for (dots, a) in dots.iter_mut().zip(a) {
+        *dots = s.dot_each::<G, Q>(*dots, codes, a.quads());
+    }
 }

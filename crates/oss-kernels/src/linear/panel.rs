@@ -55,18 +55,19 @@ impl<F: CodeFormat> Kernel for Unpack<'_, '_, F> {
     fn run<S: Simd>(self, s: S) {
         let Self { group, first, panel } = self;
         for (block, out) in (first..).zip(panel) {
+            let block = group.block(block);
             for j in 0..4 {
-                let (bottom, top) = group.pair(s, block, j);
+                let (bottom, top) = F::pair(s, block, j);
                 s.store_u8(bottom, &mut out.codes[j]);
                 s.store_u8(top, &mut out.codes[4 + j]);
             }
-            let (low, high) = group.scales(s, block);
+            let (low, high) = F::scales(s, block);
             s.store(low, &mut out.scales[0]);
             if F::HALVES {
                 s.store(high, &mut out.scales[1]);
             }
             if F::HAS_MIN {
-                let (low, high) = group.mins(s, block);
+                let (low, high) = F::mins(s, block);
                 s.store(low, &mut out.mins[0]);
                 if F::HALVES {
                     s.store(high, &mut out.mins[1]);
@@ -87,17 +88,22 @@ struct Unpacked<'a, const CALLS: usize, const HALVES: bool, const MIN: bool> {
     next_share: usize,
 }
 
-impl<const CALLS: usize, const HALVES: bool, const MIN: bool> Source
-    for Unpacked<'_, CALLS, HALVES, MIN>
+impl<'a, const CALLS: usize, const HALVES: bool, const MIN: bool> Source
+    for Unpacked<'a, CALLS, HALVES, MIN>
 {
     const CALLS: usize = CALLS;
     const HALVES: bool = HALVES;
     const HAS_MIN: bool = MIN;
+    type Block = &'a Block;
 
     #[inline(always)]
     fn zero(self) -> u8 {
         // Known to the compiler where it is that of every such format.
         if MIN { 0 } else { self.zero }
+    }
+    #[inline(always)]
+    fn block(self, index: usize) -> &'a Block {
+        &self.blocks[index]
     }
     #[inline(always)]
     fn ask<S: Simd, const N: usize>(self, _: S, _: usize, _: usize) {}
@@ -108,18 +114,15 @@ impl<const CALLS: usize, const HALVES: bool, const MIN: bool> Source
         ask(s, &self.next[begin..], 0, rows.len() * share);
     }
     #[inline(always)]
-    fn pair<S: Simd>(self, s: S, block: usize, j: usize) -> (S::U8, S::U8) {
-        let codes = &self.blocks[block].codes;
+    fn pair<S: Simd>(s: S, Block { codes, .. }: &Block, j: usize) -> (S::U8, S::U8) {
         (s.load_u8(&codes[j]), s.load_u8(&codes[4 + j]))
     }
     #[inline(always)]
-    fn scales<S: Simd>(self, s: S, block: usize) -> (S::F32, S::F32) {
-        let [low, high] = &self.blocks[block].scales;
+    fn scales<S: Simd>(s: S, Block { scales: [low, high], .. }: &Block) -> (S::F32, S::F32) {
         (s.load(low), s.load(high))
     }
     #[inline(always)]
-    fn mins<S: Simd>(self, s: S, block: usize) -> (S::F32, S::F32) {
-        let [low, high] = &self.blocks[block].mins;
+    fn mins<S: Simd>(s: S, Block { mins: [low, high], .. }: &Block) -> (S::F32, S::F32) {
         (s.load(low), s.load(high))
     }
 }

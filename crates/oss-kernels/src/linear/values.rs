@@ -77,12 +77,13 @@ impl<F: CodeFormat, const T: usize> Kernel for Tile<'_, '_, '_, F, T> {
         for block in first_block..end {
             ask_twice(s, group, block * F::BLOCK_BYTES + AHEAD, F::BLOCK_BYTES);
             let at = block - first_block;
+            let block = F::block(group, n_blocks, block);
             let x: [&[f32; 32]; T] = std::array::from_fn(|t| {
                 values[t][32 * at..32 * at + 32].try_into().expect("32 values")
             });
             let (mut low, mut high) = ([s.zero(); T], [s.zero(); T]);
             for j in 0..4 {
-                let (bottom, top) = F::pair(s, group, n_blocks, block, j);
+                let (bottom, top) = F::pair(s, block, j);
                 let (bottom, top) = (numbers::<S, F>(s, bottom), numbers::<S, F>(s, top));
                 for b in 0..4 {
                     for t in 0..T {
@@ -91,13 +92,13 @@ impl<F: CodeFormat, const T: usize> Kernel for Tile<'_, '_, '_, F, T> {
                     }
                 }
             }
-            let (scale_low, scale_high) = F::scales(s, group, n_blocks, block);
+            let (scale_low, scale_high) = F::scales(s, block);
             for t in 0..T {
                 acc[t] = s.fma(low[t], scale_low, acc[t]);
                 acc[t] = s.fma(high[t], scale_high, acc[t]);
             }
             if F::HAS_MIN {
-                let (min_low, min_high) = F::mins(s, group, n_blocks, block);
+                let (min_low, min_high) = F::mins(s, block);
                 for t in 0..T {
                     let sums = &input.value_sums[row[t] * (stride / 16) + 2 * at..][..2];
                     acc[t] = s.fma(min_low, s.splat(-sums[0]), acc[t]);

@@ -7,6 +7,7 @@
 use super::Step;
 use crate::bytes::array;
 use crate::record::{Place, Record};
+use crate::unpack::Block;
 use oss_simd::Simd;
 
 /// Records of a format without minima.
@@ -45,10 +46,10 @@ pub(crate) fn both(scale: f32, min: f32) -> [Step; 2] {
     [Step { scale, min }; 2]
 }
 
-/// The scales (`which` 0) or minima (`which` 1) of 16 rows; `block` counts within the record.
+/// The scales (`which` 0) or minima (`which` 1) of 16 rows.
 #[inline(always)]
-pub(crate) fn load<S: Simd>(s: S, group: &[u8], tail: usize, which: usize, block: usize) -> S::F32 {
-    load_half(s, group, tail + 64 * which + 32 * block)
+pub(crate) fn load<S: Simd>(s: S, block: Block<'_>, which: usize) -> S::F32 {
+    load_half(s, block.tail, 64 * which + 32 * block.index)
 }
 
 /// Sixteen f16 at `at`, of any alignment.

@@ -14,7 +14,7 @@ use crate::bytes::array;
 use crate::dtype::Codec;
 use crate::planes::{Codes, Nibbles, Plane};
 use crate::record::{Place, Record};
-use crate::unpack::CodeFormat;
+use crate::unpack::{Block, CodeFormat};
 use oss_simd::Simd;
 
 pub(crate) enum Iq4Nl {}
@@ -46,7 +46,6 @@ impl Blocks for Iq4Nl {
     const BYTES: usize = 18;
     type Codes = Nibbles;
     type Unpacked = Iq4Nl;
-    const RECORD: Record = record(Nibbles::BYTES);
 
     fn codes(block: &[u8], _part: usize) -> Codes {
         paired_nibbles(array(block, 2))
@@ -98,24 +97,16 @@ impl CodeFormat for Iq4Nl {
     const ZERO: i32 = 128;
     const HALVES: bool = false;
     const HAS_MIN: bool = false;
-    const BLOCK_BYTES: usize = Self::RECORD.block_bytes();
+    const RECORD: Record = record(Nibbles::BYTES);
 
     #[inline(always)]
-    fn pair<S: Simd>(
-        s: S,
-        group: &[u8],
-        _n_blocks: usize,
-        block: usize,
-        j: usize,
-    ) -> (S::U8, S::U8) {
-        let at = Self::RECORD.codes_at(block);
-        s.nibble_lut(s.table(&TABLE), Nibbles::raw(s, group, at, j))
+    fn pair<S: Simd>(s: S, block: Block<'_>, j: usize) -> (S::U8, S::U8) {
+        s.nibble_lut(s.table(&TABLE), Nibbles::raw(s, block.codes, j))
     }
 
     #[inline(always)]
-    fn scales<S: Simd>(s: S, group: &[u8], n_blocks: usize, block: usize) -> (S::F32, S::F32) {
-        let tail = Self::RECORD.tail_at(n_blocks, block);
-        let scale = load(s, group, tail, 0, block % 2);
+    fn scales<S: Simd>(s: S, block: Block<'_>) -> (S::F32, S::F32) {
+        let scale = load(s, block, 0);
         (scale, scale)
     }
 }

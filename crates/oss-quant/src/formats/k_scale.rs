@@ -32,16 +32,16 @@ pub(crate) fn unit(tail: &[u8], which: usize, lane: usize) -> f32 {
 
 /// The unsigned integers at `at`, times `d` (`which` 0) or `dmin` (`which` 1), of sixteen rows.
 #[inline(always)]
-pub(crate) fn scaled<S: Simd>(s: S, group: &[u8], tail: usize, which: usize, at: usize) -> S::F32 {
-    let integers = s.i32_to_f32(s.load_u8_i32(array(group, tail + at)));
-    s.mul(load_half(s, group, tail + UNITS + 32 * which), integers)
+pub(crate) fn scaled<S: Simd>(s: S, tail: &[u8], which: usize, at: usize) -> S::F32 {
+    let integers = s.i32_to_f32(s.load_u8_i32(array(tail, at)));
+    s.mul(load_half(s, tail, UNITS + 32 * which), integers)
 }
 
 /// As [`scaled`] by `d`, for signed integers.
 #[inline(always)]
-pub(crate) fn scaled_signed<S: Simd>(s: S, group: &[u8], tail: usize, at: usize) -> S::F32 {
-    let integers = bytemuck::cast(*array::<16>(group, tail + at));
-    s.mul(load_half(s, group, tail + UNITS), s.i32_to_f32(s.load_i8_i32(&integers)))
+pub(crate) fn scaled_signed<S: Simd>(s: S, tail: &[u8], at: usize) -> S::F32 {
+    let integers = bytemuck::cast(*array::<16>(tail, at));
+    s.mul(load_half(s, tail, UNITS), s.i32_to_f32(s.load_i8_i32(&integers)))
 }
 
 /// Eight 6-bit scales and eight 6-bit minima out of twelve bytes.

@@ -22,7 +22,7 @@ use crate::bytes::array;
 use crate::dtype::Codec;
 use crate::planes::{Codes, Nibbles, Plane};
 use crate::record::{Place, Record};
-use crate::unpack::CodeFormat;
+use crate::unpack::{Block, CodeFormat};
 use oss_simd::Simd;
 
 pub(crate) enum Mxfp4 {}
@@ -96,7 +96,6 @@ impl Blocks for Mxfp4 {
     const BYTES: usize = 17;
     type Codes = Nibbles;
     type Unpacked = Mxfp4;
-    const RECORD: Record = Record { blocks: 4, code_bytes: Nibbles::BYTES, tail_bytes: 64 };
 
     fn codes(block: &[u8], _part: usize) -> Codes {
         paired_nibbles(array(block, 1))
@@ -149,24 +148,16 @@ impl CodeFormat for Mxfp4 {
     const ZERO: i32 = 12;
     const HALVES: bool = false;
     const HAS_MIN: bool = false;
-    const BLOCK_BYTES: usize = Self::RECORD.block_bytes();
+    const RECORD: Record = Record { blocks: 4, code_bytes: Nibbles::BYTES, tail_bytes: 64 };
 
     #[inline(always)]
-    fn pair<S: Simd>(
-        s: S,
-        group: &[u8],
-        _n_blocks: usize,
-        block: usize,
-        j: usize,
-    ) -> (S::U8, S::U8) {
-        let at = Self::RECORD.codes_at(block);
-        s.nibble_lut(s.table(&TABLE), Nibbles::raw(s, group, at, j))
+    fn pair<S: Simd>(s: S, block: Block<'_>, j: usize) -> (S::U8, S::U8) {
+        s.nibble_lut(s.table(&TABLE), Nibbles::raw(s, block.codes, j))
     }
 
     #[inline(always)]
-    fn scales<S: Simd>(s: S, group: &[u8], n_blocks: usize, block: usize) -> (S::F32, S::F32) {
-        let tail = Self::RECORD.tail_at(n_blocks, block);
-        let scale = scales(s, array(group, tail + 16 * (block % 4)));
+    fn scales<S: Simd>(s: S, block: Block<'_>) -> (S::F32, S::F32) {
+        let scale = scales(s, array(block.tail, 16 * block.index));
         (scale, scale)
     }
 }

@@ -17,7 +17,7 @@ use crate::bytes::array;
 use crate::dtype::Codec;
 use crate::planes::{Codes, Pairs, Plane};
 use crate::record::{Place, Record};
-use crate::unpack::CodeFormat;
+use crate::unpack::{Block, CodeFormat};
 use oss_simd::Simd;
 
 pub(crate) enum Q2K {}
@@ -30,10 +30,10 @@ fn step(d: f32, dmin: f32, both: u8) -> Step {
 
 /// The nibbles of sixteen rows, times their unit.
 #[inline(always)]
-fn scaled<S: Simd>(s: S, group: &[u8], tail: usize, half: usize, which: usize) -> S::F32 {
-    let both = s.load_u8_i32(array(group, tail + 16 * half));
+fn scaled<S: Simd>(s: S, tail: &[u8], half: usize, which: usize) -> S::F32 {
+    let both = s.load_u8_i32(array(tail, 16 * half));
     let nibble = if which == 0 { s.and_i32(both, s.splat_i32(15)) } else { s.shr_i32::<4>(both) };
-    let unit = half_scale::load_half(s, group, tail + 256 + 32 * which);
+    let unit = half_scale::load_half(s, tail, 256 + 32 * which);
     s.mul(unit, s.i32_to_f32(nibble))
 }
 
@@ -42,7 +42,6 @@ impl Blocks for Q2K {
     const BYTES: usize = 84;
     type Codes = Pairs;
     type Unpacked = Q2K;
-    const RECORD: Record = record(Pairs::BYTES);
 
     fn codes(block: &[u8], part: usize) -> Codes {
         array::<32>(block, 16 + part / 4 * 32).map(|pairs| pairs >> (2 * (part % 4)) & 3)
@@ -98,30 +97,22 @@ impl CodeFormat for Q2K {
     const ZERO: i32 = 0;
     const HALVES: bool = true;
     const HAS_MIN: bool = true;
-    const BLOCK_BYTES: usize = Self::RECORD.block_bytes();
+    const RECORD: Record = record(Pairs::BYTES);
 
     #[inline(always)]
-    fn pair<S: Simd>(
-        s: S,
-        group: &[u8],
-        _n_blocks: usize,
-        block: usize,
-        j: usize,
-    ) -> (S::U8, S::U8) {
-        <Self as Blocks>::Codes::pair(s, group, Self::RECORD.codes_at(block), j)
+    fn pair<S: Simd>(s: S, block: Block<'_>, j: usize) -> (S::U8, S::U8) {
+        <Self as Blocks>::Codes::pair(s, block.codes, j)
     }
 
     #[inline(always)]
-    fn scales<S: Simd>(s: S, group: &[u8], n_blocks: usize, block: usize) -> (S::F32, S::F32) {
-        let tail = Self::RECORD.tail_at(n_blocks, block);
-        let half = 2 * (block % 8);
-        (scaled(s, group, tail, half, 0), scaled(s, group, tail, half + 1, 0))
+    fn scales<S: Simd>(s: S, block: Block<'_>) -> (S::F32, S::F32) {
+        let half = 2 * block.index;
+        (scaled(s, block.tail, half, 0), scaled(s, block.tail, half + 1, 0))
     }
 
     #[inline(always)]
-    fn mins<S: Simd>(s: S, group: &[u8], n_blocks: usize, block: usize) -> (S::F32, S::F32) {
-        let tail = Self::RECORD.tail_at(n_blocks, block);
-        let half = 2 * (block % 8);
-        (scaled(s, group, tail, half, 1), scaled(s, group, tail, half + 1, 1))
+    fn mins<S: Simd>(s: S, block: Block<'_>) -> (S::F32, S::F32) {
+        let half = 2 * block.index;
+        (scaled(s, block.tail, half, 1), scaled(s, block.tail, half + 1, 1))
     }
 }

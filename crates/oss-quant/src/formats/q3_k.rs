@@ -17,7 +17,7 @@ use super::{Blocks, Step, fit, half_scale};
 use crate::bytes::array;
 use crate::dtype::Codec;
 use crate::planes::Codes;
-use crate::record::{Place, Record};
+use crate::record::Place;
 
 pub(crate) enum Q3K {}
 
@@ -40,7 +40,6 @@ impl Blocks for Q3K {
     const BYTES: usize = 110;
     type Codes = <Q6K as Blocks>::Codes;
     type Unpacked = Q6K;
-    const RECORD: Record = Q6K::RECORD;
 
     fn codes(block: &[u8], part: usize) -> Codes {
         let low = array::<32>(block, 32 + part / 4 * 32);

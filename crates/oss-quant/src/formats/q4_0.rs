@@ -14,7 +14,7 @@ use crate::bytes::array;
 use crate::dtype::Codec;
 use crate::planes::{Codes, Nibbles, Plane};
 use crate::record::{Place, Record};
-use crate::unpack::CodeFormat;
+use crate::unpack::{Block, CodeFormat};
 use oss_simd::Simd;
 
 pub(crate) enum Q4_0 {}
@@ -26,7 +26,6 @@ impl Blocks for Q4_0 {
     const BYTES: usize = 18;
     type Codes = Nibbles;
     type Unpacked = Q4_0;
-    const RECORD: Record = record(Nibbles::BYTES);
 
     fn codes(block: &[u8], _part: usize) -> Codes {
         paired_nibbles(array(block, 2))
@@ -65,23 +64,16 @@ impl CodeFormat for Q4_0 {
     const ZERO: i32 = 8;
     const HALVES: bool = false;
     const HAS_MIN: bool = false;
-    const BLOCK_BYTES: usize = Self::RECORD.block_bytes();
+    const RECORD: Record = record(Nibbles::BYTES);
 
     #[inline(always)]
-    fn pair<S: Simd>(
-        s: S,
-        group: &[u8],
-        _n_blocks: usize,
-        block: usize,
-        j: usize,
-    ) -> (S::U8, S::U8) {
-        <Self as Blocks>::Codes::pair(s, group, Self::RECORD.codes_at(block), j)
+    fn pair<S: Simd>(s: S, block: Block<'_>, j: usize) -> (S::U8, S::U8) {
+        <Self as Blocks>::Codes::pair(s, block.codes, j)
     }
 
     #[inline(always)]
-    fn scales<S: Simd>(s: S, group: &[u8], n_blocks: usize, block: usize) -> (S::F32, S::F32) {
-        let tail = Self::RECORD.tail_at(n_blocks, block);
-        let scale = load(s, group, tail, 0, block % 2);
+    fn scales<S: Simd>(s: S, block: Block<'_>) -> (S::F32, S::F32) {
+        let scale = load(s, block, 0);
         (scale, scale)
     }
 }

@@ -15,7 +15,7 @@ use crate::bytes::array;
 use crate::dtype::Codec;
 use crate::planes::{Codes, Nibbles, Plane};
 use crate::record::{Place, Record};
-use crate::unpack::CodeFormat;
+use crate::unpack::{Block, CodeFormat};
 use oss_simd::Simd;
 
 pub(crate) enum Q4_1 {}
@@ -27,7 +27,6 @@ impl Blocks for Q4_1 {
     const BYTES: usize = 20;
     type Codes = Nibbles;
     type Unpacked = Q4_1;
-    const RECORD: Record = record_with_min(Nibbles::BYTES);
 
     fn codes(block: &[u8], _part: usize) -> Codes {
         paired_nibbles(array(block, 4))
@@ -69,30 +68,22 @@ impl CodeFormat for Q4_1 {
     const ZERO: i32 = 0;
     const HALVES: bool = false;
     const HAS_MIN: bool = true;
-    const BLOCK_BYTES: usize = Self::RECORD.block_bytes();
+    const RECORD: Record = record_with_min(Nibbles::BYTES);
 
     #[inline(always)]
-    fn pair<S: Simd>(
-        s: S,
-        group: &[u8],
-        _n_blocks: usize,
-        block: usize,
-        j: usize,
-    ) -> (S::U8, S::U8) {
-        <Self as Blocks>::Codes::pair(s, group, Self::RECORD.codes_at(block), j)
+    fn pair<S: Simd>(s: S, block: Block<'_>, j: usize) -> (S::U8, S::U8) {
+        <Self as Blocks>::Codes::pair(s, block.codes, j)
     }
 
     #[inline(always)]
-    fn scales<S: Simd>(s: S, group: &[u8], n_blocks: usize, block: usize) -> (S::F32, S::F32) {
-        let tail = Self::RECORD.tail_at(n_blocks, block);
-        let scale = load(s, group, tail, 0, block % 2);
+    fn scales<S: Simd>(s: S, block: Block<'_>) -> (S::F32, S::F32) {
+        let scale = load(s, block, 0);
         (scale, scale)
     }
 
     #[inline(always)]
-    fn mins<S: Simd>(s: S, group: &[u8], n_blocks: usize, block: usize) -> (S::F32, S::F32) {
-        let tail = Self::RECORD.tail_at(n_blocks, block);
-        let min = s.sub(s.zero(), load(s, group, tail, 1, block % 2));
+    fn mins<S: Simd>(s: S, block: Block<'_>) -> (S::F32, S::F32) {
+        let min = s.sub(s.zero(), load(s, block, 1));
         (min, min)
     }
 }

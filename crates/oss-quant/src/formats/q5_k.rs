@@ -17,7 +17,7 @@ use crate::bytes::array;
 use crate::dtype::Codec;
 use crate::planes::{Codes, NibblesAndBits, Plane};
 use crate::record::{Place, Record};
-use crate::unpack::CodeFormat;
+use crate::unpack::{Block, CodeFormat};
 use oss_simd::Simd;
 
 pub(crate) enum Q5K {}
@@ -29,7 +29,6 @@ impl Blocks for Q5K {
     const BYTES: usize = 176;
     type Codes = NibblesAndBits;
     type Unpacked = Q5K;
-    const RECORD: Record = record(NibblesAndBits::BYTES);
 
     fn codes(block: &[u8], part: usize) -> Codes {
         let bytes = array::<32>(block, 48 + part / 2 * 32);
@@ -94,30 +93,22 @@ impl CodeFormat for Q5K {
     const ZERO: i32 = 0;
     const HALVES: bool = false;
     const HAS_MIN: bool = true;
-    const BLOCK_BYTES: usize = Self::RECORD.block_bytes();
+    const RECORD: Record = record(NibblesAndBits::BYTES);
 
     #[inline(always)]
-    fn pair<S: Simd>(
-        s: S,
-        group: &[u8],
-        _n_blocks: usize,
-        block: usize,
-        j: usize,
-    ) -> (S::U8, S::U8) {
-        <Self as Blocks>::Codes::pair(s, group, Self::RECORD.codes_at(block), j)
+    fn pair<S: Simd>(s: S, block: Block<'_>, j: usize) -> (S::U8, S::U8) {
+        <Self as Blocks>::Codes::pair(s, block.codes, j)
     }
 
     #[inline(always)]
-    fn scales<S: Simd>(s: S, group: &[u8], n_blocks: usize, block: usize) -> (S::F32, S::F32) {
-        let tail = Self::RECORD.tail_at(n_blocks, block);
-        let scale = scaled(s, group, tail, 0, 16 * (block % 8));
+    fn scales<S: Simd>(s: S, block: Block<'_>) -> (S::F32, S::F32) {
+        let scale = scaled(s, block.tail, 0, 16 * block.index);
         (scale, scale)
     }
 
     #[inline(always)]
-    fn mins<S: Simd>(s: S, group: &[u8], n_blocks: usize, block: usize) -> (S::F32, S::F32) {
-        let tail = Self::RECORD.tail_at(n_blocks, block);
-        let min = scaled(s, group, tail, 1, 128 + 16 * (block % 8));
+    fn mins<S: Simd>(s: S, block: Block<'_>) -> (S::F32, S::F32) {
+        let min = scaled(s, block.tail, 1, 128 + 16 * block.index);
         (min, min)
     }
 }

@@ -16,7 +16,7 @@ use crate::bytes::array;
 use crate::dtype::Codec;
 use crate::planes::{Codes, NibblesAndPairs, Plane};
 use crate::record::{Place, Record};
-use crate::unpack::CodeFormat;
+use crate::unpack::{Block, CodeFormat};
 use oss_simd::Simd;
 
 pub(crate) enum Q6K {}
@@ -41,7 +41,6 @@ impl Blocks for Q6K {
     const BYTES: usize = 210;
     type Codes = NibblesAndPairs;
     type Unpacked = Q6K;
-    const RECORD: Record = record(NibblesAndPairs::BYTES);
 
     fn codes(block: &[u8], part: usize) -> Codes {
         let (i, t) = (part / 4, part % 4);
@@ -97,23 +96,16 @@ impl CodeFormat for Q6K {
     const ZERO: i32 = 32;
     const HALVES: bool = true;
     const HAS_MIN: bool = false;
-    const BLOCK_BYTES: usize = Self::RECORD.block_bytes();
+    const RECORD: Record = record(NibblesAndPairs::BYTES);
 
     #[inline(always)]
-    fn pair<S: Simd>(
-        s: S,
-        group: &[u8],
-        _n_blocks: usize,
-        block: usize,
-        j: usize,
-    ) -> (S::U8, S::U8) {
-        <Self as Blocks>::Codes::pair(s, group, Self::RECORD.codes_at(block), j)
+    fn pair<S: Simd>(s: S, block: Block<'_>, j: usize) -> (S::U8, S::U8) {
+        <Self as Blocks>::Codes::pair(s, block.codes, j)
     }
 
     #[inline(always)]
-    fn scales<S: Simd>(s: S, group: &[u8], n_blocks: usize, block: usize) -> (S::F32, S::F32) {
-        let tail = Self::RECORD.tail_at(n_blocks, block);
-        let at = 32 * (block % 8);
-        (scaled_signed(s, group, tail, at), scaled_signed(s, group, tail, at + 16))
+    fn scales<S: Simd>(s: S, block: Block<'_>) -> (S::F32, S::F32) {
+        let at = 32 * block.index;
+        (scaled_signed(s, block.tail, at), scaled_signed(s, block.tail, at + 16))
     }
 }

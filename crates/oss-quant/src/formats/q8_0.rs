@@ -16,7 +16,7 @@ use crate::bytes::array;
 use crate::dtype::Codec;
 use crate::planes::{Bytes, Codes, Plane};
 use crate::record::{Place, Record};
-use crate::unpack::CodeFormat;
+use crate::unpack::{Block, CodeFormat};
 use oss_simd::Simd;
 
 pub(crate) enum Q8_0 {}
@@ -28,7 +28,6 @@ impl Blocks for Q8_0 {
     const BYTES: usize = 34;
     type Codes = Bytes;
     type Unpacked = Q8_0;
-    const RECORD: Record = record(Bytes::BYTES);
 
     fn codes(block: &[u8], _part: usize) -> Codes {
         array::<32>(block, 2).map(|code| code ^ 0x80)
@@ -64,23 +63,16 @@ impl CodeFormat for Q8_0 {
     const ZERO: i32 = 128;
     const HALVES: bool = false;
     const HAS_MIN: bool = false;
-    const BLOCK_BYTES: usize = Self::RECORD.block_bytes();
+    const RECORD: Record = record(Bytes::BYTES);
 
     #[inline(always)]
-    fn pair<S: Simd>(
-        s: S,
-        group: &[u8],
-        _n_blocks: usize,
-        block: usize,
-        j: usize,
-    ) -> (S::U8, S::U8) {
-        <Self as Blocks>::Codes::pair(s, group, Self::RECORD.codes_at(block), j)
+    fn pair<S: Simd>(s: S, block: Block<'_>, j: usize) -> (S::U8, S::U8) {
+        <Self as Blocks>::Codes::pair(s, block.codes, j)
     }
 
     #[inline(always)]
-    fn scales<S: Simd>(s: S, group: &[u8], n_blocks: usize, block: usize) -> (S::F32, S::F32) {
-        let tail = Self::RECORD.tail_at(n_blocks, block);
-        let scale = load(s, group, tail, 0, block % 2);
+    fn scales<S: Simd>(s: S, block: Block<'_>) -> (S::F32, S::F32) {
+        let scale = load(s, block, 0);
         (scale, scale)
     }
 }

@@ -33,6 +33,55 @@ macro_rules! fold_each {
     }};
 }
 
+/// Adds the products of unsigned bytes and the I-th of the quads to N sums. Not pure, so that calls
+/// stay in their order: see [`Simd::dot_each`].
+///
+/// # Safety
+/// The processor must have the features.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+unsafe fn dot_each<const N: usize, const I: usize>(
+    mut sums: [__m512i; N],
+    codes: [__m512i; N],
+    quads: &[[u8; 4]; 8],
+) -> [__m512i; N] {
+    const { assert!(I < 8, "eight quads") };
+    let (pairs, rest) = sums.as_chunks_mut::<2>();
+    for ([first, second], codes) in pairs.iter_mut().zip(codes.as_chunks::<2>().0) {
+        let mut _quad = codes[0];
+        // SAFETY: reads four bytes of `quads` and changes nothing but these registers.
+        unsafe {
+            std::arch::asm!(
+                "vpbroadcastd {quad}, dword ptr [{quads} + {at}]",
+                "vpdpbusd {first}, {codes}, {quad}",
+                "vpdpbusd {second}, {more}, {quad}",
+                quad = out(zmm_reg) _quad,
+                quads = in(reg) quads,
+                at = const 4 * I,
+                first = inout(zmm_reg) *first,
+                codes = in(zmm_reg) codes[0],
+                second = inout(zmm_reg) *second,
+                more = in(zmm_reg) codes[1],
+                options(readonly, nostack, preserves_flags),
+            );
+        }
+    }
+    if let [sum] = rest {
+        // SAFETY: as above.
+        unsafe {
+            std::arch::asm!(
+                "vpdpbusd {sum}, {codes}, dword ptr [{quads} + {at}]{{1to16}}",
+                sum = inout(zmm_reg) *sum,
+                codes = in(zmm_reg) codes[N - 1],
+                quads = in(reg) quads,
+                at = const 4 * I,
+                options(readonly, nostack, preserves_flags),
+            );
+        }
+    }
+    sums
+}
+
 /// Magnitudes, and which bytes are negative.
 type Signed = (__m512i, __mmask64);
 
@@ -51,6 +100,23 @@ impl<const DOT: bool> Simd for Avx512<DOT> {
     fn apart<K: Kernel>(self, part: K) -> K::Output {
         // SAFETY: `self` proves the features.
         unsafe { if DOT { run_avx512_vnni(part) } else { run_avx512(part) } }
+    }
+
+    #[inline(always)]
+    fn dot_each<const N: usize, const I: usize>(
+        self,
+        mut sums: [__m512i; N],
+        codes: [__m512i; N],
+        quads: &[[u8; 4]; 8],
+    ) -> [__m512i; N] {
+        if DOT {
+            // SAFETY: `self` proves the features.
+            return unsafe { dot_each::<N, I>(sums, codes, quads) };
+        }
+        for (sum, codes) in sums.iter_mut().zip(codes) {
+            *sum = self.dot(*sum, codes, i32::from_le_bytes(quads[I]));
+        }
+        sums
     }
 
     ops! {
