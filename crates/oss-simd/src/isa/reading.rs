@@ -14,10 +14,11 @@ pub struct Reading {
 impl Reading {
     /// As measured on AMD's Zen 5 (see `docs/performance.md`): two streams are a third slower.
     const AMD: Self = Self { streams: 1, ahead: 8192 };
-    /// As measured on Intel's Granite Rapids: two streams are a fifth faster.
+    /// What reads as fast as memory allows on Intel's Granite Rapids; nobody has tried one stream
+    /// there since lines are asked for evenly.
     const OTHERS: Self = Self { streams: 2, ahead: 4096 };
 
-    /// What suits this processor. Results do not depend on it.
+    /// What suits this processor, looked up once as its features are. Results do not depend on it.
     #[must_use]
     pub fn detect() -> Self {
         static FOUND: OnceLock<Reading> = OnceLock::new();
