@@ -116,9 +116,12 @@ pub struct EngineOptions {
     pub reuse_prefixes: bool,
     /// Whether several tokens of an answer may come out of one step.
     pub speculation: Speculation,
-    /// How long a step may take while answers are streaming: prompts are cut into chunks that
-    /// keep to it. Where answers alone take half of it or longer, twice as long as they do.
+    /// How long a step may take: fewer sequences run at once where answers alone take longer.
     pub max_step: Duration,
+    /// How long a step with prompts in it may take while answers are streaming: prompts are cut
+    /// into chunks that keep to it. Where answers alone take half of it or longer, twice as long as
+    /// they do. Longer steps bring prompts to their end sooner, and answers stall for as long.
+    pub max_prompt_step: Duration,
     /// How many requests may wait; more are refused with [`Error::Overloaded`].
     pub queue_limit: usize,
     /// How many events a stream holds before its sequence pauses until they are taken.
@@ -151,6 +154,7 @@ impl Default for EngineOptions {
             reuse_prefixes: true,
             speculation: Speculation::Auto,
             max_step: Duration::from_millis(500),
+            max_prompt_step: Duration::from_millis(100),
             queue_limit: 256,
             stream_events: 256,
             progress: None,
@@ -207,6 +211,7 @@ impl fmt::Debug for EngineOptions {
             .field("reuse_prefixes", &self.reuse_prefixes)
             .field("speculation", &self.speculation)
             .field("max_step", &self.max_step)
+            .field("max_prompt_step", &self.max_prompt_step)
             .field("queue_limit", &self.queue_limit)
             .field("stream_events", &self.stream_events)
             .finish_non_exhaustive()

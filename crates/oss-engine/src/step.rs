@@ -129,7 +129,7 @@ impl Scheduler {
         let batching = tuner.tuning.lock().batching();
         Self {
             state: State::new(&model, batching.max_rows, team.threads()),
-            pace: Pace::new(options.max_step),
+            pace: Pace::new(options.max_step, options.max_prompt_step),
             team,
             cache,
             cache_options,

@@ -111,9 +111,9 @@ pub struct Observed {
     /// Seconds of a prompt token; 0 before the first prompt.
     pub prompt_row_s: f64,
     /// Prompt tokens that a step beside one answer may have now, to keep to
-    /// [`EngineOptions::max_step`].
+    /// [`EngineOptions::max_prompt_step`].
     pub prompt_rows: usize,
-    /// Sequences that may run now, for the same reason.
+    /// Sequences that may run now, to keep to [`EngineOptions::max_step`].
     pub sequences: usize,
 }
 

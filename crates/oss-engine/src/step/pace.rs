@@ -16,6 +16,7 @@ const SLOWER: f64 = 2.0;
 /// Knows how long steps took.
 pub(crate) struct Pace {
     max_step: f64,
+    max_prompt_step: f64,
     /// Seconds of a prompt token.
     prompt_row: Option<f64>,
     /// Prompt tokens beside answers that keep a step to its time, by the steps so far.
@@ -25,9 +26,14 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    pub(crate) fn new(max_step: Duration) -> Self {
-        let (max_step, answers) = (max_step.as_secs_f64(), StepCost::default());
-        Self { max_step, prompt_row: None, chunk: AT_LEAST as f64, answers }
+    pub(crate) fn new(max_step: Duration, max_prompt_step: Duration) -> Self {
+        Self {
+            max_step: max_step.as_secs_f64(),
+            max_prompt_step: max_prompt_step.as_secs_f64(),
+            prompt_row: None,
+            chunk: AT_LEAST as f64,
+            answers: StepCost::default(),
+        }
     }
 
     /// What steps without prompt tokens cost.
@@ -44,9 +50,9 @@ impl Pace {
         (self.chunk as usize).max(AT_LEAST).min(most)
     }
 
-    /// Seconds that a step may take beside so many answers.
+    /// Seconds that a step with prompts may take beside so many answers.
     fn limit(&self, answers: usize) -> f64 {
-        self.max_step.max(SLOWER * self.seconds(answers))
+        self.max_prompt_step.max(SLOWER * self.seconds(answers))
     }
 
     /// Answers that keep a step to its time.
@@ -101,6 +107,11 @@ impl Pace {
 mod tests {
     use super::*;
 
+    fn pace(millis: u64) -> Pace {
+        let most = Duration::from_millis(millis);
+        Pace::new(most, most)
+    }
+
     /// Steps of one answer and as many prompt tokens as the pace allows; the last one's seconds.
     fn run(pace: &mut Pace, steps: usize, most: usize, cost: impl Fn(usize) -> f64) -> f64 {
         let mut seconds = 0.0;
@@ -114,7 +125,7 @@ mod tests {
 
     #[test]
     fn chunks_grow_and_shrink_until_a_step_just_keeps_to_its_time() {
-        let mut pace = Pace::new(Duration::from_millis(100));
+        let mut pace = pace(100);
         let cost = |rows: usize| 0.020 + 0.002 * rows as f64;
         assert_eq!(pace.prompt_rows(0, 128), 128, "nobody waits");
         assert_eq!(pace.prompt_rows(1, 128), AT_LEAST);
@@ -129,7 +140,7 @@ mod tests {
 
     #[test]
     fn slow_answers_share_their_time_with_prompts() {
-        let mut pace = Pace::new(Duration::from_millis(100));
+        let mut pace = pace(100);
         (0..10).for_each(|_| pace.observe(0.300, 1, 0));
         let last = run(&mut pace, 40, 128, |rows| 0.300 + 0.005 * rows as f64);
         assert!((0.550..=0.610).contains(&last), "{last}");
@@ -137,7 +148,7 @@ mod tests {
 
     #[test]
     fn as_many_answers_fit_as_keep_a_step_to_its_time() {
-        let mut pace = Pace::new(Duration::from_millis(100));
+        let mut pace = pace(100);
         assert_eq!(pace.answer_rows(), usize::MAX);
         (0..60).for_each(|i| pace.observe(0.040 + 0.010 * (i % 3) as f64, 1 + i % 3, 0));
         assert!((5..=7).contains(&pace.answer_rows()), "{}", pace.answer_rows());
@@ -147,7 +158,7 @@ mod tests {
 
     #[test]
     fn prompts_always_go_on() {
-        let mut pace = Pace::new(Duration::from_millis(1));
+        let mut pace = pace(1);
         run(&mut pace, 9, 128, |_| 9.0);
         assert_eq!(pace.prompt_rows(1, 128), AT_LEAST);
         assert_eq!(pace.prompt_rows(1, 3), 3);

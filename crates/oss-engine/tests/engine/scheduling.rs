@@ -92,8 +92,11 @@ fn a_slow_consumer_pauses_itself_and_nobody_else() {
 
 #[test]
 fn a_long_prompt_does_not_stop_the_others() {
-    let options =
-        EngineOptions { max_rows: Some(32), max_step: Duration::from_millis(1), ..options() };
+    let options = EngineOptions {
+        max_rows: Some(32),
+        max_prompt_step: Duration::from_millis(1),
+        ..options()
+    };
     let engine = engine_with(options);
     let mut stream = engine.submit(endless()).unwrap();
     assert!(stream.by_ref().any(|event| matches!(event, Event::Token(_))));

@@ -65,9 +65,12 @@ pub(crate) struct Flags {
     /// The most prompt tokens in one step; default: by measurement
     #[arg(long)]
     prefill_chunk: Option<usize>,
-    /// How long a step may take while answers are streaming, in milliseconds
+    /// How long a step may take, in milliseconds: fewer sequences run where answers take longer
     #[arg(long, default_value_t = 500)]
     max_step_ms: u64,
+    /// How long a step with prompts in it may take while answers are streaming, in milliseconds
+    #[arg(long, default_value_t = 100)]
+    max_prompt_step_ms: u64,
     /// The most bytes of a request's body
     #[arg(long, value_parser = bytes, default_value = "4MiB")]
     max_body: usize,
@@ -138,6 +141,7 @@ impl Flags {
             max_sequences: self.max_sequences,
             prefill_chunk: self.prefill_chunk,
             max_step: Duration::from_millis(self.max_step_ms),
+            max_prompt_step: Duration::from_millis(self.max_prompt_step_ms),
             ..EngineOptions::default()
         }
     }
