@@ -201,7 +201,7 @@ mod tests {
                             let mut out = vec![f32::NAN; n * rows];
                             let all = (&[0, 1, 2, 3, 4, 5, 6, 7, 8][..n], 0..5, 0..cols);
                             let mut walk = Walk::new(product, all, activation.planes(), &mut out);
-                            walk.reading = Reading { streams, ahead: 4096 };
+                            walk.reading = Reading { streams, ahead: 4096, asks: streams };
                             walk.run(isa, Some(&mut panel));
                             out
                         });

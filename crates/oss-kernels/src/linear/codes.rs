@@ -3,17 +3,13 @@
 //! A tile is one group of 16 weight rows times T input rows. For a few input rows it reads the
 //! packed weights themselves ([`Group`]), for many a group unpacked once ([`super::panel`]).
 
-use super::{Walk, ask, ask_twice};
+use super::Walk;
 use crate::input::{CodeBlock, FINE_BITS, MAX_PLANES};
-use oss_quant::CodeFormat;
-use oss_simd::{Kernel, Simd};
+use oss_quant::{CodeFormat, Matrix};
+use oss_simd::{Kernel, Reading, Simd};
 use std::array;
 use std::marker::PhantomData;
 use std::ops::Range;
-
-/// Fourths of a block up to so many bytes are asked for once: most of their lines are also those
-/// of the fourths beside them.
-const SHORT_PART: usize = 96;
 
 /// One group of 16 weight rows, as a tile reads it: `weight = scale · (code - zero) - min`.
 pub(super) trait Source: Copy {
@@ -43,24 +39,39 @@ pub(super) trait Source: Copy {
     fn mins<S: Simd>(s: S, block: Self::Block) -> (S::F32, S::F32);
 }
 
+/// The groups of a packed matrix.
+#[derive(Clone, Copy)]
+pub(super) struct Groups<'a> {
+    bytes: &'a [u8],
+    group_bytes: usize,
+    n_blocks: usize,
+    reading: Reading,
+}
+
+impl<'a> Groups<'a> {
+    pub(super) fn new(walk: &Walk<'a, '_>) -> Self {
+        let Matrix { packing, bytes } = walk.product.matrix;
+        let (group_bytes, n_blocks) = (packing.group_bytes(), packing.n_blocks());
+        Self { bytes, group_bytes, n_blocks, reading: walk.reading }
+    }
+
+    #[inline(always)]
+    pub(super) fn get<F>(self, index: usize) -> Group<'a, F> {
+        let Self { bytes, group_bytes, n_blocks, reading } = self;
+        let begin = index * group_bytes;
+        let (left, bytes) = (bytes.len() - begin, &bytes[begin..][..group_bytes]);
+        Group { bytes, n_blocks, left, reading, format: PhantomData }
+    }
+}
+
 /// A group as it is packed.
 pub(super) struct Group<'a, F> {
     bytes: &'a [u8],
     n_blocks: usize,
     /// Bytes from here to the end of the matrix.
     left: usize,
-    /// How far ahead is asked, in bytes of all groups that are read at the same time.
-    ahead: usize,
+    reading: Reading,
     format: PhantomData<F>,
-}
-
-impl<'a, F> Group<'a, F> {
-    pub(super) fn new(walk: &Walk<'a, '_>, index: usize) -> Self {
-        let (bytes, packing) = (walk.group(index), walk.product.matrix.packing);
-        let left = (packing.groups() - index) * bytes.len();
-        let ahead = walk.reading.ahead;
-        Self { bytes, n_blocks: packing.n_blocks(), left, ahead, format: PhantomData }
-    }
 }
 
 impl<F> Clone for Group<'_, F> {
@@ -87,17 +98,20 @@ impl<'a, F: CodeFormat> Source for Group<'a, F> {
     }
     #[inline(always)]
     fn ask<S: Simd, const N: usize>(self, s: S, block: usize, j: usize) {
-        let part = F::BLOCK_BYTES / 4;
-        let at = block * F::BLOCK_BYTES + j * part + self.ahead / N;
+        // As many lines as a block touches where its first byte begins one.
+        let lines = F::BLOCK_BYTES.div_ceil(64);
+        let part = j * lines / 4..(j + 1) * lines / 4;
+        let at = block * F::BLOCK_BYTES + self.reading.ahead / N;
         // After the end of a group comes the one that is read after those beside it.
         let beside = if at < self.bytes.len() { 0 } else { (N - 1) * self.bytes.len() };
         // A branch that the compiler moves no products over: it would begin those of a whole block,
         // with more sums than registers hold, and end up at half the speed.
         if at + beside < self.left {
-            if part <= SHORT_PART {
-                ask(s, self.bytes, at + beside, part);
-            } else {
-                ask_twice(s, self.bytes, at + beside, part);
+            for line in part {
+                s.prefetch(self.bytes, at + beside + 64 * line);
+                if self.reading.asks == 2 {
+                    s.prefetch(self.bytes, at + beside + 64 * line);
+                }
             }
         }
     }
@@ -135,29 +149,22 @@ impl<F: CodeFormat> Kernel for Codes<'_, '_, '_, F> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let walk = self.walk;
-        let n_blocks = walk.product.matrix.packing.n_blocks();
-        let rows = walk.code_rows();
-        let mut index = walk.groups.start;
-        while index < walk.groups.end {
-            let group = |g: usize| Group::<F>::new(walk, index + g);
-            let place = Place { group: index, first: 0, n: rows, blocks: (0, n_blocks) };
-            // Some processors read memory fastest as two streams, as long as registers hold the
-            // sums of both.
-            index += match (rows, (walk.groups.end - index).min(walk.reading.streams)) {
-                (1.., 2..) if S::REGISTERS >= 32 => {
-                    tiles::<S, _, 2, MOST_ROWS>(s, [group(0), group(1)], walk, place);
-                    2
-                }
-                (1..=2, 2..) if S::REGISTERS >= 8 => {
-                    tiles::<S, _, 2, 2>(s, [group(0), group(1)], walk, place);
-                    2
-                }
-                _ => {
-                    tiles::<S, _, 1, MOST_ROWS>(s, [group(0)], walk, place);
-                    1
-                }
-            };
+        let (groups, all) = (Groups::new(walk), walk.groups.clone());
+        let (n, blocks) = (walk.code_rows(), (0, groups.n_blocks));
+        // Some processors read memory fastest as two streams, as long as registers hold the sums of
+        // both.
+        let pays = S::REGISTERS >= 32 || (S::REGISTERS >= 8 && n <= 2);
+        let passes = if pays && walk.reading.streams == 2 { all.len() / 2 } else { 0 };
+        let pairs = Place { group: all.start, passes, first: 0, n, blocks };
+        let pair = |group| [groups.get::<F>(group), groups.get(group + 1)];
+        if S::REGISTERS >= 32 {
+            tiles::<S, _, 2, MOST_ROWS>(s, pair, walk, pairs);
+        } else if S::REGISTERS >= 8 {
+            tiles::<S, _, 2, 2>(s, pair, walk, pairs);
         }
+        let rest = all.start + 2 * passes..all.end;
+        let ones = Place { group: rest.start, passes: rest.len(), ..pairs };
+        tiles::<S, _, 1, MOST_ROWS>(s, |group| [groups.get::<F>(group)], walk, ones);
     }
 }
 
@@ -184,11 +191,11 @@ const fn widest<S: Simd, const MOST: usize, const PLANES: usize>() -> usize {
     n
 }
 
-/// All rows of a place times G groups.
+/// All rows of a place times `passes` times G groups, which `groups` gives by the first's index.
 #[inline(always)]
 pub(super) fn tiles<S: Simd, W: Source, const G: usize, const MOST: usize>(
     s: S,
-    groups: [W; G],
+    groups: impl Fn(usize) -> [W; G] + Copy,
     walk: &mut Walk<'_, '_>,
     all: Place,
 ) {
@@ -203,48 +210,54 @@ pub(super) fn tiles<S: Simd, W: Source, const G: usize, const MOST: usize>(
 #[inline(always)]
 fn tiles_of<S: Simd, W: Source, const G: usize, const MOST: usize, const PLANES: usize>(
     s: S,
-    groups: [W; G],
+    groups: impl Fn(usize) -> [W; G] + Copy,
     walk: &mut Walk<'_, '_>,
     all: Place,
 ) {
     let n_rows = all.n / PLANES;
     let n_tiles = n_rows.div_ceil(widest::<S, MOST, PLANES>() / PLANES);
     let (narrow, wider) = (n_rows / n_tiles.max(1), n_rows % n_tiles.max(1));
-    let mut first = 0;
-    for tile_index in 0..n_tiles {
-        let n = PLANES * (narrow + usize::from(tile_index < wider));
-        let place = Place { first, n, ..all };
-        // The constants keep tiles that do not fit from even being compiled.
-        match n {
-            7.. if const { fits::<S, MOST, PLANES>(8) } => {
-                tile::<S, _, G, 8, PLANES>(s, groups, walk, place);
+    // One tile goes on from group to group; several meet each while it is in the cache.
+    let passes = if n_tiles == 1 { all.passes } else { 1 };
+    for pass in (0..all.passes).step_by(passes.max(1)) {
+        let mut first = all.first;
+        for tile_index in 0..n_tiles {
+            let n = PLANES * (narrow + usize::from(tile_index < wider));
+            let place = Place { group: all.group + pass * G, passes, first, n, ..all };
+            // The constants keep tiles that do not fit from even being compiled.
+            match n {
+                7.. if const { fits::<S, MOST, PLANES>(8) } => {
+                    tile::<S, _, G, 8, PLANES>(s, groups, walk, place);
+                }
+                6 if const { fits::<S, MOST, PLANES>(6) } => {
+                    tile::<S, _, G, 6, PLANES>(s, groups, walk, place);
+                }
+                5 if const { fits::<S, MOST, PLANES>(5) } => {
+                    tile::<S, _, G, 5, PLANES>(s, groups, walk, place);
+                }
+                4 if const { fits::<S, MOST, PLANES>(4) } => {
+                    tile::<S, _, G, 4, PLANES>(s, groups, walk, place);
+                }
+                3 if const { fits::<S, MOST, PLANES>(3) } => {
+                    tile::<S, _, G, 3, PLANES>(s, groups, walk, place);
+                }
+                2 if const { PLANES == 1 && fits::<S, MOST, PLANES>(2) } => {
+                    tile::<S, _, G, 2, PLANES>(s, groups, walk, place);
+                }
+                _ => tile::<S, _, G, PLANES, PLANES>(s, groups, walk, place),
             }
-            6 if const { fits::<S, MOST, PLANES>(6) } => {
-                tile::<S, _, G, 6, PLANES>(s, groups, walk, place);
-            }
-            5 if const { fits::<S, MOST, PLANES>(5) } => {
-                tile::<S, _, G, 5, PLANES>(s, groups, walk, place);
-            }
-            4 if const { fits::<S, MOST, PLANES>(4) } => {
-                tile::<S, _, G, 4, PLANES>(s, groups, walk, place);
-            }
-            3 if const { fits::<S, MOST, PLANES>(3) } => {
-                tile::<S, _, G, 3, PLANES>(s, groups, walk, place);
-            }
-            2 if const { PLANES == 1 && fits::<S, MOST, PLANES>(2) } => {
-                tile::<S, _, G, 2, PLANES>(s, groups, walk, place);
-            }
-            _ => tile::<S, _, G, PLANES, PLANES>(s, groups, walk, place),
+            first += n;
         }
-        first += n;
     }
 }
 
-/// What a tile computes: the groups from `group` on times the `n` rows of codes from `first`, over
-/// the blocks `blocks.0..blocks.1`. What lies in `out` is the sum over the blocks before.
+/// What a tile computes: the groups from `group` on, as often as `passes` says the next ones, times
+/// the `n` rows of codes from `first`, over the blocks `blocks.0..blocks.1`. What lies in `out` is
+/// the sum over the blocks before.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub(super) group: usize,
+    pub(super) passes: usize,
     pub(super) first: usize,
     pub(super) n: usize,
     pub(super) blocks: (usize, usize),
@@ -253,23 +266,26 @@ pub(super) struct Place {
 #[inline(always)]
 fn tile<S: Simd, W: Source, const G: usize, const T: usize, const PLANES: usize>(
     s: S,
-    groups: [W; G],
+    groups: impl Fn(usize) -> [W; G],
     walk: &mut Walk<'_, '_>,
     place: Place,
 ) {
-    s.apart(Tile::<W, G, T, PLANES> { groups, walk, place });
+    s.apart(Tile::<_, G, T, PLANES> { groups, walk, place });
 }
 
-/// G neighbouring groups times at most T rows of codes; what of T is left over repeats the last row
-/// and is not stored.
-struct Tile<'w, 'a, 'b, W, const G: usize, const T: usize, const PLANES: usize> {
-    groups: [W; G],
+/// G neighbouring groups at a time times at most T rows of codes; what of T is left over repeats
+/// the last row and is not stored.
+struct Tile<'w, 'a, 'b, F, const G: usize, const T: usize, const PLANES: usize> {
+    groups: F,
     walk: &'w mut Walk<'a, 'b>,
     place: Place,
 }
 
-impl<W: Source, const G: usize, const T: usize, const PLANES: usize> Kernel
-    for Tile<'_, '_, '_, W, G, T, PLANES>
+impl<W, F, const G: usize, const T: usize, const PLANES: usize> Kernel
+    for Tile<'_, '_, '_, F, G, T, PLANES>
+where
+    W: Source,
+    F: Fn(usize) -> [W; G],
 {
     type Output = ();
 
@@ -280,32 +296,36 @@ impl<W: Source, const G: usize, const T: usize, const PLANES: usize> Kernel
         let rows: [&[CodeBlock]; T] =
             array::from_fn(|t| &walk.code_row(first + t.min(n - 1))[begin..end]);
         let (first_out, n_out) = (first / PLANES, n / PLANES);
-        let mut acc = [[s.zero(); T]; G];
-        if begin > 0 {
-            for (g, acc) in acc.iter_mut().enumerate() {
-                for (t, acc) in acc.iter_mut().enumerate().take(n_out) {
-                    *acc = s.load(walk.out(place.group + g, first_out + t));
+        for pass in 0..place.passes {
+            let group = place.group + pass * G;
+            let groups = groups(group);
+            let mut acc = [[s.zero(); T]; G];
+            if begin > 0 {
+                for (g, acc) in acc.iter_mut().enumerate() {
+                    for (t, acc) in acc.iter_mut().enumerate().take(n_out) {
+                        *acc = s.load(walk.out(group + g, first_out + t));
+                    }
                 }
             }
-        }
-        for group in groups {
-            group.ask_next(s, first..first + n);
-        }
-        for block in 0..end - begin {
-            let a = Rows::<T, PLANES>(rows.map(|row| &row[block]));
-            if const { T > 1 && G * T <= MOST_ROWS } {
-                add_block::<S, W, G, T, G, PLANES>(s, groups, block, a, &mut acc);
-            } else {
-                // Groups that share no row's numbers, or have more sums than registers hold.
-                for g in 0..G {
-                    let acc = array::from_mut(&mut acc[g]);
-                    add_block::<S, W, 1, T, G, PLANES>(s, [groups[g]], block, a, acc);
+            for group in groups {
+                group.ask_next(s, first..first + n);
+            }
+            for block in 0..end - begin {
+                let a = Rows::<T, PLANES>(rows.map(|row| &row[block]));
+                if const { T > 1 && G * T <= MOST_ROWS } {
+                    add_block::<S, W, G, T, G, PLANES>(s, groups, block, a, &mut acc);
+                } else {
+                    // Groups that share no row's numbers, or have more sums than registers hold.
+                    for g in 0..G {
+                        let acc = array::from_mut(&mut acc[g]);
+                        add_block::<S, W, 1, T, G, PLANES>(s, [groups[g]], block, a, acc);
+                    }
                 }
             }
-        }
-        for (g, acc) in acc.into_iter().enumerate() {
-            for (t, sum) in acc.into_iter().enumerate().take(n_out) {
-                s.store(sum, walk.out(place.group + g, first_out + t));
+            for (g, acc) in acc.into_iter().enumerate() {
+                for (t, sum) in acc.into_iter().enumerate().take(n_out) {
+                    s.store(sum, walk.out(group + g, first_out + t));
+                }
             }
         }
     }

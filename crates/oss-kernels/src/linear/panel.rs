@@ -1,6 +1,6 @@
 //! Groups unpacked once for many input rows, in one form for all formats.
 
-use super::codes::{Group, MOST_ROWS, Place, Source, calls, tiles};
+use super::codes::{Group, Groups, MOST_ROWS, Place, Source, calls, tiles};
 use super::{Walk, ask};
 use oss_quant::CodeFormat;
 use oss_simd::{Isa, Kernel, Simd};
@@ -149,14 +149,14 @@ impl<const CALLS: usize, const HALVES: bool, const MIN: bool> Kernel
         // Signed bytes are made for each tile: wider ones of one group are better.
         let pays = const { S::REGISTERS >= 32 && (S::DOT_IS_EXACT || CALLS > 0) };
         if pays && n_groups == GROUPS {
-            return tiles::<S, _, GROUPS, 4>(s, groups, walk, place);
+            return tiles::<S, _, GROUPS, 4>(s, |_| groups, walk, place);
         }
         for (g, group) in groups.into_iter().enumerate().take(n_groups) {
             let place = Place { group: place.group + g, ..place };
             if pays {
-                tiles::<S, _, 1, 4>(s, [group], walk, place);
+                tiles::<S, _, 1, 4>(s, |_| [group], walk, place);
             } else {
-                tiles::<S, _, 1, MOST_ROWS>(s, [group], walk, place);
+                tiles::<S, _, 1, MOST_ROWS>(s, |_| [group], walk, place);
             }
         }
     }
@@ -164,16 +164,16 @@ impl<const CALLS: usize, const HALVES: bool, const MIN: bool> Kernel
 
 /// Multiplies all rows with all groups, unpacking each group once.
 pub(super) fn multiply<F: CodeFormat>(isa: Isa, walk: &mut Walk<'_, '_>, panel: &mut Panel) {
-    let n_blocks = walk.product.matrix.packing.n_blocks();
+    let (packed, n_blocks) = (Groups::new(walk), walk.product.matrix.packing.n_blocks());
     for group in walk.groups.clone().step_by(GROUPS) {
         let n_groups = GROUPS.min(walk.groups.end - group);
         for first in (0..n_blocks).step_by(BLOCKS) {
             let blocks = (first, n_blocks.min(first + BLOCKS));
             for (g, panel) in panel.0.iter_mut().enumerate().take(n_groups) {
-                let group = Group::<F>::new(walk, group + g);
+                let group = packed.get::<F>(group + g);
                 isa.run(Unpack { group, first, panel: &mut panel[..blocks.1 - first] });
             }
-            let place = Place { group, first: 0, n: walk.code_rows(), blocks };
+            let place = Place { group, passes: 1, first: 0, n: walk.code_rows(), blocks };
             let call = (isa, &*panel, &mut *walk, place, n_groups);
             match (calls::<F>(), F::HALVES, F::HAS_MIN) {
                 (8, false, false) => multiply_panel::<8, false, false, F>(call),
