@@ -59,6 +59,7 @@ pub(crate) const FINE_BITS: u32 = 8;
 /// 32 columns of a row of activations as 8-bit codes: number = code × scale. Where there are two
 /// planes, the number is the sum of both, and the coarse scale 256 times the fine one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[repr(align(64))]
 pub struct CodeBlock {
     /// In -127..=127.
     pub codes: [i8; 32],
@@ -70,6 +71,8 @@ pub struct CodeBlock {
     /// What minima of weights are multiplied with: minus the sums of the numbers 0..16, 16..32,
     /// and of all. Those of the fine plane are of both planes together.
     pub minus: [f32; 3],
+    /// Minus 128 times the sum of all codes, as [`Simd::dot_centred`] takes it.
+    pub centre: i32,
 }
 
 impl CodeBlock {
@@ -431,6 +434,7 @@ struct Encoded<S: Simd, const N: usize> {
     scales: [f32; 16],
     sums: [[i32; 16]; 3],
     minus: [[f32; 16]; 3],
+    centres: [i32; 16],
 }
 
 impl<S: Simd, const N: usize> Encoded<S, N> {
@@ -498,6 +502,9 @@ impl<S: Simd, const N: usize> Encoded<S, N> {
         let [low, high] = [two_sums(s, placed[0]), two_sums(s, placed[1])];
         let all = [s.add_i32(low[0], high[0]), s.add_i32(low[1], high[1])];
         let (mut sums, mut minus) = ([[0; 16]; 3], [[0.0; 16]; 3]);
+        let mut centres = [0; 16];
+        let centre = s.shl_i32::<7>(s.add_i32(all[0], all[1]));
+        s.store_i32(s.sub_i32(s.zero_i32(), centre), &mut centres);
         let mut totals = above;
         let back = s.sub(s.zero(), scale);
         for (i, [first, second]) in [low, high, all].into_iter().enumerate() {
@@ -506,7 +513,7 @@ impl<S: Simd, const N: usize> Encoded<S, N> {
             totals[i] = s.add_i32(totals[i], s.add_i32(first, second));
             s.store(s.mul(back, s.i32_to_f32(totals[i])), &mut minus[i]);
         }
-        Self { codes, scale, inverse, totals, scales, sums, minus }
+        Self { codes, scale, inverse, totals, scales, sums, minus, centres }
     }
 
     /// Writes the `i`-th block.
@@ -518,6 +525,7 @@ impl<S: Simd, const N: usize> Encoded<S, N> {
         out.scale = self.scales[i];
         out.sums = [self.sums[0][i], self.sums[1][i], self.sums[2][i]];
         out.minus = [self.minus[0][i], self.minus[1][i], self.minus[2][i]];
+        out.centre = self.centres[i];
     }
 }
 

@@ -195,6 +195,7 @@ fn codes_are_the_nearest_and_zero_stays_zero() {
         let [low, high, all] = rows.codes[0][0].sums;
         assert_eq!([low, high, all], [2 << 16, 0xfff9, 2 << 16 | 0xfff9], "{isa}");
         assert!((rows.codes[0][0].minus[2] - 0.05).abs() < 1e-6, "{isa}");
+        assert_eq!(rows.codes[0][0].centre, 5 * 128, "{isa}");
         assert_eq!(rows.codes[0][1], CodeBlock::default());
     }
 }
@@ -225,6 +226,10 @@ fn two_planes_are_codes_of_sixteen_bits() {
             }
             let want = [sums[0], sums[1], sums[0] + sums[1]];
             assert_close(&fine.minus, &want, 1e-6, 1e-6);
+            for plane in [coarse, fine] {
+                let sum: i32 = plane.codes.iter().map(|code| i32::from(*code)).sum();
+                assert_eq!(plane.centre, -128 * sum, "{isa} {block}");
+            }
         }
         assert_eq!((coarse[8].codes, fine[8].codes), ([0; 32], [0; 32]), "{isa}");
     }

@@ -136,6 +136,9 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// 16-bit halves of `sums`, which are the sums over the quads to come of their bytes 0 and 1,
     /// and 2 and 3. So the finished sum is that of `(code - zero) * byte`.
     fn dot_start(self, zero: u8, sums: i32) -> Self::Dot;
+    /// The same for codes that count from 128, by `centre`, minus 128 times the sum of all bytes to
+    /// come. Only where [`Simd::DOT_IS_EXACT`].
+    fn dot_centred(self, centre: i32) -> Self::Dot;
     /// Adds `codes[4 r + b] * quad[b]` over `b` to lane `r`; `quad` is four bytes in -127..=127 in
     /// memory order, the codes are unsigned.
     ///

@@ -20,6 +20,8 @@ pub(super) trait Source: Copy {
     const HALVES: bool;
     /// Whether a minimum is subtracted.
     const HAS_MIN: bool;
+    /// Whether codes count from 128 wherever products of bytes are exact.
+    const CENTRED: bool;
     /// What is read of a block.
     type Block: Copy;
     /// The code of zero.
@@ -86,6 +88,7 @@ impl<'a, F: CodeFormat> Source for Group<'a, F> {
     const CALLS: usize = calls::<F>();
     const HALVES: bool = F::HALVES;
     const HAS_MIN: bool = F::HAS_MIN;
+    const CENTRED: bool = F::ZERO == 128;
     type Block = oss_quant::Block<'a>;
 
     #[inline(always)]
@@ -451,7 +454,12 @@ fn block_sums<S: Simd, W: Source, const G: usize, const T: usize, const N: usize
     let mut dots = [[s.dot_start(0, 0); G]; T];
     if S::DOT_IS_EXACT || W::CALLS == 8 {
         for t in 0..T {
-            dots[t] = [s.dot_start(groups[0].zero(), a[t].sums[2]); G];
+            let start = if S::DOT_IS_EXACT && W::CENTRED {
+                s.dot_centred(a[t].centre)
+            } else {
+                s.dot_start(groups[0].zero(), a[t].sums[2])
+            };
+            dots[t] = [start; G];
         }
     }
     let (bottom, top) = columns::<S, W, G, N>(s, at, 0);

@@ -41,6 +41,12 @@ impl Block {
     const ZERO: Self = Self { codes: [[0; 64]; 8], scales: [[0.0; 16]; 2], mins: [[0.0; 16]; 2] };
 }
 
+/// Whether codes of a panel count from 128, whatever the format's do: then what a sum starts with
+/// is known of the activations alone.
+const fn centres<S: Simd>(has_min: bool) -> bool {
+    S::DOT_IS_EXACT && !has_min
+}
+
 /// Unpacks the blocks of a group from `first` on.
 struct Unpack<'a, 'b, F> {
     group: Group<'a, F>,
@@ -54,12 +60,16 @@ impl<F: CodeFormat> Kernel for Unpack<'_, '_, F> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Self { group, first, panel } = self;
+        // No byte carries: a code is at most 127 above the zero.
+        let above = if centres::<S>(F::HAS_MIN) { 128 - F::ZERO } else { 0 };
+        let above = s.splat_i32(0x0101_0101 * above);
+        let centred = |codes| s.i32_as_u8(s.add_i32(s.u8_as_i32(codes), above));
         for (block, out) in (first..).zip(panel) {
             let block = group.block(block);
             for j in 0..4 {
                 let (bottom, top) = F::pair(s, block, j);
-                s.store_u8(bottom, &mut out.codes[j]);
-                s.store_u8(top, &mut out.codes[4 + j]);
+                s.store_u8(centred(bottom), &mut out.codes[j]);
+                s.store_u8(centred(top), &mut out.codes[4 + j]);
             }
             let (low, high) = F::scales(s, block);
             s.store(low, &mut out.scales[0]);
@@ -94,6 +104,7 @@ impl<'a, const CALLS: usize, const HALVES: bool, const MIN: bool> Source
     const CALLS: usize = CALLS;
     const HALVES: bool = HALVES;
     const HAS_MIN: bool = MIN;
+    const CENTRED: bool = !MIN;
     type Block = &'a Block;
 
     #[inline(always)]
@@ -145,7 +156,10 @@ impl<const CALLS: usize, const HALVES: bool, const MIN: bool> Kernel
         let Self { groups, walk, place, n_groups } = self;
         // As many as the rows have: the compiler checks neither twice.
         let blocks = place.blocks.1 - place.blocks.0;
-        let groups = groups.map(|group| Unpacked { blocks: &group.blocks[..blocks], ..group });
+        let groups = groups.map(|group| {
+            let zero = if centres::<S>(MIN) { 128 } else { group.zero };
+            Unpacked { blocks: &group.blocks[..blocks], zero, ..group }
+        });
         // Signed bytes are made for each tile: wider ones of one group are better.
         let pays = const { S::REGISTERS >= 32 && (S::DOT_IS_EXACT || CALLS > 0) };
         if pays && n_groups == GROUPS {

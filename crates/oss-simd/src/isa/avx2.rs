@@ -195,6 +195,7 @@ impl<const DOT: bool> Simd for Avx2<DOT> {
             // What 16 bits cannot hold here comes back with the products: the sum fits.
             [if DOT { _mm256_madd_epi16(sums, minus) } else { _mm256_mullo_epi16(sums, minus) }; 2]
         };
+        fn dot_centred(centre: i32) -> I = [_mm256_set1_epi32(centre); 2];
         fn dot(sum: I, codes: I, quad: i32) -> I = {
             let quad = [_mm256_set1_epi32(quad); 2];
             if DOT {

@@ -209,6 +209,7 @@ impl<const DOT: bool> Simd for Avx512<DOT> {
             // What 16 bits cannot hold here comes back with the products: the sum fits.
             if DOT { _mm512_madd_epi16(sums, minus) } else { _mm512_mullo_epi16(sums, minus) }
         };
+        fn dot_centred(centre: i32) -> __m512i = _mm512_set1_epi32(centre);
         fn dot(sum: __m512i, codes: __m512i, quad: i32) -> __m512i = if DOT {
             _mm512_dpbusd_epi32(sum, codes, _mm512_set1_epi32(quad))
         } else {

@@ -235,6 +235,7 @@ impl<const DOT: bool> Simd for Neon<DOT> {
         };
 
         fn dot_start(zero: u8, sums: i32) -> I = [vdupq_n_s32(super::start(zero, sums)); 4];
+        fn dot_centred(centre: i32) -> I = [vdupq_n_s32(centre); 4];
         fn dot(sum: I, codes: U, quad: i32) -> I = {
             let quad = [vreinterpretq_s8_s32(vdupq_n_s32(quad)); 4];
             each!(dot_register::<DOT>, sum, each!(vreinterpretq_s8_u8, codes), quad)

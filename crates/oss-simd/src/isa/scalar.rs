@@ -245,6 +245,10 @@ impl Simd for Scalar {
         [super::start(zero, sums); 16]
     }
     #[inline(always)]
+    fn dot_centred(self, centre: i32) -> [i32; 16] {
+        [centre; 16]
+    }
+    #[inline(always)]
     fn dot(self, sum: [i32; 16], codes: [u8; 64], quad: i32) -> [i32; 16] {
         dot(sum, codes, quad)
     }
