@@ -14,12 +14,12 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// As measured on AMD's Zen 5 (see `docs/performance.md`): two streams are a third slower, and a
-    /// second question costs a hundredth.
+    /// As measured on AMD's Zen 5 (see `docs/performance.md`): two streams are a third slower, and
+    /// asking twice costs a hundredth.
     const AMD: Self = Self { streams: 1, ahead: 8192, asks: 1 };
-    /// What reads as fast as memory allows on Intel's Granite Rapids, 8-bit weights 5 to 10 % faster
-    /// than with lines asked for once; nobody has tried one stream there since lines are asked for
-    /// evenly.
+    /// What reads as fast as memory allows on Intel's Granite Rapids, 8-bit weights 5 to 10 %
+    /// faster than with lines asked for once; nobody has tried one stream there since lines are
+    /// asked for evenly.
     const OTHERS: Self = Self { streams: 2, ahead: 4096, asks: 2 };
 
     /// What suits this processor, looked up once as its features are. Results do not depend on it.
