@@ -13,7 +13,7 @@ mod values;
 pub use panel::Panel;
 
 use crate::input::{CodeBlock, MAX_PLANES};
-use crate::prefetch::{ask, ask_twice};
+use crate::prefetch::{ask, ask_by};
 use crate::{Activation, Input};
 use oss_quant::{CodeFormat, FloatFormat, Matrix, Visitor};
 use oss_simd::{Isa, Reading};
@@ -161,10 +161,6 @@ impl<'a, 'b> Walk<'a, 'b> {
         (&mut self.out[at..at + GROUP_ROWS]).try_into().expect("16 outputs")
     }
 }
-
-/// How far ahead weights that meet numbers are asked for, in bytes of all groups that are read at
-/// the same time.
-const AHEAD: usize = 4096;
 
 #[cfg(test)]
 mod tests {

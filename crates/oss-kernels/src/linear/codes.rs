@@ -3,7 +3,7 @@
 //! A tile is one group of 16 weight rows times T input rows. For a few input rows it reads the
 //! packed weights themselves ([`Group`]), for many a group unpacked once ([`super::panel`]).
 
-use super::Walk;
+use super::{Walk, ask_by};
 use crate::input::{CodeBlock, FINE_BITS, MAX_PLANES};
 use oss_quant::{CodeFormat, Matrix};
 use oss_simd::{Kernel, Reading, Simd};
@@ -103,19 +103,14 @@ impl<'a, F: CodeFormat> Source for Group<'a, F> {
     fn ask<S: Simd, const N: usize>(self, s: S, block: usize, j: usize) {
         // As many lines as a block touches where its first byte begins one.
         let lines = F::BLOCK_BYTES.div_ceil(64);
-        let part = j * lines / 4..(j + 1) * lines / 4;
+        let (from, to) = (j * lines / 4, (j + 1) * lines / 4);
         let at = block * F::BLOCK_BYTES + self.reading.ahead / N;
         // After the end of a group comes the one that is read after those beside it.
         let beside = if at < self.bytes.len() { 0 } else { (N - 1) * self.bytes.len() };
         // A branch that the compiler moves no products over: it would begin those of a whole block,
         // with more sums than registers hold, and end up at half the speed.
         if at + beside < self.left {
-            for line in part {
-                s.prefetch(self.bytes, at + beside + 64 * line);
-                if self.reading.asks == 2 {
-                    s.prefetch(self.bytes, at + beside + 64 * line);
-                }
-            }
+            ask_by(s, self.reading, self.bytes, at + beside + 64 * from, 64 * (to - from));
         }
     }
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! Floating-point weights times numbers: running sums of the even and of the odd columns of each
 //! run of [`RUN`] columns.
 
-use super::{AHEAD, Walk, ask_twice};
+use super::{Walk, ask_by};
 use crate::Input;
 use oss_quant::FloatFormat;
 use oss_simd::{Kernel, Simd};
@@ -32,8 +32,8 @@ impl<F: FloatFormat> Kernel for Floats<'_, '_, F> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let mut walk = self.walk;
-        // Two groups for a few rows: memory is read fastest as two streams. Many rows meet one: a
-        // number of theirs that is used once needs no register.
+        // Two groups for a few rows where memory is read fastest as two streams. Many rows meet
+        // one: a number of theirs that is used once needs no register.
         let few = match S::REGISTERS {
             32.. => 4,
             8.. => 1,
@@ -41,7 +41,8 @@ impl<F: FloatFormat> Kernel for Floats<'_, '_, F> {
         };
         let mut group = walk.groups.start;
         while group < walk.groups.end {
-            if walk.rows.len() <= few && group + 1 < walk.groups.end {
+            let two = walk.reading.streams == 2 && walk.rows.len() <= few;
+            if two && group + 1 < walk.groups.end {
                 runs::<S, F, 2>(s, &mut walk, group);
                 group += 2;
             } else {
@@ -112,7 +113,7 @@ impl<F: FloatFormat, const G: usize, const T: usize> Kernel for Tile<'_, '_, '_,
     fn run<S: Simd>(self, s: S) {
         let Self { walk, place, .. } = self;
         let Place { group, columns: (begin, end), first, n } = place;
-        let Input { stride, values, .. } = walk.product.input;
+        let (Input { stride, values, .. }, reading) = (walk.product.input, walk.reading);
         let groups: [&[u8]; G] = array::from_fn(|g| walk.group(group + g));
         let start = walk.columns.start;
         let (first_step, steps) = (begin / STEP, (end - begin).div_ceil(STEP));
@@ -125,7 +126,8 @@ impl<F: FloatFormat, const G: usize, const T: usize> Kernel for Tile<'_, '_, '_,
         for step in 0..steps {
             if first == 0 {
                 for group in groups {
-                    ask_twice(s, group, (first_step + step) * step_bytes + AHEAD / G, step_bytes);
+                    let at = (first_step + step) * step_bytes + reading.ahead / G;
+                    ask_by(s, reading, group, at, step_bytes);
                 }
             }
             let x: [&[f32; STEP]; T] = rows.map(|row| &row[step]);

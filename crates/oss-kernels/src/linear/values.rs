@@ -1,7 +1,7 @@
 //! Codes times numbers: the codes become numbers in registers, sums run in single precision per
 //! half block of 16 columns.
 
-use super::{AHEAD, Walk, ask_twice};
+use super::{Walk, ask_by};
 use oss_quant::CodeFormat;
 use oss_simd::{Kernel, Simd};
 use std::marker::PhantomData;
@@ -75,7 +75,8 @@ impl<F: CodeFormat, const T: usize> Kernel for Tile<'_, '_, '_, F, T> {
         let (first_block, end) = (columns.start / 32, columns.end.div_ceil(32));
         let mut acc = [s.zero(); T];
         for block in first_block..end {
-            ask_twice(s, group, block * F::BLOCK_BYTES + AHEAD, F::BLOCK_BYTES);
+            let at = block * F::BLOCK_BYTES + walk.reading.ahead;
+            ask_by(s, walk.reading, group, at, F::BLOCK_BYTES);
             let at = block - first_block;
             let block = F::block(group, n_blocks, block);
             let x: [&[f32; 32]; T] = std::array::from_fn(|t| {
