@@ -457,12 +457,8 @@ fn block_sums<S: Simd, W: Source, const G: usize, const T: usize, const N: usize
             dots[t] = [start; G];
         }
     }
-    let (bottom, top) = columns::<S, W, G, N>(s, at, 0);
-    add::<S, G, T, 0>(s, bottom, a, &mut dots);
-    add::<S, G, T, 4>(s, top, a, &mut dots);
-    let (bottom, top) = columns::<S, W, G, N>(s, at, 1);
-    add::<S, G, T, 1>(s, bottom, a, &mut dots);
-    add::<S, G, T, 5>(s, top, a, &mut dots);
+    add_pair::<S, W, G, T, N, 0, 4>(s, at, a, &mut dots);
+    add_pair::<S, W, G, T, N, 1, 5>(s, at, a, &mut dots);
     if !S::DOT_IS_EXACT && W::CALLS == 4 {
         for g in 0..G {
             for t in 0..T {
@@ -471,12 +467,8 @@ fn block_sums<S: Simd, W: Source, const G: usize, const T: usize, const N: usize
             }
         }
     }
-    let (bottom, top) = columns::<S, W, G, N>(s, at, 2);
-    add::<S, G, T, 2>(s, bottom, a, &mut dots);
-    add::<S, G, T, 6>(s, top, a, &mut dots);
-    let (bottom, top) = columns::<S, W, G, N>(s, at, 3);
-    add::<S, G, T, 3>(s, bottom, a, &mut dots);
-    add::<S, G, T, 7>(s, top, a, &mut dots);
+    add_pair::<S, W, G, T, N, 2, 6>(s, at, a, &mut dots);
+    add_pair::<S, W, G, T, N, 3, 7>(s, at, a, &mut dots);
     for g in 0..G {
         for t in 0..T {
             sums[g][t] = s.add_i32(sums[g][t], s.dot_sum(dots[t][g]));
@@ -544,6 +536,28 @@ fn columns<S: Simd, W: Source, const G: usize, const N: usize>(
         group.ask::<S, N>(s, at.block, j);
     }
     codes
+}
+
+/// Adds the products of the J-th four columns of each half, which are the J-th and the K-th of a
+/// block, asking meanwhile as [`columns`] does.
+#[inline(always)]
+fn add_pair<
+    S: Simd,
+    W: Source,
+    const G: usize,
+    const T: usize,
+    const N: usize,
+    const J: usize,
+    const K: usize,
+>(
+    s: S,
+    at: &At<W, G>,
+    a: [&CodeBlock; T],
+    dots: &mut [[S::Dot; G]; T],
+) {
+    let (bottom, top) = columns::<S, W, G, N>(s, at, J);
+    add::<S, G, T, J>(s, bottom, a, dots);
+    add::<S, G, T, K>(s, top, a, dots);
 }
 
 /// Adds the products of the Q-th four columns.
