@@ -13,7 +13,7 @@ mod values;
 pub use panel::Panel;
 
 use crate::input::{CodeBlock, MAX_PLANES};
-use crate::prefetch::{ask, ask_by};
+use crate::prefetch::{Shared, ask_by};
 use crate::{Activation, Input};
 use oss_quant::{CodeFormat, FloatFormat, Matrix, Visitor};
 use oss_simd::{Isa, Reading};
@@ -153,12 +153,13 @@ impl<'a, 'b> Walk<'a, 'b> {
         self.product.input.plane(self.rows[row] as usize, plane)
     }
 
-    /// Where the products of a group with the call's `row`-th row go.
+    /// Where the products of G neighbouring groups with the call's `row`-th row go.
     #[inline(always)]
-    fn out(&mut self, group: usize, row: usize) -> &mut [f32; GROUP_ROWS] {
+    fn out<const G: usize>(&mut self, group: usize, row: usize) -> &mut [[f32; GROUP_ROWS]; G] {
         let columns = self.groups.len() * GROUP_ROWS;
         let at = row * columns + (group - self.groups.start) * GROUP_ROWS;
-        (&mut self.out[at..at + GROUP_ROWS]).try_into().expect("16 outputs")
+        let (groups, _) = self.out[at..][..G * GROUP_ROWS].as_chunks_mut();
+        groups.try_into().expect("G groups")
     }
 }
 

@@ -69,3 +69,35 @@ pub(crate) fn ask_by<S: Simd>(s: S, reading: Reading, bytes: &[u8], at: usize, l
         }
     }
 }
+
+/// What comes next. The tiles of some rows ask for it together while they meet something else,
+/// each for its rows' share, evenly.
+#[derive(Clone, Copy)]
+pub(crate) struct Shared<'a> {
+    bytes: &'a [u8],
+    /// Bytes that a row asks for, in all and at a time.
+    row: (usize, usize),
+    /// Where a tile begins, and how much it asks for at a time.
+    tile: (usize, usize),
+}
+
+impl<'a> Shared<'a> {
+    /// For so many rows, each of which asks so many times.
+    #[inline(always)]
+    pub(crate) fn new(bytes: &'a [u8], rows: usize, times: usize) -> Self {
+        let share = bytes.len().div_ceil(rows);
+        Self { bytes, row: (share, share.div_ceil(times)), tile: (0, 0) }
+    }
+
+    /// For the tile of the `n` rows from `first` on.
+    #[inline(always)]
+    pub(crate) fn for_rows(self, first: usize, n: usize) -> Self {
+        Self { tile: (first * self.row.0, n * self.row.1), ..self }
+    }
+
+    /// Asks for the i-th time.
+    #[inline(always)]
+    pub(crate) fn ask<S: Simd>(self, s: S, i: usize) {
+        s.prefetch(self.bytes, self.tile.0 + i * self.tile.1);
+    }
+}

@@ -145,8 +145,9 @@ fn every_weight_type_and_activation_equals_double_precision() {
 fn the_bits_depend_on_neither_company_nor_instruction_set() {
     let mut seeded = Seeded::new(2);
     for dtype in weight_types() {
-        // More columns than float weights are summed in one run, in an odd number of blocks.
-        let cols = 9 * dtype.block_len().max(32);
+        // More columns than float weights are summed in one run, and than a part or a panel has, in
+        // an odd number of blocks.
+        let cols = 9 * dtype.block_len().max(96);
         let w = weights(dtype, 40, cols, &mut seeded);
         let x: Vec<Vec<f32>> = (0..37).map(|_| seeded.normals(cols, 1.0)).collect();
         let rows: Vec<u32> = (0..37).rev().collect();

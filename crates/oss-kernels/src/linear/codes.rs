@@ -3,13 +3,12 @@
 //! A tile is one group of 16 weight rows times T input rows. For a few input rows it reads the
 //! packed weights themselves ([`Group`]), for many a group unpacked once ([`super::panel`]).
 
-use super::{Walk, ask_by};
+use super::{Shared, Walk, ask_by};
 use crate::input::{CodeBlock, FINE_BITS, MAX_PLANES};
 use oss_quant::{CodeFormat, Matrix};
 use oss_simd::{Kernel, Reading, Simd};
 use std::array;
 use std::marker::PhantomData;
-use std::ops::Range;
 
 /// One group of 16 weight rows, as a tile reads it: `weight = scale · (code - zero) - min`.
 pub(super) trait Source: Copy {
@@ -28,11 +27,11 @@ pub(super) trait Source: Copy {
     fn zero(self) -> u8;
     /// A block.
     fn block(self, index: usize) -> Self::Block;
-    /// Asks for the j-th fourth of what comes a while after a block, where N groups are read at the
-    /// same time. Evenly over a block: memory is read slower by asking for much at once.
+    /// The same for a tile of some input rows, which asks for their share of what comes next.
+    fn for_rows(self, first: usize, n: usize) -> Self;
+    /// Asks for the j-th fourth of what is due with a block, where N groups are read at the same
+    /// time. Evenly over a block: memory is read slower by asking for much at once.
     fn ask<S: Simd, const N: usize>(self, s: S, block: usize, j: usize);
-    /// Asks for what comes after all blocks: the share of a tile's rows.
-    fn ask_next<S: Simd>(self, s: S, rows: Range<usize>);
     /// The codes of columns `4 j..` and `16 + 4 j..` of a block, four columns a lane.
     fn pair<S: Simd>(s: S, block: Self::Block, j: usize) -> (S::U8, S::U8);
     /// The scales of a block's halves.
@@ -58,33 +57,115 @@ impl<'a> Groups<'a> {
     }
 
     #[inline(always)]
-    pub(super) fn get<F>(self, index: usize) -> Group<'a, F> {
+    fn bytes(self, index: usize) -> &'a [u8] {
+        &self.bytes[index * self.group_bytes..][..self.group_bytes]
+    }
+
+    /// A group.
+    #[inline(always)]
+    pub(super) fn whole<F>(self, index: usize) -> Group<'a, F, Onward> {
         let Self { bytes, group_bytes, n_blocks, reading } = self;
-        let begin = index * group_bytes;
-        let (left, bytes) = (bytes.len() - begin, &bytes[begin..][..group_bytes]);
-        Group { bytes, n_blocks, left, reading, format: PhantomData }
+        let asking = Onward { left: bytes.len() - index * group_bytes, reading };
+        Group { bytes: self.bytes(index), n_blocks, first: 0, asking, format: PhantomData }
+    }
+
+    /// The blocks of a group from `first` on, for tiles that share the asking.
+    #[inline(always)]
+    fn part<F>(self, index: usize, first: usize, asking: Shared<'a>) -> Group<'a, F, Shared<'a>> {
+        let (bytes, n_blocks) = (self.bytes(index), self.n_blocks);
+        Group { bytes, n_blocks, first, asking, format: PhantomData }
+    }
+
+    /// The next [`BLOCKS`] after those of a group up to `end`: its own, or those of the group as
+    /// far on as `step` says.
+    #[inline(always)]
+    pub(super) fn next<F: CodeFormat>(self, index: usize, end: usize, step: usize) -> &'a [u8] {
+        let at = match end * F::BLOCK_BYTES {
+            at if at < self.group_bytes => index * self.group_bytes + at,
+            _ => (index + step) * self.group_bytes,
+        };
+        let next = self.bytes.get(at..).unwrap_or_default();
+        &next[..next.len().min(BLOCKS * F::BLOCK_BYTES)]
     }
 }
 
-/// A group as it is packed.
-pub(super) struct Group<'a, F> {
+/// A group as it is packed, or its blocks from `first` on.
+pub(super) struct Group<'a, F, A> {
     bytes: &'a [u8],
+    /// Of the whole group.
     n_blocks: usize,
-    /// Bytes from here to the end of the matrix.
-    left: usize,
-    reading: Reading,
+    first: usize,
+    asking: A,
     format: PhantomData<F>,
 }
 
-impl<F> Clone for Group<'_, F> {
+impl<F, A: Copy> Clone for Group<'_, F, A> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<F> Copy for Group<'_, F> {}
+impl<F, A: Copy> Copy for Group<'_, F, A> {}
 
-impl<'a, F: CodeFormat> Source for Group<'a, F> {
+/// What is asked for while a group is read, see [`Source`].
+pub(super) trait Asking: Copy {
+    fn for_rows(self, first: usize, n: usize) -> Self;
+    fn ask<S, F, const N: usize>(self, s: S, group: &[u8], block: usize, j: usize)
+    where
+        S: Simd,
+        F: CodeFormat;
+}
+
+/// What comes a while after in the same group, or in that after it.
+#[derive(Clone, Copy)]
+pub(super) struct Onward {
+    /// Bytes from the group's first to the end of the matrix.
+    left: usize,
+    reading: Reading,
+}
+
+impl Asking for Onward {
+    #[inline(always)]
+    fn for_rows(self, _: usize, _: usize) -> Self {
+        self
+    }
+    #[inline(always)]
+    fn ask<S, F, const N: usize>(self, s: S, group: &[u8], block: usize, j: usize)
+    where
+        S: Simd,
+        F: CodeFormat,
+    {
+        let Self { left, reading } = self;
+        // As many lines as a block touches where its first byte begins one.
+        let lines = F::BLOCK_BYTES.div_ceil(64);
+        let (from, to) = (j * lines / 4, (j + 1) * lines / 4);
+        let at = block * F::BLOCK_BYTES + reading.ahead / N;
+        // After the end of a group comes the one that is read after those beside it.
+        let beside = if at < group.len() { 0 } else { (N - 1) * group.len() };
+        // A branch that the compiler moves no products over: it would begin those of a whole block,
+        // with more sums than registers hold, and end up at half the speed.
+        if at + beside < left {
+            ask_by(s, reading, group, at + beside + 64 * from, 64 * (to - from));
+        }
+    }
+}
+
+impl Asking for Shared<'_> {
+    #[inline(always)]
+    fn for_rows(self, first: usize, n: usize) -> Self {
+        self.for_rows(first, n)
+    }
+    #[inline(always)]
+    fn ask<S, F, const N: usize>(self, s: S, _: &[u8], block: usize, j: usize)
+    where
+        S: Simd,
+        F: CodeFormat,
+    {
+        self.ask(s, 4 * block + j);
+    }
+}
+
+impl<'a, F: CodeFormat, A: Asking> Source for Group<'a, F, A> {
     const CALLS: usize = calls::<F>();
     const HALVES: bool = F::HALVES;
     const HAS_MIN: bool = F::HAS_MIN;
@@ -97,24 +178,16 @@ impl<'a, F: CodeFormat> Source for Group<'a, F> {
     }
     #[inline(always)]
     fn block(self, index: usize) -> Self::Block {
-        F::block(self.bytes, self.n_blocks, index)
+        F::block(self.bytes, self.n_blocks, self.first + index)
+    }
+    #[inline(always)]
+    fn for_rows(self, first: usize, n: usize) -> Self {
+        Self { asking: self.asking.for_rows(first, n), ..self }
     }
     #[inline(always)]
     fn ask<S: Simd, const N: usize>(self, s: S, block: usize, j: usize) {
-        // As many lines as a block touches where its first byte begins one.
-        let lines = F::BLOCK_BYTES.div_ceil(64);
-        let (from, to) = (j * lines / 4, (j + 1) * lines / 4);
-        let at = block * F::BLOCK_BYTES + self.reading.ahead / N;
-        // After the end of a group comes the one that is read after those beside it.
-        let beside = if at < self.bytes.len() { 0 } else { (N - 1) * self.bytes.len() };
-        // A branch that the compiler moves no products over: it would begin those of a whole block,
-        // with more sums than registers hold, and end up at half the speed.
-        if at + beside < self.left {
-            ask_by(s, self.reading, self.bytes, at + beside + 64 * from, 64 * (to - from));
-        }
+        self.asking.ask::<S, F, N>(s, self.bytes, block, j);
     }
-    #[inline(always)]
-    fn ask_next<S: Simd>(self, _: S, _: Range<usize>) {}
     #[inline(always)]
     fn pair<S: Simd>(s: S, block: Self::Block, j: usize) -> (S::U8, S::U8) {
         F::pair(s, block, j)
@@ -149,12 +222,15 @@ impl<F: CodeFormat> Kernel for Codes<'_, '_, '_, F> {
         let walk = self.walk;
         let (groups, all) = (Groups::new(walk), walk.groups.clone());
         let (n, blocks) = (walk.code_rows(), (0, groups.n_blocks));
+        if const { by_parts::<S, F>() } && n > MOST_ROWS {
+            return parts::<S, F>(s, groups, walk);
+        }
         // Some processors read memory fastest as two streams, as long as registers hold the sums of
         // both.
         let pays = S::REGISTERS >= 32 || (S::REGISTERS >= 8 && n <= 2);
         let passes = if pays && walk.reading.streams == 2 { all.len() / 2 } else { 0 };
         let pairs = Place { group: all.start, passes, first: 0, n, blocks };
-        let pair = |group| [groups.get::<F>(group), groups.get(group + 1)];
+        let pair = |group| [groups.whole::<F>(group), groups.whole(group + 1)];
         if S::REGISTERS >= 32 {
             tiles::<S, _, 2, MOST_ROWS>(s, pair, walk, pairs);
         } else if S::REGISTERS >= 8 {
@@ -162,9 +238,40 @@ impl<F: CodeFormat> Kernel for Codes<'_, '_, '_, F> {
         }
         let rest = all.start + 2 * passes..all.end;
         let ones = Place { group: rest.start, passes: rest.len(), ..pairs };
-        tiles::<S, _, 1, MOST_ROWS>(s, |group| [groups.get::<F>(group)], walk, ones);
+        tiles::<S, _, 1, MOST_ROWS>(s, |group| [groups.whole::<F>(group)], walk, ones);
     }
 }
+
+/// Whether several tiles take two groups part by part, where both meet numbers of the activations
+/// that are loaded once. Codes of less than 8 bits are unpacked by each tile, which takes longer.
+const fn by_parts<S: Simd, F: CodeFormat>() -> bool {
+    S::REGISTERS >= 32 && S::DOT_IS_EXACT && F::MAX_CODE >= 128
+}
+
+/// Products of more rows than one tile takes.
+#[inline(always)]
+fn parts<S: Simd, F: CodeFormat>(s: S, groups: Groups<'_>, walk: &mut Walk<'_, '_>) {
+    let (n, n_blocks, mut all) = (walk.code_rows(), groups.n_blocks, walk.groups.clone());
+    while all.len() >= 2 {
+        let group = all.start;
+        for first in (0..n_blocks).step_by(BLOCKS) {
+            let blocks = (first, n_blocks.min(first + BLOCKS));
+            let pair = [group, group + 1].map(|group| {
+                let next = groups.next::<F>(group, blocks.1, 2);
+                groups.part::<F>(group, first, Shared::new(next, n, 4 * (blocks.1 - first)))
+            });
+            let place = Place { group, passes: 1, first: 0, n, blocks };
+            tiles::<S, _, 2, 4>(s, |_| pair, walk, place);
+        }
+        all.start += 2;
+    }
+    let rest = Place { group: all.start, passes: all.len(), first: 0, n, blocks: (0, n_blocks) };
+    tiles::<S, _, 1, MOST_ROWS>(s, |group| [groups.whole::<F>(group)], walk, rest);
+}
+
+/// Blocks of each group that several tiles meet, one after the other: they, and the blocks of a
+/// tile's rows of activations that they meet, stay in a first-level cache of 32 KiB.
+pub(super) const BLOCKS: usize = 18;
 
 /// The most rows of a tile, and the most sums that are begun together.
 pub(super) const MOST_ROWS: usize = 8;
@@ -290,23 +397,19 @@ where
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Self { groups, walk, place } = self;
-        let Place { first, n, blocks: (begin, end), .. } = place;
+        let Place { first, blocks: (begin, end), .. } = place;
+        // The compiler knows how many rows are stored, but for the widest tiles.
+        let n = if T == MOST_ROWS { place.n } else { T };
         let rows: [&[CodeBlock]; T] =
             array::from_fn(|t| &walk.code_row(first + t.min(n - 1))[begin..end]);
-        let (first_out, n_out) = (first / PLANES, n / PLANES);
+        let (first_out, stored) = (first / PLANES, || (0..T).filter(|t| *t < n / PLANES));
         for pass in 0..place.passes {
             let group = place.group + pass * G;
-            let groups = groups(group);
+            let groups = groups(group).map(|group| group.for_rows(first, n));
             let mut acc = [[s.zero(); T]; G];
-            if begin > 0 {
-                for (g, acc) in acc.iter_mut().enumerate() {
-                    for (t, acc) in acc.iter_mut().enumerate().take(n_out) {
-                        *acc = s.load(walk.out(group + g, first_out + t));
-                    }
-                }
-            }
-            for group in groups {
-                group.ask_next(s, first..first + n);
+            for t in stored().take_while(|_| begin > 0) {
+                let sums = walk.out::<G>(group, first_out + t);
+                (0..G).for_each(|g| acc[g][t] = s.load(&sums[g]));
             }
             for block in 0..end - begin {
                 let a = Rows::<T, PLANES>(rows.map(|row| &row[block]));
@@ -320,10 +423,9 @@ where
                     }
                 }
             }
-            for (g, acc) in acc.into_iter().enumerate() {
-                for (t, sum) in acc.into_iter().enumerate().take(n_out) {
-                    s.store(sum, walk.out(group + g, first_out + t));
-                }
+            for t in stored() {
+                let sums = walk.out::<G>(group, first_out + t);
+                (0..G).for_each(|g| s.store(acc[g][t], &mut sums[g]));
             }
         }
     }

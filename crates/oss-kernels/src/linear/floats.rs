@@ -149,7 +149,7 @@ impl<F: FloatFormat, const G: usize, const T: usize> Kernel for Tile<'_, '_, '_,
         for (g, sums) in sums.into_iter().enumerate() {
             for (t, [even, odd]) in sums.into_iter().enumerate().take(n) {
                 let sum = s.add(even, odd);
-                let out = walk.out(group + g, first + t);
+                let [out] = walk.out::<1>(group + g, first + t);
                 s.store(if begin == start { sum } else { s.add(s.load(out), sum) }, out);
             }
         }

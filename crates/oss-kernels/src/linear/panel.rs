@@ -1,10 +1,9 @@
 //! Groups unpacked once for many input rows, in one form for all formats.
 
-use super::codes::{Group, Groups, MOST_ROWS, Place, Source, calls, tiles};
-use super::{Walk, ask};
+use super::codes::{BLOCKS, Group, Groups, MOST_ROWS, Onward, Place, Source, calls, tiles};
+use super::{Shared, Walk};
 use oss_quant::CodeFormat;
 use oss_simd::{Isa, Kernel, Simd};
-use std::ops::Range;
 
 /// From how many input rows on unpacking pays.
 pub(super) const PANEL_ROWS: usize = 32;
@@ -12,10 +11,6 @@ pub(super) const PANEL_ROWS: usize = 32;
 /// Groups that are multiplied together, where registers allow: each number of the activations is
 /// loaded once for both.
 const GROUPS: usize = 2;
-
-/// Blocks of each that are unpacked at once: they, and the blocks of a tile's rows of activations
-/// that they meet, stay in a first-level cache of 32 KiB.
-const BLOCKS: usize = 18;
 
 /// Scratch of [`linear`](super::linear): some columns of two groups, unpacked.
 #[derive(Clone, Debug)]
@@ -49,7 +44,7 @@ const fn centres<S: Simd>(has_min: bool) -> bool {
 
 /// Unpacks the blocks of a group from `first` on.
 struct Unpack<'a, 'b, F> {
-    group: Group<'a, F>,
+    group: Group<'a, F, Onward>,
     first: usize,
     panel: &'b mut [Block],
 }
@@ -93,9 +88,7 @@ struct Unpacked<'a, const CALLS: usize, const HALVES: bool, const MIN: bool> {
     blocks: &'a [Block],
     zero: u8,
     /// What is unpacked next.
-    next: &'a [u8],
-    /// Bytes of it that each input row asks for.
-    next_share: usize,
+    next: Shared<'a>,
 }
 
 impl<'a, const CALLS: usize, const HALVES: bool, const MIN: bool> Source
@@ -117,12 +110,14 @@ impl<'a, const CALLS: usize, const HALVES: bool, const MIN: bool> Source
         &self.blocks[index]
     }
     #[inline(always)]
-    fn ask<S: Simd, const N: usize>(self, _: S, _: usize, _: usize) {}
+    fn for_rows(self, first: usize, n: usize) -> Self {
+        Self { next: self.next.for_rows(first, n), ..self }
+    }
     #[inline(always)]
-    fn ask_next<S: Simd>(self, s: S, rows: Range<usize>) {
-        let share = self.next_share;
-        let begin = (rows.start * share).min(self.next.len());
-        ask(s, &self.next[begin..], 0, rows.len() * share);
+    fn ask<S: Simd, const N: usize>(self, s: S, block: usize, j: usize) {
+        if j == 0 {
+            self.next.ask(s, block);
+        }
     }
     #[inline(always)]
     fn pair<S: Simd>(s: S, Block { codes, .. }: &Block, j: usize) -> (S::U8, S::U8) {
@@ -184,11 +179,11 @@ pub(super) fn multiply<F: CodeFormat>(isa: Isa, walk: &mut Walk<'_, '_>, panel: 
         for first in (0..n_blocks).step_by(BLOCKS) {
             let blocks = (first, n_blocks.min(first + BLOCKS));
             for (g, panel) in panel.0.iter_mut().enumerate().take(n_groups) {
-                let group = packed.get::<F>(group + g);
-                isa.run(Unpack { group, first, panel: &mut panel[..blocks.1 - first] });
+                let group = packed.whole(group + g);
+                isa.run(Unpack::<F> { group, first, panel: &mut panel[..blocks.1 - first] });
             }
             let place = Place { group, passes: 1, first: 0, n: walk.code_rows(), blocks };
-            let call = (isa, &*panel, &mut *walk, place, n_groups);
+            let call = (isa, &*panel, packed, &mut *walk, place, n_groups);
             match (calls::<F>(), F::HALVES, F::HAS_MIN) {
                 (8, false, false) => multiply_panel::<8, false, false, F>(call),
                 (8, false, true) => multiply_panel::<8, false, true, F>(call),
@@ -202,21 +197,17 @@ pub(super) fn multiply<F: CodeFormat>(isa: Isa, walk: &mut Walk<'_, '_>, panel: 
     }
 }
 
+/// What is multiplied.
+type Call<'p, 'w, 'a, 'b> = (Isa, &'p Panel, Groups<'a>, &'w mut Walk<'a, 'b>, Place, usize);
+
 fn multiply_panel<const CALLS: usize, const HALVES: bool, const MIN: bool, F: CodeFormat>(
-    (isa, panel, walk, place, n_groups): (Isa, &Panel, &mut Walk<'_, '_>, Place, usize),
+    (isa, panel, packed, walk, place, n_groups): Call<'_, '_, '_, '_>,
 ) {
     assert!(!MIN || F::ZERO == 0, "codes with a minimum begin at it");
-    let (matrix, zero) = (walk.product.matrix, F::ZERO as u8);
     let groups = std::array::from_fn(|g| {
-        let group = matrix.group(place.group + g.min(n_groups - 1));
-        let next = match (place.blocks.1 * F::BLOCK_BYTES, place.group + g + GROUPS) {
-            (at, _) if at < group.len() => &group[at..],
-            (_, after) if after < matrix.packing.groups() => matrix.group(after),
-            _ => &[],
-        };
-        let next = &next[..next.len().min(BLOCKS * F::BLOCK_BYTES)];
-        let next_share = next.len().div_ceil(place.n.max(1));
-        Unpacked::<CALLS, HALVES, MIN> { blocks: &panel.0[g], zero, next, next_share }
+        let next = packed.next::<F>(place.group + g, place.blocks.1, GROUPS);
+        let next = Shared::new(next, place.n, place.blocks.1 - place.blocks.0);
+        Unpacked::<CALLS, HALVES, MIN> { blocks: &panel.0[g], zero: F::ZERO as u8, next }
     });
     isa.run(Tiles { groups, walk, place, n_groups });
 }

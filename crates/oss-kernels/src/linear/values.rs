@@ -108,7 +108,7 @@ impl<F: CodeFormat, const T: usize> Kernel for Tile<'_, '_, '_, F, T> {
             }
         }
         for (t, sum) in acc.into_iter().enumerate().take(n) {
-            s.store(sum, walk.out(index, first + t));
+            s.store(sum, &mut walk.out::<1>(index, first + t)[0]);
         }
     }
 }

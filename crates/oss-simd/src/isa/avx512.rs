@@ -48,21 +48,18 @@ unsafe fn dot_each<const N: usize, const I: usize>(
     const { assert!(I < 8, "eight quads") };
     let (pairs, rest) = sums.as_chunks_mut::<2>();
     for ([first, second], codes) in pairs.iter_mut().zip(codes.as_chunks::<2>().0) {
-        let mut _quad = codes[0];
-        // SAFETY: reads four bytes of `quads` and changes nothing but these registers.
+        let quad = _mm512_set1_epi32(i32::from_le_bytes(quads[I]));
+        // SAFETY: changes nothing but these registers.
         unsafe {
             std::arch::asm!(
-                "vpbroadcastd {quad}, dword ptr [{quads} + {at}]",
                 "vpdpbusd {first}, {codes}, {quad}",
                 "vpdpbusd {second}, {more}, {quad}",
-                quad = out(zmm_reg) _quad,
-                quads = in(reg) quads,
-                at = const 4 * I,
+                quad = in(zmm_reg) quad,
                 first = inout(zmm_reg) *first,
                 codes = in(zmm_reg) codes[0],
                 second = inout(zmm_reg) *second,
                 more = in(zmm_reg) codes[1],
-                options(readonly, nostack, preserves_flags),
+                options(nomem, nostack, preserves_flags),
             );
         }
     }
