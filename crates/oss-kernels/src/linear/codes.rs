@@ -1,7 +1,8 @@
 //! Codes times codes: exact integer sums per block of 32 columns, one fused multiply-add a block.
 //!
-//! A tile is one group of 16 weight rows times T input rows. For a few input rows it reads the
-//! packed weights themselves ([`Group`]), for many a group unpacked once ([`super::panel`]).
+//! A tile is one group of 16 weight rows, or a few, times T input rows. For a few input rows it
+//! reads the packed weights themselves ([`Group`]), for many groups unpacked once
+//! ([`super::panel`]).
 
 use super::{Shared, Walk, ask_by};
 use crate::input::{CodeBlock, FINE_BITS, MAX_PLANES};
@@ -63,26 +64,26 @@ impl<'a> Groups<'a> {
 
     /// A group.
     #[inline(always)]
-    pub(super) fn whole<F>(self, index: usize) -> Group<'a, F, Onward> {
-        let Self { bytes, group_bytes, n_blocks, reading } = self;
-        let asking = Onward { left: bytes.len() - index * group_bytes, reading };
-        Group { bytes: self.bytes(index), n_blocks, first: 0, asking, format: PhantomData }
+    fn whole<F>(self, index: usize) -> Group<'a, F, Onward> {
+        let Self { bytes, group_bytes, reading, .. } = self;
+        let left = bytes.len() - index * group_bytes;
+        self.part(index, 0, Onward { left, reading })
     }
 
-    /// The blocks of a group from `first` on, for tiles that share the asking.
+    /// The blocks of a group from `first` on.
     #[inline(always)]
-    fn part<F>(self, index: usize, first: usize, asking: Shared<'a>) -> Group<'a, F, Shared<'a>> {
+    pub(super) fn part<F, A>(self, index: usize, first: usize, asking: A) -> Group<'a, F, A> {
         let (bytes, n_blocks) = (self.bytes(index), self.n_blocks);
         Group { bytes, n_blocks, first, asking, format: PhantomData }
     }
 
-    /// The next [`BLOCKS`] after those of a group up to `end`: its own, or those of the group as
-    /// far on as `step` says.
+    /// The next [`BLOCKS`] after those of a group up to `end`: its own, or those of the group
+    /// [`GROUPS`] further on.
     #[inline(always)]
-    pub(super) fn next<F: CodeFormat>(self, index: usize, end: usize, step: usize) -> &'a [u8] {
+    pub(super) fn next<F: CodeFormat>(self, index: usize, end: usize) -> &'a [u8] {
         let at = match end * F::BLOCK_BYTES {
             at if at < self.group_bytes => index * self.group_bytes + at,
-            _ => (index + step) * self.group_bytes,
+            _ => (index + GROUPS) * self.group_bytes,
         };
         let next = self.bytes.get(at..).unwrap_or_default();
         &next[..next.len().min(BLOCKS * F::BLOCK_BYTES)]
@@ -106,6 +107,14 @@ impl<F, A: Copy> Clone for Group<'_, F, A> {
 }
 
 impl<F, A: Copy> Copy for Group<'_, F, A> {}
+
+impl<'a, F: CodeFormat, A> Group<'a, F, A> {
+    /// A block.
+    #[inline(always)]
+    pub(super) fn at(&self, block: usize) -> oss_quant::Block<'a> {
+        F::block(self.bytes, self.n_blocks, self.first + block)
+    }
+}
 
 /// What is asked for while a group is read, see [`Source`].
 pub(super) trait Asking: Copy {
@@ -178,7 +187,7 @@ impl<'a, F: CodeFormat, A: Asking> Source for Group<'a, F, A> {
     }
     #[inline(always)]
     fn block(self, index: usize) -> Self::Block {
-        F::block(self.bytes, self.n_blocks, self.first + index)
+        self.at(index)
     }
     #[inline(always)]
     fn for_rows(self, first: usize, n: usize) -> Self {
@@ -222,52 +231,56 @@ impl<F: CodeFormat> Kernel for Codes<'_, '_, '_, F> {
         let walk = self.walk;
         let (groups, all) = (Groups::new(walk), walk.groups.clone());
         let (n, blocks) = (walk.code_rows(), (0, groups.n_blocks));
-        if const { by_parts::<S, F>() } && n > MOST_ROWS {
-            return parts::<S, F>(s, groups, walk);
-        }
+        let parts = const { by_parts::<S, F>() } && n > MOST_ROWS;
         // Some processors read memory fastest as two streams, as long as registers hold the sums of
         // both.
         let pays = S::REGISTERS >= 32 || (S::REGISTERS >= 8 && n <= 2);
-        let passes = if pays && walk.reading.streams == 2 { all.len() / 2 } else { 0 };
+        let streams = pays && walk.reading.streams == 2;
+        let passes = if parts || streams { all.len() / GROUPS } else { 0 };
         let pairs = Place { group: all.start, passes, first: 0, n, blocks };
         let pair = |group| [groups.whole::<F>(group), groups.whole(group + 1)];
-        if S::REGISTERS >= 32 {
-            tiles::<S, _, 2, MOST_ROWS>(s, pair, walk, pairs);
+        if parts {
+            pair_by_parts::<S, F>(s, groups, walk, pairs);
+        } else if S::REGISTERS >= 32 {
+            tiles::<S, _, GROUPS, MOST_ROWS>(s, pair, walk, pairs);
         } else if S::REGISTERS >= 8 {
-            tiles::<S, _, 2, 2>(s, pair, walk, pairs);
+            tiles::<S, _, GROUPS, 2>(s, pair, walk, pairs);
         }
-        let rest = all.start + 2 * passes..all.end;
+        let rest = all.start + GROUPS * passes..all.end;
         let ones = Place { group: rest.start, passes: rest.len(), ..pairs };
         tiles::<S, _, 1, MOST_ROWS>(s, |group| [groups.whole::<F>(group)], walk, ones);
     }
 }
 
-/// Whether several tiles take two groups part by part, where both meet numbers of the activations
-/// that are loaded once. Codes of less than 8 bits are unpacked by each tile, which takes longer.
+/// Whether more rows than one tile takes meet two groups part by part, each number of theirs loaded
+/// once for both. Codes of less than 8 bits are unpacked by each tile, which takes longer.
 const fn by_parts<S: Simd, F: CodeFormat>() -> bool {
     S::REGISTERS >= 32 && S::DOT_IS_EXACT && F::MAX_CODE >= 128
 }
 
-/// Products of more rows than one tile takes.
+/// Products of a place's pairs of groups, in parts that all of its tiles meet in turn.
 #[inline(always)]
-fn parts<S: Simd, F: CodeFormat>(s: S, groups: Groups<'_>, walk: &mut Walk<'_, '_>) {
-    let (n, n_blocks, mut all) = (walk.code_rows(), groups.n_blocks, walk.groups.clone());
-    while all.len() >= 2 {
-        let group = all.start;
-        for first in (0..n_blocks).step_by(BLOCKS) {
-            let blocks = (first, n_blocks.min(first + BLOCKS));
+fn pair_by_parts<S: Simd, F: CodeFormat>(
+    s: S,
+    groups: Groups<'_>,
+    walk: &mut Walk<'_, '_>,
+    all: Place,
+) {
+    for group in (all.group..).step_by(GROUPS).take(all.passes) {
+        for first in (0..groups.n_blocks).step_by(BLOCKS) {
+            let end = groups.n_blocks.min(first + BLOCKS);
             let pair = [group, group + 1].map(|group| {
-                let next = groups.next::<F>(group, blocks.1, 2);
-                groups.part::<F>(group, first, Shared::new(next, n, 4 * (blocks.1 - first)))
+                let next = Shared::new(groups.next::<F>(group, end), all.n, 4 * (end - first));
+                groups.part::<F, _>(group, first, next)
             });
-            let place = Place { group, passes: 1, first: 0, n, blocks };
-            tiles::<S, _, 2, 4>(s, |_| pair, walk, place);
+            let place = Place { group, passes: 1, blocks: (first, end), ..all };
+            tiles::<S, _, GROUPS, 4>(s, |_| pair, walk, place);
         }
-        all.start += 2;
     }
-    let rest = Place { group: all.start, passes: all.len(), first: 0, n, blocks: (0, n_blocks) };
-    tiles::<S, _, 1, MOST_ROWS>(s, |group| [groups.whole::<F>(group)], walk, rest);
 }
+
+/// Groups that are read or multiplied together, where registers allow.
+pub(super) const GROUPS: usize = 2;
 
 /// Blocks of each group that several tiles meet, one after the other: they, and the blocks of a
 /// tile's rows of activations that they meet, stay in a first-level cache of 32 KiB.

@@ -1,16 +1,12 @@
 //! Groups unpacked once for many input rows, in one form for all formats.
 
-use super::codes::{BLOCKS, Group, Groups, MOST_ROWS, Onward, Place, Source, calls, tiles};
+use super::codes::{BLOCKS, GROUPS, Group, Groups, MOST_ROWS, Place, Source, calls, tiles};
 use super::{Shared, Walk};
 use oss_quant::CodeFormat;
 use oss_simd::{Isa, Kernel, Simd};
 
 /// From how many input rows on unpacking pays.
 pub(super) const PANEL_ROWS: usize = 32;
-
-/// Groups that are multiplied together, where registers allow: each number of the activations is
-/// loaded once for both.
-const GROUPS: usize = 2;
 
 /// Scratch of [`linear`](super::linear): some columns of two groups, unpacked.
 #[derive(Clone, Debug)]
@@ -42,10 +38,9 @@ const fn centres<S: Simd>(has_min: bool) -> bool {
     S::DOT_IS_EXACT && !has_min
 }
 
-/// Unpacks the blocks of a group from `first` on.
+/// Unpacks blocks of a group.
 struct Unpack<'a, 'b, F> {
-    group: Group<'a, F, Onward>,
-    first: usize,
+    group: Group<'a, F, ()>,
     panel: &'b mut [Block],
 }
 
@@ -54,13 +49,13 @@ impl<F: CodeFormat> Kernel for Unpack<'_, '_, F> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Self { group, first, panel } = self;
+        let Self { group, panel } = self;
         // No byte carries: a code is at most 127 above the zero.
         let above = if centres::<S>(F::HAS_MIN) { 128 - F::ZERO } else { 0 };
         let above = s.splat_i32(0x0101_0101 * above);
         let centred = |codes| s.i32_as_u8(s.add_i32(s.u8_as_i32(codes), above));
-        for (block, out) in (first..).zip(panel) {
-            let block = group.block(block);
+        for (block, out) in panel.iter_mut().enumerate() {
+            let block = group.at(block);
             for j in 0..4 {
                 let (bottom, top) = F::pair(s, block, j);
                 s.store_u8(centred(bottom), &mut out.codes[j]);
@@ -179,11 +174,11 @@ pub(super) fn multiply<F: CodeFormat>(isa: Isa, walk: &mut Walk<'_, '_>, panel: 
         for first in (0..n_blocks).step_by(BLOCKS) {
             let blocks = (first, n_blocks.min(first + BLOCKS));
             for (g, panel) in panel.0.iter_mut().enumerate().take(n_groups) {
-                let group = packed.whole(group + g);
-                isa.run(Unpack::<F> { group, first, panel: &mut panel[..blocks.1 - first] });
+                let group = packed.part(group + g, first, ());
+                isa.run(Unpack::<F> { group, panel: &mut panel[..blocks.1 - first] });
             }
             let place = Place { group, passes: 1, first: 0, n: walk.code_rows(), blocks };
-            let call = (isa, &*panel, packed, &mut *walk, place, n_groups);
+            let call = (isa, &*panel, &mut *walk, place, n_groups);
             match (calls::<F>(), F::HALVES, F::HAS_MIN) {
                 (8, false, false) => multiply_panel::<8, false, false, F>(call),
                 (8, false, true) => multiply_panel::<8, false, true, F>(call),
@@ -197,15 +192,13 @@ pub(super) fn multiply<F: CodeFormat>(isa: Isa, walk: &mut Walk<'_, '_>, panel: 
     }
 }
 
-/// What is multiplied.
-type Call<'p, 'w, 'a, 'b> = (Isa, &'p Panel, Groups<'a>, &'w mut Walk<'a, 'b>, Place, usize);
-
 fn multiply_panel<const CALLS: usize, const HALVES: bool, const MIN: bool, F: CodeFormat>(
-    (isa, panel, packed, walk, place, n_groups): Call<'_, '_, '_, '_>,
+    (isa, panel, walk, place, n_groups): (Isa, &Panel, &mut Walk<'_, '_>, Place, usize),
 ) {
     assert!(!MIN || F::ZERO == 0, "codes with a minimum begin at it");
+    let packed = Groups::new(walk);
     let groups = std::array::from_fn(|g| {
-        let next = packed.next::<F>(place.group + g, place.blocks.1, GROUPS);
+        let next = packed.next::<F>(place.group + g, place.blocks.1);
         let next = Shared::new(next, place.n, place.blocks.1 - place.blocks.0);
         Unpacked::<CALLS, HALVES, MIN> { blocks: &panel.0[g], zero: F::ZERO as u8, next }
     });
