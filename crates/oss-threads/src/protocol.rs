@@ -2,9 +2,10 @@
 //!
 //! One caller and `n` workers. The caller writes a job and raises the epoch; each worker waits for
 //! an epoch that it has not seen, runs the job and arrives; the caller waits until all have
-//! arrived. Workers are grouped: a group polls its own epoch line and counts arrivals on its own
-//! line, and the last of a group counts on the root, so that no line is fought for by more than
-//! one group and the caller.
+//! arrived. Workers are grouped: a group polls its own line, with the job beside the epoch, and
+//! counts arrivals on another one, so that no line is fought for by more than one group and the
+//! caller. Epochs and arrivals are counted on from phase to phase and never set back: a line that
+//! is written once less is fetched from another core once less.
 //!
 //! Whoever waits first polls as long as its [`Wait`] says, then sleeps. A sleeper is never lost:
 //! it counts itself, then looks once more; the waker publishes, then looks at the count; a fence
@@ -69,26 +70,43 @@ impl Sleepers {
     }
 }
 
-/// What a group of workers polls and counts on.
-struct Group {
+/// What the caller hands to a group of workers.
+struct Handed<J> {
+    /// Jobs so far.
+    epoch: AtomicUsize,
+    job: Cell<J>,
+}
+
+/// Workers that share lines.
+struct Group<J> {
     workers: usize,
-    epoch: Padded<AtomicUsize>,
-    /// Workers of the group that have not arrived.
-    missing: Padded<AtomicUsize>,
+    handed: Padded<Handed<J>>,
+    /// How often workers of the group have arrived, all jobs together.
+    arrived: Padded<AtomicUsize>,
+}
+
+impl<J> Group<J> {
+    /// Whether every worker has arrived after the newest job; the caller's question.
+    fn is_done(&self) -> bool {
+        self.arrived.0.load(Ordering::Acquire)
+            == self.due(self.handed.0.epoch.load(Ordering::Relaxed))
+    }
+
+    /// Arrivals after so many jobs, as counters count them, which may wrap.
+    fn due(&self, epoch: usize) -> usize {
+        epoch.wrapping_mul(self.workers)
+    }
 }
 
 /// One caller and its workers.
 pub(crate) struct Gang<J> {
     group_size: usize,
-    job: Padded<Cell<J>>,
-    groups: Box<[Group]>,
-    /// Groups that have not arrived.
-    missing: Padded<AtomicUsize>,
+    groups: Box<[Group<J>]>,
     workers: Padded<Sleepers>,
     caller: Padded<Sleepers>,
 }
 
-// SAFETY: the cell is written by the caller while every worker waits for the next epoch, and read
+// SAFETY: a cell is written by the caller while every worker waits for the next epoch, and read
 // by workers after they acquired that epoch and before they arrive; the loom test checks this.
 #[expect(unsafe_code, reason = "the job is handed over through a cell")]
 unsafe impl<J: Send> Sync for Gang<J> {}
@@ -102,14 +120,12 @@ impl<J: Copy> Gang<J> {
     pub(crate) fn new(workers: usize, group_size: usize, job: J) -> Self {
         let groups = (0..workers).step_by(group_size).map(|first| Group {
             workers: group_size.min(workers - first),
-            epoch: Padded(AtomicUsize::new(0)),
-            missing: Padded(AtomicUsize::new(0)),
+            handed: Padded(Handed { epoch: AtomicUsize::new(0), job: Cell::new(job) }),
+            arrived: Padded(AtomicUsize::new(0)),
         });
         Self {
             group_size,
-            job: Padded(Cell::new(job)),
             groups: groups.collect(),
-            missing: Padded(AtomicUsize::new(0)),
             workers: Padded(Sleepers::new()),
             caller: Padded(Sleepers::new()),
         }
@@ -121,40 +137,37 @@ impl<J: Copy> Gang<J> {
     /// One thread at a time is the caller, and [`Gang::finish`] has returned for the previous job.
     #[expect(unsafe_code, reason = "the job is handed over through a cell")]
     pub(crate) unsafe fn release(&self, job: J) {
-        // SAFETY: all workers have arrived (the caller's promise), so none reads the cell.
-        self.job.0.with_mut(|cell| unsafe { *cell = job });
-        self.missing.0.store(self.groups.len(), Ordering::Relaxed);
         for group in &self.groups {
-            group.missing.0.store(group.workers, Ordering::Relaxed);
-            let epoch = group.epoch.0.load(Ordering::Relaxed);
-            group.epoch.0.store(epoch.wrapping_add(1), Ordering::Release);
+            let Handed { epoch, job: cell } = &group.handed.0;
+            // SAFETY: all workers have arrived (the caller's promise), so none reads the cell.
+            cell.with_mut(|cell| unsafe { *cell = job });
+            epoch.store(epoch.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
         }
         self.workers.0.wake();
     }
 
     /// Caller: returns when every worker has arrived.
     pub(crate) fn finish(&self, wait: &mut impl Wait) {
-        self.caller.0.wait_until(wait, || self.missing.0.load(Ordering::Acquire) == 0);
+        self.caller.0.wait_until(wait, || self.groups.iter().all(Group::is_done));
     }
 
     /// Worker `worker` (from 0): waits for a job after the epoch `seen`, and updates `seen`.
     /// Start with `seen` = 0. Each job must be followed by [`Gang::arrive`].
     #[expect(unsafe_code, reason = "the job is handed over through a cell")]
     pub(crate) fn next(&self, worker: usize, seen: &mut usize, wait: &mut impl Wait) -> J {
-        let epoch = &self.groups[worker / self.group_size].epoch.0;
+        let Handed { epoch, job } = &self.groups[worker / self.group_size].handed.0;
         self.workers.0.wait_until(wait, || epoch.load(Ordering::Acquire) != *seen);
         *seen = seen.wrapping_add(1);
         // SAFETY: the epoch was acquired after the caller wrote the cell, and the caller does not
         // write again before this worker has arrived.
-        self.job.0.with(|cell| unsafe { *cell })
+        job.with(|cell| unsafe { *cell })
     }
 
-    /// Worker: has done the job and touches nothing of it any more.
-    pub(crate) fn arrive(&self, worker: usize) {
+    /// Worker: has done the job of the epoch `seen` and touches nothing of it any more.
+    pub(crate) fn arrive(&self, worker: usize, seen: usize) {
         let group = &self.groups[worker / self.group_size];
-        if group.missing.0.fetch_sub(1, Ordering::AcqRel) == 1
-            && self.missing.0.fetch_sub(1, Ordering::AcqRel) == 1
-        {
+        let arrived = group.arrived.0.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        if arrived == group.due(seen) {
             self.caller.0.wake();
         }
     }

@@ -230,6 +230,6 @@ fn work(shared: &Shared, worker: usize) {
         unsafe {
             job.run(worker);
         }
-        shared.gang.arrive(worker - 1);
+        shared.gang.arrive(worker - 1, seen);
     }
 }

@@ -61,7 +61,7 @@ fn phases(workers: usize, group_size: usize, phases: usize, polls: Polls) {
                     }
                     // SAFETY: loom checks that nobody else has the slot now.
                     slots.0[worker].with_mut(|slot| unsafe { *slot += job });
-                    gang.arrive(worker);
+                    gang.arrive(worker, seen);
                 }
             })
         })
