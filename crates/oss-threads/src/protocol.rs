@@ -74,6 +74,7 @@ impl Sleepers {
 struct Handed<J> {
     /// Jobs so far.
     epoch: AtomicUsize,
+    /// The newest.
     job: Cell<J>,
 }
 
@@ -88,8 +89,9 @@ struct Group<J> {
 impl<J> Group<J> {
     /// Whether every worker has arrived after the newest job; the caller's question.
     fn is_done(&self) -> bool {
-        self.arrived.0.load(Ordering::Acquire)
-            == self.due(self.handed.0.epoch.load(Ordering::Relaxed))
+        // Written by the caller alone.
+        let epoch = self.handed.0.epoch.load(Ordering::Relaxed);
+        self.arrived.0.load(Ordering::Acquire) == self.due(epoch)
     }
 
     /// Arrivals after so many jobs, as counters count them, which may wrap.
