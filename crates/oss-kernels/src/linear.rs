@@ -13,7 +13,7 @@ mod values;
 pub use panel::Panel;
 
 use crate::input::{CodeBlock, MAX_PLANES};
-use crate::prefetch::{Shared, ask_by};
+use crate::prefetch::{Shared, ask, ask_times};
 use crate::{Activation, Input};
 use oss_quant::{CodeFormat, FloatFormat, Matrix, Visitor};
 use oss_simd::{Isa, Reading};
@@ -198,7 +198,7 @@ mod tests {
                             let mut out = vec![f32::NAN; n * rows];
                             let all = (&[0, 1, 2, 3, 4, 5, 6, 7, 8][..n], 0..5, 0..cols);
                             let mut walk = Walk::new(product, all, activation.planes(), &mut out);
-                            walk.reading = Reading { streams, ahead: 4096, asks: streams };
+                            walk.reading = Reading { streams, ..Reading::detect() };
                             walk.run(isa, Some(&mut panel));
                             out
                         });

@@ -2,7 +2,7 @@
 
 use crate::{CodeBlock, InputRowsMut, MAX_PLANES};
 use oss_quant::Matrix;
-use oss_simd::{Isa, Kernel, Reading, Simd};
+use oss_simd::{Isa, Kernel, Simd};
 use std::ops::Range;
 
 /// Asks for numbers that will be read or written a while later: lines that others wrote last are
@@ -59,12 +59,12 @@ pub(crate) fn ask<S: Simd>(s: S, bytes: &[u8], at: usize, len: usize) {
     }
 }
 
-/// The same, for each line as often as suits the processor.
+/// The same, for each line so many times.
 #[inline(always)]
-pub(crate) fn ask_by<S: Simd>(s: S, reading: Reading, bytes: &[u8], at: usize, len: usize) {
+pub(crate) fn ask_times<S: Simd, const TIMES: usize>(s: S, bytes: &[u8], at: usize, len: usize) {
     for line in (0..len).step_by(64) {
         s.prefetch(bytes, at + line);
-        if reading.asks == 2 {
+        if const { TIMES > 1 } {
             s.prefetch(bytes, at + line);
         }
     }

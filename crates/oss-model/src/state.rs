@@ -5,6 +5,7 @@ use crate::block::foresee;
 use crate::block::norm::Normed;
 use crate::config::Config;
 use crate::model::Model;
+use crate::weights::{FEW_INPUTS, MOST_UNIT_ROWS, UNIT_ROWS};
 use oss_kernels::{GROUP_ROWS, InputBuffer, Panel, Product, attention, linear};
 use oss_simd::Isa;
 use std::ops::Range;
@@ -191,8 +192,8 @@ impl State {
             head_dim: config.head_dim,
             scale: 1.0,
         };
-        let scratch =
-            (rows * 4 * GROUP_ROWS).max(shape.scratch_len(attention::QUERIES * config.group()));
+        let sums = (rows * UNIT_ROWS).max(rows.min(FEW_INPUTS) * MOST_UNIT_ROWS);
+        let scratch = sums.max(shape.scratch_len(attention::QUERIES * config.group()));
         Self {
             max_rows,
             x: vec![0.0; rows * hidden],

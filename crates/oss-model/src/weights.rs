@@ -65,14 +65,39 @@ pub(crate) const UNIT_ROWS: usize = 64;
 const COARSE_ROWS: usize = 2048;
 /// but for so many input rows, which are cut too.
 const MANY_INPUTS: usize = 32;
+/// How many times as many rows a unit has where few inputs meet it: no weights are read from one
+/// unit to the next.
+const WIDER: [usize; 2] = [4, 2];
+/// The most rows that a unit has.
+pub(crate) const MOST_UNIT_ROWS: usize = WIDER[0] * UNIT_ROWS;
+/// So many inputs are few,
+pub(crate) const FEW_INPUTS: usize = 16;
+/// as long as each worker has so many units, so that all end at about the same time.
+const UNITS: usize = 16;
 
 impl Fused {
-    /// Rows that a unit of work best computes for so many input rows: 64, or 16 of small matrices
-    /// and where a part begins elsewhere.
+    /// Rows that a unit of work best computes for so many input rows where several such matrices
+    /// are shared out to `threads`: 64 to 256, or 16 of small matrices and where a part begins
+    /// elsewhere.
     #[must_use]
-    pub const fn unit_rows(&self, inputs: usize) -> usize {
+    pub fn unit_rows(&self, inputs: usize, matrices: usize, threads: usize) -> usize {
         let coarse = self.rows >= COARSE_ROWS || inputs >= MANY_INPUTS;
-        if coarse { self.parts_begin_at } else { GROUP_ROWS }
+        match self.parts_begin_at {
+            UNIT_ROWS if coarse => self.coarse_unit_rows(inputs, matrices, threads),
+            parts_begin_at if coarse => parts_begin_at,
+            _ => GROUP_ROWS,
+        }
+    }
+
+    /// The same for matrices whose units are never cut finer than 64 rows.
+    #[must_use]
+    pub fn coarse_unit_rows(&self, inputs: usize, matrices: usize, threads: usize) -> usize {
+        let fits = |rows: &usize| {
+            let units = matrices * self.rows / rows;
+            let parts = self.parts.iter().all(|(first, _)| first.is_multiple_of(*rows));
+            inputs <= FEW_INPUTS && units >= UNITS * threads && parts
+        };
+        WIDER.map(|times| times * UNIT_ROWS).into_iter().find(fits).unwrap_or(UNIT_ROWS)
     }
 
     /// The part that a unit of `unit_rows` lies in, the unit's groups of 16 rows there, and how

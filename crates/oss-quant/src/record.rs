@@ -2,6 +2,9 @@
 
 use crate::unpack::Block;
 
+/// Blocks of a run: where records are shorter several make one, where they are longer their half.
+pub const RUN_BLOCKS: usize = 4;
+
 /// The shape of a format's records.
 ///
 /// A record is `blocks` blocks of codes and then one tail of scales. The last record of a group may
@@ -50,6 +53,40 @@ impl Record {
         }
     }
 
+    /// Blocks of a whole record.
+    #[must_use]
+    pub const fn blocks(self) -> usize {
+        self.blocks
+    }
+
+    /// The blocks of a run, the first of which begins a record or its half.
+    ///
+    /// # Panics
+    /// When they are not all in the group.
+    #[inline(always)]
+    pub(crate) fn run(
+        self,
+        group: &[u8],
+        n_blocks: usize,
+        first: usize,
+    ) -> [Block<'_>; RUN_BLOCKS] {
+        let Self { blocks, code_bytes, tail_bytes } = self;
+        debug_assert!(first.is_multiple_of(blocks.min(RUN_BLOCKS)), "{first} is within a record");
+        let group = &group[self.codes_at(first)..];
+        let index = first % blocks;
+        let (run, tail) = if blocks > RUN_BLOCKS {
+            // Half a record. Its tail lies where it ends: the last may have fewer blocks.
+            let to_tail = self.tail_at(n_blocks, first) - self.codes_at(first);
+            (&group[..RUN_BLOCKS * code_bytes], &group[to_tail..][..tail_bytes])
+        } else {
+            let run = &group[..RUN_BLOCKS * self.block_bytes()];
+            (run, &run[..0])
+        };
+        let run = Run { record: self, bytes: run, tail, index };
+        // Written out: the compiler may call what an array is made from by a function.
+        [run.block(0), run.block(1), run.block(2), run.block(3)]
+    }
+
     /// Where the codes of a block begin.
     #[inline(always)]
     pub(crate) const fn codes_at(self, block: usize) -> usize {
@@ -62,5 +99,30 @@ impl Record {
         let first = block / self.blocks * self.blocks;
         let end = if n_blocks - first < self.blocks { n_blocks } else { first + self.blocks };
         block / self.blocks * self.tail_bytes + end * self.code_bytes
+    }
+}
+
+/// Neighbouring blocks: whole records, or codes of one whose tail lies elsewhere.
+struct Run<'a> {
+    record: Record,
+    bytes: &'a [u8],
+    tail: &'a [u8],
+    /// Index of the first block in its record.
+    index: usize,
+}
+
+impl<'a> Run<'a> {
+    #[inline(always)]
+    fn block(&self, j: usize) -> Block<'a> {
+        let Self { record: Record { blocks, code_bytes, tail_bytes }, bytes, tail, index } = *self;
+        if blocks > RUN_BLOCKS {
+            return Block { codes: &bytes[j * code_bytes..][..code_bytes], tail, index: index + j };
+        }
+        let record = &bytes[j / blocks * (blocks * code_bytes + tail_bytes)..];
+        Block {
+            codes: &record[j % blocks * code_bytes..][..code_bytes],
+            tail: &record[blocks * code_bytes..][..tail_bytes],
+            index: j % blocks,
+        }
     }
 }

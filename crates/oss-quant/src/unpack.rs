@@ -1,6 +1,6 @@
 //! What kernels see of a format: vectors of codes, scales and minima, or columns of floats.
 
-use crate::record::Record;
+use crate::record::{RUN_BLOCKS, Record};
 use oss_simd::Simd;
 
 /// 32 columns of a group of 16 packed rows, see [`CodeFormat::block`].
@@ -40,6 +40,16 @@ pub trait CodeFormat: 'static {
     #[inline(always)]
     fn block(group: &[u8], n_blocks: usize, block: usize) -> Block<'_> {
         Self::RECORD.block(group, n_blocks, block)
+    }
+
+    /// The [`RUN_BLOCKS`] blocks from `first` on, which begins a record or its half. Bounds are
+    /// checked here, once for all.
+    ///
+    /// # Panics
+    /// When they are not all in the group.
+    #[inline(always)]
+    fn run(group: &[u8], n_blocks: usize, first: usize) -> [Block<'_>; RUN_BLOCKS] {
+        Self::RECORD.run(group, n_blocks, first)
     }
 
     /// Code vectors `j` (columns `4 j..4 j + 4`) and `4 + j` (columns `16 + 4 j..`), `j` in 0..4:

@@ -2,7 +2,7 @@
 
 use super::codes::{BLOCKS, GROUPS, Group, Groups, MOST_ROWS, Place, Source, calls, tiles};
 use super::{Shared, Walk};
-use oss_quant::CodeFormat;
+use oss_quant::{CodeFormat, RUN_BLOCKS};
 use oss_simd::{Isa, Kernel, Simd};
 
 /// From how many input rows on unpacking pays.
@@ -105,11 +105,15 @@ impl<'a, const CALLS: usize, const HALVES: bool, const MIN: bool> Source
         &self.blocks[index]
     }
     #[inline(always)]
+    fn run(self, first: usize) -> [&'a Block; RUN_BLOCKS] {
+        self.blocks[first..][..RUN_BLOCKS].as_array().expect("a run").each_ref()
+    }
+    #[inline(always)]
     fn for_rows(self, first: usize, n: usize) -> Self {
         Self { next: self.next.for_rows(first, n), ..self }
     }
     #[inline(always)]
-    fn ask<S: Simd, const N: usize>(self, s: S, block: usize, j: usize) {
+    fn ask<S: Simd, const T: usize, const N: usize>(self, s: S, block: usize, j: usize) {
         if j == 0 {
             self.next.ask(s, block);
         }

@@ -36,9 +36,6 @@ pub(crate) fn run(page: &mut Page<'_>, layer: usize) -> Result<()> {
     Ok(())
 }
 
-/// Columns of `inner` that a unit of paired rows gives.
-const INNER_UNIT: usize = UNIT_ROWS / 2;
-
 /// One unit of a gate and up matrix: products, gate, and `inner` ready for the second matrix.
 struct GateUp<'a> {
     model: &'a Model,
@@ -78,11 +75,13 @@ fn dense(page: &mut Page<'_>, layer: usize, network: &Network) {
     let rows = &identity[..n_rows];
     inner.set_cols(n_rows, config.feed_forward.inner_dim());
     let cuts = project::cuts(n_rows);
-    let out = (input::tiles(inner, cuts, INNER_UNIT), PerWorker::new(scratch));
-    let blocks = config.feed_forward.inner_dim().div_ceil(INNER_UNIT);
+    let unit_rows = network.gate_up.coarse_unit_rows(n_rows, 1, team.threads());
+    let columns = unit_rows / 2; // of `inner`: rows are pairs of a gate and an up
+    let out = (input::tiles(inner, cuts, columns), PerWorker::new(scratch));
+    let blocks = config.feed_forward.inner_dim().div_ceil(columns);
     let (input, factors) = normed.view();
     team.phase(cuts.ranges() * blocks, out, |unit, (mut tile, scratch)| {
-        let (stored, groups, n) = network.gate_up.unit(unit.index % blocks, UNIT_ROWS);
+        let (stored, groups, n) = network.gate_up.unit(unit.index % blocks, unit_rows);
         let range = cuts.range(unit.index / blocks);
         let (rows, factors) = (&rows[range.clone()], &factors[range]);
         let matrix = model.weights.matrix(stored);
@@ -145,21 +144,25 @@ fn gate_up(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights, round: &R
     let State { normed, routing, inner, scratch, .. } = &mut *page.state;
     inner.set_cols(routing.row_of_slot.len(), inner_dim);
     let splits = &routing.splits[round.range.start..=round.range.end];
-    let tiles = input::tiles(inner, RowCuts::At(splits), INNER_UNIT);
-    let blocks = inner_dim.div_ceil(INNER_UNIT);
+    let (n_rows, experts) = (page.batch.rows.len(), round.range.len());
+    let first = &weights.experts[0].gate_up;
+    let unit_rows = first.coarse_unit_rows(n_rows, experts, page.team.threads());
+    let columns = unit_rows / 2; // of `inner`: rows are pairs of a gate and an up
+    let tiles = input::tiles(inner, RowCuts::At(splits), columns);
+    let blocks = inner_dim.div_ceil(columns);
     let (input, _) = normed.view();
-    let units = round.range.len() * blocks;
+    let units = experts * blocks;
     page.team.phase(units, (tiles, PerWorker::new(scratch)), |unit, (mut tile, scratch)| {
         let (index, block) = (round.range.start + unit.index / blocks, unit.index % blocks);
         let expert = routing.active[index] as usize;
         let slots = routing.splits[index]..routing.splits[index + 1];
         let (rows, factors) = (&routing.row_of_slot[slots.clone()], &routing.factor_of_slot[slots]);
         let guard = round.expert(index, &routing.active);
-        let (stored, groups, n) = guard.network().gate_up.unit(block, UNIT_ROWS);
+        let (stored, groups, n) = guard.network().gate_up.unit(block, unit_rows);
         let matrix = guard.matrix(stored);
         let product = Product { matrix, input, activation: model.activation };
         let bias = weights.gate_up_bias.as_ref();
-        let bias = bias.map(|bias| &bias[(2 * expert * inner_dim) + 64 * block..][..n]);
+        let bias = bias.map(|bias| &bias[(2 * expert * inner_dim) + unit_rows * block..][..n]);
         let unit = GateUp { model, config, product, rows, groups, n, factors, bias };
         unit.run(scratch, &mut tile);
     });
@@ -171,12 +174,13 @@ fn down(page: &mut Page<'_>, weights: &ExpertWeights, round: &Round<'_>) {
     let hidden = model.config.hidden_dim;
     let State { routing, inner, outer, scratch, identity, .. } = &mut *page.state;
     let splits = &routing.splits[round.range.start..=round.range.end];
-    let unit_rows = weights.experts[0].down.unit_rows(page.batch.rows.len());
+    let (n_rows, experts) = (page.batch.rows.len(), round.range.len());
+    let unit_rows = weights.experts[0].down.unit_rows(n_rows, experts, team.threads());
     let outer = &mut outer[..routing.row_of_slot.len() * hidden];
     let tiles = Tiles::new(outer, hidden, RowCuts::At(splits), unit_rows);
     let blocks = tiles.column_blocks();
     let input = inner.view();
-    let units = round.range.len() * blocks;
+    let units = experts * blocks;
     team.phase(units, (tiles, PerWorker::new(scratch)), |unit, (mut tile, scratch)| {
         let (index, block) = (round.range.start + unit.index / blocks, unit.index % blocks);
         let rows = &identity[routing.splits[index]..routing.splits[index + 1]];

@@ -54,7 +54,8 @@ impl Call<'_> {
         to: To<'_>,
         scratch: &mut [WorkerScratch],
     ) {
-        let (n_rows, unit_rows) = (self.rows.len(), matrix.unit_rows(self.rows.len()));
+        let n_rows = self.rows.len();
+        let unit_rows = matrix.unit_rows(n_rows, 1, self.team.threads());
         match to {
             To::Write(numbers) => {
                 let out = Out { numbers, unit_rows, adds: false, rider: None };

@@ -9,18 +9,16 @@ pub struct Reading {
     pub streams: usize,
     /// Bytes between what is read and what is asked for, of all streams together.
     pub ahead: usize,
-    /// How often each line is asked for, 1 or 2.
-    pub asks: usize,
+    /// The same for codes of 8 bits that a single row meets: they pass fastest.
+    pub ahead_of_bytes: usize,
 }
 
 impl Reading {
-    /// As measured on AMD's Zen 5 (see `docs/performance.md`): two streams are a third slower, and
-    /// asking twice costs a hundredth.
-    const AMD: Self = Self { streams: 1, ahead: 8192, asks: 1 };
-    /// What reads as fast as memory allows on Intel's Granite Rapids, 8-bit weights 5 to 10 %
-    /// faster than with lines asked for once; nobody has tried one stream there since lines are
-    /// asked for evenly.
-    const OTHERS: Self = Self { streams: 2, ahead: 4096, asks: 2 };
+    /// As measured on AMD's Zen 5 (see `docs/performance.md`): two streams are a third slower.
+    const AMD: Self = Self { streams: 1, ahead: 8192, ahead_of_bytes: 5120 };
+    /// What reads as fast as memory allows on Intel's Granite Rapids; nobody has tried one stream
+    /// there since lines are asked for evenly.
+    const OTHERS: Self = Self { streams: 2, ahead: 4096, ahead_of_bytes: 4096 };
 
     /// What suits this processor, looked up once as its features are. Results do not depend on it.
     #[must_use]
