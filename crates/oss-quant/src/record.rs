@@ -2,7 +2,7 @@
 
 use crate::unpack::Block;
 
-/// Blocks of a run: where records are shorter several make one, where they are longer their half.
+/// Blocks of a run, one record or two.
 pub const RUN_BLOCKS: usize = 4;
 
 /// The shape of a format's records.
@@ -59,32 +59,38 @@ impl Record {
         self.blocks
     }
 
-    /// The blocks of a run, the first of which begins a record or its half.
+    /// Whether records make runs.
+    #[must_use]
+    pub const fn has_runs(self) -> bool {
+        RUN_BLOCKS.is_multiple_of(self.blocks)
+    }
+
+    /// The blocks of a run, the first of which begins a record.
     ///
     /// # Panics
     /// When they are not all in the group.
     #[inline(always)]
-    pub(crate) fn run(
-        self,
-        group: &[u8],
-        n_blocks: usize,
-        first: usize,
-    ) -> [Block<'_>; RUN_BLOCKS] {
-        let Self { blocks, code_bytes, tail_bytes } = self;
-        debug_assert!(first.is_multiple_of(blocks.min(RUN_BLOCKS)), "{first} is within a record");
-        let group = &group[self.codes_at(first)..];
-        let index = first % blocks;
-        let (run, tail) = if blocks > RUN_BLOCKS {
-            // Half a record. Its tail lies where it ends: the last may have fewer blocks.
-            let to_tail = self.tail_at(n_blocks, first) - self.codes_at(first);
-            (&group[..RUN_BLOCKS * code_bytes], &group[to_tail..][..tail_bytes])
-        } else {
-            let run = &group[..RUN_BLOCKS * self.block_bytes()];
-            (run, &run[..0])
-        };
-        let run = Run { record: self, bytes: run, tail, index };
-        // Written out: the compiler may call what an array is made from by a function.
-        [run.block(0), run.block(1), run.block(2), run.block(3)]
+    pub(crate) fn run(self, group: &[u8], first: usize) -> [Block<'_>; RUN_BLOCKS] {
+        const { assert!(RUN_BLOCKS == 4, "each block is written out") }
+        debug_assert!(self.has_runs() && first.is_multiple_of(self.blocks), "block {first}");
+        let run = &group[self.codes_at(first)..][..RUN_BLOCKS * self.block_bytes()];
+        // The compiler may call a function for what an array is made from otherwise.
+        [
+            self.block_of_run(run, 0),
+            self.block_of_run(run, 1),
+            self.block_of_run(run, 2),
+            self.block_of_run(run, 3),
+        ]
+    }
+
+    #[inline(always)]
+    fn block_of_run(self, run: &[u8], j: usize) -> Block<'_> {
+        let record = &run[j / self.blocks * self.blocks * self.block_bytes()..];
+        Block {
+            codes: &record[j % self.blocks * self.code_bytes..][..self.code_bytes],
+            tail: &record[self.blocks * self.code_bytes..][..self.tail_bytes],
+            index: j % self.blocks,
+        }
     }
 
     /// Where the codes of a block begin.
@@ -99,30 +105,5 @@ impl Record {
         let first = block / self.blocks * self.blocks;
         let end = if n_blocks - first < self.blocks { n_blocks } else { first + self.blocks };
         block / self.blocks * self.tail_bytes + end * self.code_bytes
-    }
-}
-
-/// Neighbouring blocks: whole records, or codes of one whose tail lies elsewhere.
-struct Run<'a> {
-    record: Record,
-    bytes: &'a [u8],
-    tail: &'a [u8],
-    /// Index of the first block in its record.
-    index: usize,
-}
-
-impl<'a> Run<'a> {
-    #[inline(always)]
-    fn block(&self, j: usize) -> Block<'a> {
-        let Self { record: Record { blocks, code_bytes, tail_bytes }, bytes, tail, index } = *self;
-        if blocks > RUN_BLOCKS {
-            return Block { codes: &bytes[j * code_bytes..][..code_bytes], tail, index: index + j };
-        }
-        let record = &bytes[j / blocks * (blocks * code_bytes + tail_bytes)..];
-        Block {
-            codes: &record[j % blocks * code_bytes..][..code_bytes],
-            tail: &record[blocks * code_bytes..][..tail_bytes],
-            index: j % blocks,
-        }
     }
 }

@@ -42,14 +42,14 @@ pub trait CodeFormat: 'static {
         Self::RECORD.block(group, n_blocks, block)
     }
 
-    /// The [`RUN_BLOCKS`] blocks from `first` on, which begins a record or its half. Bounds are
-    /// checked here, once for all.
+    /// The [`RUN_BLOCKS`] blocks from `first` on, which begins a record, where
+    /// [records make runs](Record::has_runs). Bounds are checked here, once for all.
     ///
     /// # Panics
     /// When they are not all in the group.
     #[inline(always)]
-    fn run(group: &[u8], n_blocks: usize, first: usize) -> [Block<'_>; RUN_BLOCKS] {
-        Self::RECORD.run(group, n_blocks, first)
+    fn run(group: &[u8], first: usize) -> [Block<'_>; RUN_BLOCKS] {
+        Self::RECORD.run(group, first)
     }
 
     /// Code vectors `j` (columns `4 j..4 j + 4`) and `4 + j` (columns `16 + 4 j..`), `j` in 0..4:

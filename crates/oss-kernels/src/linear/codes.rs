@@ -22,6 +22,8 @@ pub(super) trait Source: Copy {
     const HAS_MIN: bool;
     /// Whether codes count from 128 wherever products of bytes are exact.
     const CENTRED: bool;
+    /// Whether a run of blocks is found sooner than each of them.
+    const HAS_RUNS: bool;
     /// What is read of a block.
     type Block: Copy;
     /// The code of zero.
@@ -29,7 +31,10 @@ pub(super) trait Source: Copy {
     /// A block.
     fn block(self, index: usize) -> Self::Block;
     /// The blocks from `first` on, a multiple of their number.
-    fn run(self, first: usize) -> [Self::Block; RUN_BLOCKS];
+    #[inline(always)]
+    fn run(self, first: usize) -> [Self::Block; RUN_BLOCKS] {
+        array::from_fn(|index| self.block(first + index))
+    }
     /// The same for a tile of some input rows, which asks for their share of what comes next.
     fn for_rows(self, first: usize, n: usize) -> Self;
     /// Asks for the j-th fourth of what is due with a block, where T rows meet N groups that are
@@ -189,6 +194,7 @@ impl<'a, F: CodeFormat, A: Asking> Source for Group<'a, F, A> {
     const HALVES: bool = F::HALVES;
     const HAS_MIN: bool = F::HAS_MIN;
     const CENTRED: bool = F::ZERO == 128;
+    const HAS_RUNS: bool = F::RECORD.has_runs();
     type Block = oss_quant::Block<'a>;
 
     #[inline(always)]
@@ -201,7 +207,7 @@ impl<'a, F: CodeFormat, A: Asking> Source for Group<'a, F, A> {
     }
     #[inline(always)]
     fn run(self, first: usize) -> [Self::Block; RUN_BLOCKS] {
-        F::run(self.bytes, self.n_blocks, self.first + first)
+        F::run(self.bytes, self.first + first)
     }
     #[inline(always)]
     fn for_rows(self, first: usize, n: usize) -> Self {
@@ -445,8 +451,8 @@ where
             // A single row has so little to do with a block that memory waits wherever a branch is
             // guessed wrong, and the end of a group is guessed only where few branches lie before
             // it. So there is one for a run, whose blocks are written out.
-            let runs =
-                if const { T == 1 && S::REGISTERS >= 8 } { (end - begin) / RUN_BLOCKS } else { 0 };
+            let has_runs = const { G == 1 && T == 1 && S::REGISTERS >= 8 && W::HAS_RUNS };
+            let runs = if has_runs { (end - begin) / RUN_BLOCKS } else { 0 };
             for run in 0..runs {
                 let run = Run::<W, G, T, PLANES>::of(groups, &rows, run * RUN_BLOCKS);
                 run.add(s, 0, &mut acc);

@@ -2,7 +2,7 @@
 
 use super::codes::{BLOCKS, GROUPS, Group, Groups, MOST_ROWS, Place, Source, calls, tiles};
 use super::{Shared, Walk};
-use oss_quant::{CodeFormat, RUN_BLOCKS};
+use oss_quant::CodeFormat;
 use oss_simd::{Isa, Kernel, Simd};
 
 /// From how many input rows on unpacking pays.
@@ -93,6 +93,7 @@ impl<'a, const CALLS: usize, const HALVES: bool, const MIN: bool> Source
     const HALVES: bool = HALVES;
     const HAS_MIN: bool = MIN;
     const CENTRED: bool = !MIN;
+    const HAS_RUNS: bool = false;
     type Block = &'a Block;
 
     #[inline(always)]
@@ -103,10 +104,6 @@ impl<'a, const CALLS: usize, const HALVES: bool, const MIN: bool> Source
     #[inline(always)]
     fn block(self, index: usize) -> &'a Block {
         &self.blocks[index]
-    }
-    #[inline(always)]
-    fn run(self, first: usize) -> [&'a Block; RUN_BLOCKS] {
-        self.blocks[first..][..RUN_BLOCKS].as_array().expect("a run").each_ref()
     }
     #[inline(always)]
     fn for_rows(self, first: usize, n: usize) -> Self {
