@@ -539,10 +539,10 @@ where
     #[inline(always)]
     fn add<S: Simd>(&self, s: S, index: usize, acc: &mut [[S::F32; T]; G]) {
         let rows = Rows::<T, PLANES>(self.rows.map(|row| &row[index]));
-        for g in 0..G {
+        for (g, acc) in acc.iter_mut().enumerate() {
             let (groups, blocks) = ([self.groups[g]], [self.blocks[g][index]]);
             let at = At { groups, blocks, block: self.first + index };
-            add_block::<S, W, 1, T, G, PLANES>(s, &at, rows, array::from_mut(&mut acc[g]));
+            add_block::<S, W, 1, T, G, PLANES>(s, &at, rows, array::from_mut(acc));
         }
     }
 }
