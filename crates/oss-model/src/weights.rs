@@ -82,10 +82,12 @@ impl Fused {
     #[must_use]
     pub fn unit_rows(&self, inputs: usize, matrices: usize, threads: usize) -> usize {
         let coarse = self.rows >= COARSE_ROWS || inputs >= MANY_INPUTS;
-        match self.parts_begin_at {
-            UNIT_ROWS if coarse => self.coarse_unit_rows(inputs, matrices, threads),
-            parts_begin_at if coarse => parts_begin_at,
-            _ => GROUP_ROWS,
+        if !coarse {
+            GROUP_ROWS
+        } else if self.parts_begin_at < UNIT_ROWS {
+            self.parts_begin_at
+        } else {
+            self.coarse_unit_rows(inputs, matrices, threads)
         }
     }
 

@@ -53,13 +53,7 @@ impl Record {
         }
     }
 
-    /// Blocks of a whole record.
-    #[must_use]
-    pub const fn blocks(self) -> usize {
-        self.blocks
-    }
-
-    /// Whether records make runs.
+    /// Whether records make runs of [`RUN_BLOCKS`].
     #[must_use]
     pub const fn has_runs(self) -> bool {
         RUN_BLOCKS.is_multiple_of(self.blocks)

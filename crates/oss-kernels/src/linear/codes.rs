@@ -286,10 +286,6 @@ fn pair_by_parts<S: Simd, F: CodeFormat>(
     walk: &mut Walk<'_, '_>,
     all: Place,
 ) {
-    const {
-        let whole = BLOCKS.is_multiple_of(F::RECORD.blocks());
-        assert!(whole || !by_parts::<S, F>(), "a part begins within a record");
-    }
     for group in (all.group..).step_by(GROUPS).take(all.passes) {
         for first in (0..groups.n_blocks).step_by(BLOCKS) {
             let end = groups.n_blocks.min(first + BLOCKS);
@@ -454,11 +450,11 @@ where
             let has_runs = const { G == 1 && T == 1 && S::REGISTERS >= 8 && W::HAS_RUNS };
             let runs = if has_runs { (end - begin) / RUN_BLOCKS } else { 0 };
             for run in 0..runs {
-                let run = Run::<W, G, T, PLANES>::of(groups, &rows, run * RUN_BLOCKS);
-                run.add(s, 0, &mut acc);
-                run.add(s, 1, &mut acc);
-                run.add(s, 2, &mut acc);
-                run.add(s, 3, &mut acc);
+                let run = Run::<W, T, PLANES>::of(groups[0], &rows, run * RUN_BLOCKS);
+                run.add(s, 0, &mut acc[0]);
+                run.add(s, 1, &mut acc[0]);
+                run.add(s, 2, &mut acc[0]);
+                run.add(s, 3, &mut acc[0]);
             }
             for block in runs * RUN_BLOCKS..end - begin {
                 let a = Rows::<T, PLANES>(rows.map(|row| &row[block]));
@@ -517,33 +513,28 @@ impl<W: Source, const G: usize> At<W, G> {
     }
 }
 
-/// A run of G groups, from the block `first` on, and what it meets.
-struct Run<'a, W: Source, const G: usize, const T: usize, const PLANES: usize> {
-    groups: [W; G],
-    blocks: [[W::Block; RUN_BLOCKS]; G],
+/// A run of a group, from the block `first` on, and what it meets.
+struct Run<'a, W: Source, const T: usize, const PLANES: usize> {
+    group: W,
+    blocks: [W::Block; RUN_BLOCKS],
     rows: [&'a [CodeBlock]; T],
     first: usize,
 }
 
-impl<'a, W, const G: usize, const T: usize, const PLANES: usize> Run<'a, W, G, T, PLANES>
-where
-    W: Source,
-{
+impl<'a, W: Source, const T: usize, const PLANES: usize> Run<'a, W, T, PLANES> {
     #[inline(always)]
-    fn of(groups: [W; G], rows: &[&'a [CodeBlock]; T], first: usize) -> Self {
+    fn of(group: W, rows: &[&'a [CodeBlock]; T], first: usize) -> Self {
         let rows = rows.map(|row| &row[first..][..RUN_BLOCKS]);
-        Self { groups, blocks: groups.map(|group| group.run(first)), rows, first }
+        Self { group, blocks: group.run(first), rows, first }
     }
 
-    /// Adds the products of a block to a sum for each group and row, group by group.
+    /// Adds the products of a block to a sum for each row.
     #[inline(always)]
-    fn add<S: Simd>(&self, s: S, index: usize, acc: &mut [[S::F32; T]; G]) {
+    fn add<S: Simd>(&self, s: S, index: usize, acc: &mut [S::F32; T]) {
         let rows = Rows::<T, PLANES>(self.rows.map(|row| &row[index]));
-        for (g, acc) in acc.iter_mut().enumerate() {
-            let (groups, blocks) = ([self.groups[g]], [self.blocks[g][index]]);
-            let at = At { groups, blocks, block: self.first + index };
-            add_block::<S, W, 1, T, G, PLANES>(s, &at, rows, array::from_mut(acc));
-        }
+        let (groups, blocks) = ([self.group], [self.blocks[index]]);
+        let at = At { groups, blocks, block: self.first + index };
+        add_block::<S, W, 1, T, 1, PLANES>(s, &at, rows, array::from_mut(acc));
     }
 }
 
