@@ -72,8 +72,18 @@ fn pages_pushed_out_of_memory_come_back_from_the_file() {
 
 #[test]
 fn a_new_process_finds_what_the_last_one_computed() {
+    finds_what_the_last_process_computed(2_000);
+}
+
+#[test]
+fn persisting_waits_for_a_short_queue_before_each_page() {
+    finds_what_the_last_process_computed(1);
+}
+
+fn finds_what_the_last_process_computed(queue: usize) {
     let directory = tempfile::tempdir().unwrap();
-    let options = options(200, 0, Some(cold(&directory.path().join("cold"), 400)));
+    let cold = ColdOptions { queue, ..cold(&directory.path().join("cold"), 400) };
+    let options = options(200, 0, Some(cold));
     let mut cache = open(&options);
     for kind in 0..3 {
         visit(&mut cache, &tokens(kind, 90 + kind));

@@ -116,13 +116,8 @@ impl KvCache {
         let mut blocks: Vec<NodeId> = self.tree.ids().collect();
         blocks.sort_unstable_by_key(|&block| self.tree.depth(block));
         for block in blocks {
-            // Without a thread that writes, nothing is waited for, and nothing is written.
-            let is_full = |cache: &KvCache| {
-                cache.tiers.cold.as_ref().is_some_and(|cold| !cold.has_room_in_queue())
-            };
-            while is_full(self) && self.note_one_written(true) {}
             if self.tree.node(block).live {
-                self.write_through(block);
+                self.write_pages(block, true);
             }
         }
         while self.note_one_written(true) {}
@@ -174,12 +169,21 @@ impl KvCache {
 
     /// Sends the pages of a block that are worth keeping to the file, as far as its queue has room.
     pub(crate) fn write_through(&mut self, block: NodeId) {
-        if self.tiers.cold.is_none() {
-            return;
+        if self.tiers.cold.is_some() {
+            self.note_written();
+            self.write_pages(block, false);
         }
+    }
+
+    /// [`KvCache::write_through`]; before each page, it waits for room in the queue if asked to.
+    fn write_pages(&mut self, block: NodeId, wait: bool) {
+        // Without a thread that writes, nothing is waited for, and nothing is written.
+        let is_full = |cache: &KvCache| {
+            cache.tiers.cold.as_ref().is_some_and(|cold| !cold.has_room_in_queue())
+        };
         self.tree.node_mut(block).pins += 1;
-        self.note_written();
         for group in 0..self.layout.groups.len() {
+            while wait && is_full(self) && self.note_one_written(true) {}
             let place = self.tree.places(block, group);
             if place.cold == NO_SLOT && self.is_kept(block, group) {
                 if place.hot != NO_PAGE {
