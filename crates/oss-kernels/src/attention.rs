@@ -9,7 +9,7 @@
 use crate::prefetch::ask;
 use oss_quant::kv::{KvCodec, KvFormat, KvVisitor};
 use oss_simd::{Isa, Kernel, Simd, math};
-use std::{array, marker::PhantomData, ops::Range};
+use std::{marker::PhantomData, ops::Range};
 
 /// Positions in a page.
 pub const PAGE: usize = 16;
@@ -326,10 +326,12 @@ impl<C: KvCodec> Kernel for Attend<'_, '_, C> {
         }
         let pages = start / PAGE..last.div_ceil(PAGE);
         let slots = |tile: usize| {
-            array::from_fn(|page| {
-                let page = tile * (TILE / PAGE) + page;
-                if pages.contains(&page) { slot(page) } else { &[] }
-            })
+            let mut slots: [&[u8]; TILE / PAGE] = [&[]; TILE / PAGE];
+            let first = tile * (TILE / PAGE);
+            for page in pages.start.max(first)..pages.end.min(first + TILE / PAGE) {
+                slots[page - first] = slot(page);
+            }
+            slots
         };
         let mut ahead = slots(start / TILE);
         while start < last {
@@ -349,9 +351,11 @@ impl<C: KvCodec> Kernel for Attend<'_, '_, C> {
                 };
                 if until < last {
                     ahead = slots(until / TILE);
-                    tile.ahead = array::from_fn(|page| {
-                        if ahead[page].is_empty() { tile.slots[page] } else { ahead[page] }
-                    });
+                    for (next, ahead) in tile.ahead.iter_mut().zip(ahead) {
+                        if !ahead.is_empty() {
+                            *next = ahead;
+                        }
+                    }
                 }
                 tile.add::<S, C>(s, heads, scores, &mut running);
                 from = until;
@@ -556,8 +560,10 @@ impl Tile<'_, '_> {
         (page, ahead): (usize, &[&[u8]; TILE / PAGE]),
         scores: &mut [[f32; TILE]],
     ) -> usize {
-        let slots: [&[u8]; P] = array::from_fn(|p| self.slots[page + p]);
-        let ahead: [&[u8]; P] = array::from_fn(|p| ahead[page + p]);
+        let (mut slots, mut next) = ([self.slots[page]; P], [ahead[page]; P]);
+        for p in 1..P {
+            (slots[p], next[p]) = (self.slots[page + p], ahead[page + p]);
+        }
         let dim = self.shape.head_dim;
         let mut acc = [[s.zero(); H]; P];
         let (pairs, odd) = heads[..dim].as_chunks::<2>();
@@ -566,7 +572,7 @@ impl Tile<'_, '_> {
             for p in 0..P {
                 keys[p] = C::key_columns(s, slots[p], dim, d2);
                 let bytes = const { 2 * PAGE * C::BITS / 8 };
-                ask(s, ahead[p], d2 * bytes, bytes);
+                ask(s, next[p], d2 * bytes, bytes);
             }
             for i in 0..2 {
                 for h in 0..H {
@@ -724,7 +730,7 @@ fn soften<S: Simd, const H: usize>(
         let sum = &mut running.sum[h];
         s.store(s.fma(s.load(sum), s.splat(corrections[h]), added), sum);
     }
-    array::from_fn(|h| corrections[h])
+    *corrections.first_chunk().expect("H of 16")
 }
 
 /// The largest of four of a tile's scores, sixteen times.

@@ -509,7 +509,12 @@ struct At<W: Source, const G: usize> {
 impl<W: Source, const G: usize> At<W, G> {
     #[inline(always)]
     fn of(groups: [W; G], block: usize) -> Self {
-        Self { groups, blocks: array::from_fn(|g| groups[g].block(block)), block }
+        // Not by `array::from_fn`: the compiler calls it for each block, with all sums in memory.
+        let mut blocks = [groups[0].block(block); G];
+        for g in 1..G {
+            blocks[g] = groups[g].block(block);
+        }
+        Self { groups, blocks, block }
     }
 }
 
