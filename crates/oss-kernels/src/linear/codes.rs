@@ -287,8 +287,7 @@ fn pair_by_parts<S: Simd, F: CodeFormat>(
     all: Place,
 ) {
     for group in (all.group..).step_by(GROUPS).take(all.passes) {
-        for first in (0..groups.n_blocks).step_by(BLOCKS) {
-            let end = groups.n_blocks.min(first + BLOCKS);
+        for (first, end) in parts(groups.n_blocks) {
             let pair = [group, group + 1].map(|group| {
                 let next = Shared::new(groups.next::<F>(group, end), all.n, 4 * (end - first));
                 groups.part::<F, _>(group, first, next)
@@ -302,9 +301,16 @@ fn pair_by_parts<S: Simd, F: CodeFormat>(
 /// Groups that are read or multiplied together, where registers allow.
 pub(super) const GROUPS: usize = 2;
 
-/// Blocks of each group that several tiles meet, one after the other: they, and the blocks of a
+/// Blocks of each group that several tiles meet at most, one after the other: they, and the blocks of a
 /// tile's rows of activations that they meet, stay in a first-level cache of 32 KiB.
 pub(super) const BLOCKS: usize = 18;
+
+/// So many blocks in parts of [`BLOCKS`] at most, all about as long: a short one takes a tile's
+/// beginning and end as well. Gives the first of each, and its end.
+pub(super) fn parts(n_blocks: usize) -> impl Iterator<Item = (usize, usize)> {
+    let len = n_blocks.div_ceil(n_blocks.div_ceil(BLOCKS).max(1)).max(1);
+    (0..n_blocks).step_by(len).map(move |first| (first, n_blocks.min(first + len)))
+}
 
 /// The most rows of a tile, and the most sums that are begun together.
 pub(super) const MOST_ROWS: usize = 8;

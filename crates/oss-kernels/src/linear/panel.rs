@@ -1,6 +1,6 @@
 //! Groups unpacked once for many input rows, in one form for all formats.
 
-use super::codes::{BLOCKS, GROUPS, Group, Groups, MOST_ROWS, Place, Source, calls, tiles};
+use super::codes::{BLOCKS, GROUPS, Group, Groups, MOST_ROWS, Place, Source, calls, parts, tiles};
 use super::{Shared, Walk};
 use oss_quant::CodeFormat;
 use oss_simd::{Isa, Kernel, Simd};
@@ -172,11 +172,10 @@ pub(super) fn multiply<F: CodeFormat>(isa: Isa, walk: &mut Walk<'_, '_>, panel: 
     let (packed, n_blocks) = (Groups::new(walk), walk.product.matrix.packing.n_blocks());
     for group in walk.groups.clone().step_by(GROUPS) {
         let n_groups = GROUPS.min(walk.groups.end - group);
-        for first in (0..n_blocks).step_by(BLOCKS) {
-            let blocks = (first, n_blocks.min(first + BLOCKS));
+        for blocks @ (first, end) in parts(n_blocks) {
             for (g, panel) in panel.0.iter_mut().enumerate().take(n_groups) {
                 let group = packed.part(group + g, first, ());
-                isa.run(Unpack::<F> { group, panel: &mut panel[..blocks.1 - first] });
+                isa.run(Unpack::<F> { group, panel: &mut panel[..end - first] });
             }
             let place = Place { group, passes: 1, first: 0, n: walk.code_rows(), blocks };
             let call = (isa, &*panel, &mut *walk, place, n_groups);
