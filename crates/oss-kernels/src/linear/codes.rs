@@ -251,15 +251,15 @@ impl<F: CodeFormat> Kernel for Codes<'_, '_, '_, F> {
         let walk = self.walk;
         let (groups, all) = (Groups::new(walk), walk.groups.clone());
         let (n, blocks) = (walk.code_rows(), (0, groups.n_blocks));
-        let parts = const { by_parts::<S, F>() } && n > MOST_ROWS;
+        let in_parts = const { by_parts::<S, F>() } && n > MOST_ROWS;
         // Some processors read memory fastest as two streams, as long as registers hold the sums of
         // both.
         let pays = S::REGISTERS >= 32 || (S::REGISTERS >= 8 && n <= 2);
         let streams = pays && walk.reading.streams == 2;
-        let passes = if parts || streams { all.len() / GROUPS } else { 0 };
+        let passes = if in_parts || streams { all.len() / GROUPS } else { 0 };
         let pairs = Place { group: all.start, passes, first: 0, n, blocks };
         let pair = |group| [groups.whole::<F>(group), groups.whole(group + 1)];
-        if parts {
+        if in_parts {
             pair_by_parts::<S, F>(s, groups, walk, pairs);
         } else if S::REGISTERS >= 32 {
             tiles::<S, _, GROUPS, MOST_ROWS>(s, pair, walk, pairs);
@@ -301,8 +301,8 @@ fn pair_by_parts<S: Simd, F: CodeFormat>(
 /// Groups that are read or multiplied together, where registers allow.
 pub(super) const GROUPS: usize = 2;
 
-/// Blocks of each group that several tiles meet at most, one after the other: they, and the blocks of a
-/// tile's rows of activations that they meet, stay in a first-level cache of 32 KiB.
+/// The most blocks of each group that several tiles meet, one after the other: they, and the blocks
+/// of a tile's rows of activations that they meet, stay in a first-level cache of 32 KiB.
 pub(super) const BLOCKS: usize = 18;
 
 /// So many blocks in parts of [`BLOCKS`] at most, all about as long: a short one takes a tile's
