@@ -4,13 +4,13 @@ use crate::Arguments;
 use anyhow::{Context, Result, ensure};
 use oss_cache::{KvCache, SequenceId};
 use oss_engine::model::{
-    Batch, Config, Event, FeedForward, HeadRequest, LoadOptions, Model, Row, State, forward, head,
+    Batch, Config, Event, FeedForward, HeadRequest, LoadOptions, Model, Probe, Row, State, forward,
+    head,
 };
 use oss_engine::{Isa, Team};
 use oss_examples::machine::{Energy, ReadProbe, ReadWay, Sample, int8_peak, resident_peak};
 use oss_testing::median;
 use oss_threads::topology::default_threads;
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -42,8 +42,8 @@ pub(crate) struct Found {
     pub(crate) read_rates: Vec<f64>,
     /// Bytes per second of the weights of a token, read where they lie and not used.
     pub(crate) weights_read_rates: Vec<f64>,
-    /// Different experts that a step of decoding touches, the mean over layers; `None` in models
-    /// without experts.
+    /// Different experts that a step of decoding touches, the mean over steps and layers; `None` in
+    /// models without experts.
     pub(crate) distinct_experts: Option<f64>,
     pub(crate) prefills: Vec<Run>,
     pub(crate) decodes: Vec<Run>,
@@ -54,6 +54,12 @@ impl Found {
     pub(crate) fn read_rate(&self) -> f64 {
         median(self.read_rates.iter().copied()).unwrap_or(0.0)
     }
+
+    /// Bytes per second that were read just before and just after a run, on average. In the way
+    /// that was best in all samples: the best in these two would be the luckiest.
+    pub(crate) fn read_rate_around(&self, run: &Run) -> f64 {
+        (self.read_rates[run.before] + self.read_rates[run.before + 1]) / 2.0
+    }
 }
 
 /// One prefill, or one decoding.
@@ -61,8 +67,10 @@ pub(crate) struct Run {
     pub(crate) tokens: usize,
     /// Seconds of each step.
     pub(crate) steps: Vec<f64>,
-    /// Bytes per second that were read just before and just after, on average, in the best way.
-    pub(crate) read_rate: f64,
+    /// Bytes of weights that the steps read: of the experts those that they touched.
+    pub(crate) bytes: usize,
+    /// Which of the samples was taken just before; the next one was taken just after.
+    pub(crate) before: usize,
     /// Bytes per second of the weights of a token, read just after.
     pub(crate) weights_read_rate: f64,
     pub(crate) joules: Option<f64>,
@@ -76,6 +84,19 @@ impl Run {
     pub(crate) fn tokens_per_s(&self) -> f64 {
         self.tokens as f64 / self.seconds()
     }
+
+    /// Bytes of weights that were read in a second.
+    pub(crate) fn bytes_per_s(&self) -> f64 {
+        self.bytes as f64 / self.seconds()
+    }
+}
+
+/// How many different experts steps have touched, all layers together, and their bytes.
+#[derive(Clone, Copy, Default)]
+struct Touched {
+    layers: usize,
+    experts: usize,
+    bytes: usize,
 }
 
 /// A loaded model and all that it runs with.
@@ -84,6 +105,8 @@ pub(crate) struct Bench {
     team: Team,
     state: State,
     cache: KvCache,
+    /// Counted while the model runs.
+    touched: Arc<Mutex<Touched>>,
     probe: ReadProbe,
     energy: Option<Energy>,
     load_s: f64,
@@ -109,13 +132,15 @@ impl Bench {
         let options = LoadOptions { isa, activation, kv_format, progress: None };
         let model = Model::load(container, options)?;
         let load_s = start.elapsed().as_secs_f64();
-        let state = State::new(&model, MAX_ROWS.max(batch), threads);
+        let mut state = State::new(&model, MAX_ROWS.max(batch), threads);
+        let touched = Arc::new(Mutex::new(Touched::default()));
+        state.set_probe(Some(count_experts(&model, Arc::clone(&touched))));
         let tokens = batch * (depth + arguments.gen_tokens) + arguments.prompt_tokens.max(WARM_UP);
         let context = (depth + arguments.gen_tokens.max(arguments.prompt_tokens)).max(1);
         let most = model.config.context_len;
         ensure!(context <= most, "{context} positions, but the model was made for {most}");
         let cache = KvCache::new(model.cache_shape(), cache_bytes(&model, batch, tokens))?;
-        Ok(Self { model, team, state, cache, probe, energy: Energy::find(), load_s })
+        Ok(Self { model, team, state, cache, touched, probe, energy: Energy::find(), load_s })
     }
 
     /// Measures everything.
@@ -128,7 +153,8 @@ impl Bench {
         self.first_token(WARM_UP.min(self.model.config.context_len))?;
         let sequences: Vec<SequenceId> =
             (0..arguments.batch).map(|n| self.prompt(n, arguments.depth)).collect::<Result<_>>()?;
-        let distinct_experts = self.distinct_experts(&sequences)?;
+        self.touched();
+        let mut all = Touched::default();
         let mut peak = int8_peak(self.model.isa, &self.team);
         let mut samples = vec![self.probe.sample()];
         let (mut prefills, mut decodes) = (Vec::new(), Vec::new());
@@ -136,7 +162,9 @@ impl Bench {
         for _ in 0..arguments.repeat {
             if arguments.gen_tokens > 0 {
                 thread::sleep(pause);
-                let run = self.decode(&sequences, arguments.gen_tokens)?;
+                let (run, touched) = self.decode(&sequences, arguments.gen_tokens)?;
+                all.layers += touched.layers;
+                all.experts += touched.experts;
                 decodes.push(self.sampled(run, &mut samples));
             }
             if arguments.prompt_tokens > 0 {
@@ -162,18 +190,22 @@ impl Bench {
             read_way,
             read_rates,
             weights_read_rates: decodes.iter().map(|run| run.weights_read_rate).collect(),
-            distinct_experts,
+            distinct_experts: (all.layers > 0).then(|| all.experts as f64 / all.layers as f64),
             prefills,
             decodes,
         })
     }
 
-    /// Takes a sample after a run and tells the run what its neighbours gave.
+    /// What the steps since the last call have touched.
+    fn touched(&mut self) -> Touched {
+        std::mem::take(&mut self.touched.lock().expect("no holder panics"))
+    }
+
+    /// Takes a sample after a run and tells the run where it lies among them.
     fn sampled(&self, mut run: Run, samples: &mut Vec<Vec<Sample>>) -> Run {
+        run.before = samples.len() - 1;
         samples.push(self.probe.sample());
         run.weights_read_rate = self.weights_read_rate();
-        let neighbours = &samples[samples.len() - 2..];
-        run.read_rate = best_way(neighbours).and_then(|(_, rates)| median(rates)).unwrap_or(0.0);
         run
     }
 
@@ -234,11 +266,13 @@ impl Bench {
         run
     }
 
-    /// Seconds of each step in which all sequences generate a token after what `parents` have.
-    fn decode(&mut self, parents: &[SequenceId], tokens: usize) -> Result<Run> {
+    /// Seconds of each step in which all sequences generate a token after what `parents` have, and
+    /// which experts that took.
+    fn decode(&mut self, parents: &[SequenceId], tokens: usize) -> Result<(Run, Touched)> {
         let forks = parents.iter().map(|parent| self.cache.fork(*parent));
         let sequences: Vec<SequenceId> = forks.collect::<Result<_, _>>()?;
-        let run = self.watch(tokens * sequences.len(), |bench| {
+        self.touched();
+        let mut run = self.watch(tokens * sequences.len(), |bench| {
             let step = |_| {
                 let rows = bench.rows(&sequences);
                 let start = Instant::now();
@@ -246,11 +280,13 @@ impl Bench {
                 Ok(start.elapsed().as_secs_f64())
             };
             (0..tokens).map(step).collect()
-        });
+        })?;
         for sequence in sequences {
             self.cache.remove(sequence);
         }
-        run
+        let touched = self.touched();
+        run.bytes = tokens * self.model.weights.dense_bytes() + touched.bytes;
+        Ok((run, touched))
     }
 
     /// Runs steps that give their seconds, and reads the counters of energy around them.
@@ -263,7 +299,7 @@ impl Bench {
         let steps = work(self)?;
         let energy = self.energy.as_ref().zip(before);
         let joules = energy.and_then(|(energy, before)| energy.joules_since(&before));
-        Ok(Run { tokens, steps, read_rate: 0.0, weights_read_rate: 0.0, joules })
+        Ok(Run { tokens, steps, bytes: 0, before: 0, weights_read_rate: 0.0, joules })
     }
 
     /// The next token of each sequence.
@@ -290,28 +326,26 @@ impl Bench {
         }
         Ok(())
     }
+}
 
-    /// How many different experts one step of all sequences touches in a layer, on average.
-    fn distinct_experts(&mut self, parents: &[SequenceId]) -> Result<Option<f64>> {
-        let counts = Arc::new(Mutex::new(Vec::new()));
-        let seen = Arc::clone(&counts);
-        self.state.set_probe(Some(Box::new(move |event| {
-            if let Event::Routing { experts, .. } = event {
-                let distinct: BTreeSet<u32> = experts.iter().copied().collect();
-                seen.lock().expect("no holder panics").push(distinct.len());
-            }
-        })));
-        let forks = parents.iter().map(|parent| self.cache.fork(*parent));
-        let sequences: Vec<SequenceId> = forks.collect::<Result<_, _>>()?;
-        let rows = self.rows(&sequences);
-        self.step(&rows)?;
-        for sequence in sequences {
-            self.cache.remove(sequence);
+/// Counts the experts that steps touch.
+fn count_experts(model: &Model, to: Arc<Mutex<Touched>>) -> Probe {
+    let bytes: Vec<usize> =
+        (0..model.config.layers.len()).map(|layer| model.weights.expert_bytes(layer)).collect();
+    let mut seen = vec![false; model.config.max_experts()];
+    Box::new(move |event| {
+        if let Event::Routing { layer, experts, .. } = event {
+            seen.fill(false);
+            experts.iter().for_each(|expert| seen[*expert as usize] = true);
+            let n = seen.iter().filter(|seen| **seen).count();
+            let mut to = to.lock().expect("no holder panics");
+            *to = Touched {
+                layers: to.layers + 1,
+                experts: to.experts + n,
+                bytes: to.bytes + n * bytes[layer],
+            };
         }
-        self.state.set_probe(None);
-        let counts = counts.lock().expect("no holder panics");
-        Ok((!counts.is_empty()).then(|| counts.iter().sum::<usize>() as f64 / counts.len() as f64))
-    }
+    })
 }
 
 /// The way to read that was best in some samples, by its median, and what it gave in each.

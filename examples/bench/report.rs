@@ -17,15 +17,9 @@ pub(crate) fn json(arguments: &Arguments, found: &Found) -> Value {
     let bytes = found.bytes_per_token as f64;
     let operations = 2.0 * found.products_per_token as f64;
     let (prefills, decodes) = (&found.prefills, &found.decodes);
-    let steps = |run: &Run| run.steps.len() as f64 / run.seconds();
-    // One step reads the weights once, for however many sequences; which experts it reads for
-    // several sequences depends on the tokens, so a share is told for one sequence alone.
-    let alone = (arguments.batch == 1).then_some(bytes);
-    let read = |run: &Run| alone.map(|bytes| steps(run) * bytes);
-    let gigabytes = median(decodes.iter().filter_map(read)).map(|rate| rate / 1e9);
-    let share = decodes.iter().filter_map(|run| read(run).map(|rate| rate / run.read_rate));
-    let of_reading =
-        decodes.iter().filter_map(|run| read(run).map(|rate| rate / run.weights_read_rate));
+    let gigabytes = median(decodes.iter().map(Run::bytes_per_s)).map(|rate| rate / 1e9);
+    let share = decodes.iter().map(|run| run.bytes_per_s() / found.read_rate_around(run));
+    let of_reading = decodes.iter().map(|run| run.bytes_per_s() / run.weights_read_rate);
     let computed = |run: &Run| run.tokens_per_s() * operations;
     let rate = |runs: &[Run]| spread(runs.iter().map(Run::tokens_per_s));
     let prefill = json!({

@@ -76,6 +76,12 @@ pub(crate) const FEW_INPUTS: usize = 16;
 const UNITS: usize = 16;
 
 impl Fused {
+    /// Bytes of its packed parts.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.parts.iter().map(|(_, stored)| stored.packing.bytes()).sum()
+    }
+
     /// Rows that a unit of work best computes for so many input rows where several such matrices
     /// are shared out to `threads`: 64 to 256, or 16 of small matrices and where a part begins
     /// elsewhere.
@@ -174,6 +180,14 @@ pub struct Network {
     pub down: Fused,
 }
 
+impl Network {
+    /// Bytes of both.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.gate_up.bytes() + self.down.bytes()
+    }
+}
+
 impl Weights {
     /// Packs what the plan lists, or maps it where the container is a packed file.
     ///
@@ -258,22 +272,33 @@ impl Weights {
     /// experts of each layer.
     #[must_use]
     pub fn bytes_per_token(&self, config: &Config) -> usize {
-        let bytes = |fused: &Fused| -> usize {
-            fused.parts.iter().map(|(_, stored)| stored.packing.bytes()).sum()
+        let experts = |(layer, config): (usize, &LayerConfig)| match config.feed_forward {
+            FeedForward::Experts { top, .. } => top * self.expert_bytes(layer),
+            FeedForward::Dense { .. } => 0,
         };
-        let network = |network: &Network| bytes(&network.gate_up) + bytes(&network.down);
-        let layer = |(weights, config): (&LayerWeights, &LayerConfig)| {
-            bytes(&weights.qkv)
-                + bytes(&weights.output)
-                + match (&weights.feed_forward, config.feed_forward) {
-                    (FeedForwardWeights::Experts(experts), FeedForward::Experts { top, .. }) => {
-                        bytes(&experts.router) + top * experts.experts.first().map_or(0, network)
-                    }
-                    (FeedForwardWeights::Dense(dense), _) => network(dense),
-                    (FeedForwardWeights::Experts(_), _) => 0,
-                }
+        self.dense_bytes() + config.layers.iter().enumerate().map(experts).sum::<usize>()
+    }
+
+    /// Bytes that every step reads: all matrices but the experts.
+    #[must_use]
+    pub fn dense_bytes(&self) -> usize {
+        let layer = |layer: &LayerWeights| {
+            let rest = match &layer.feed_forward {
+                FeedForwardWeights::Experts(experts) => experts.router.bytes(),
+                FeedForwardWeights::Dense(dense) => dense.bytes(),
+            };
+            layer.qkv.bytes() + layer.output.bytes() + rest
         };
-        bytes(&self.head) + self.layers.iter().zip(&config.layers).map(layer).sum::<usize>()
+        self.head.bytes() + self.layers.iter().map(layer).sum::<usize>()
+    }
+
+    /// Bytes of one expert of a layer, which are all of one size; 0 where there are none.
+    #[must_use]
+    pub fn expert_bytes(&self, layer: usize) -> usize {
+        match &self.layers[layer].feed_forward {
+            FeedForwardWeights::Experts(experts) => experts.experts.first().map_or(0, Network::bytes),
+            FeedForwardWeights::Dense(_) => 0,
+        }
     }
 
     /// Writes a token's embedding to `out` (`[hidden_dim]`).
