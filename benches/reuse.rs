@@ -1,7 +1,7 @@
 //! How much sooner comes the first token of a prompt that is known? Seconds to the first token of
 //! a prompt that nobody has seen, of one that shares all but its last 16 tokens with an earlier
-//! one, of an exact repeat, and of both after a restart, from the file of cold pages; and of one
-//! decoding step, for scale.
+//! one, of an exact repeat, of the same with one more token, and of the first two of these after a
+//! restart, from the file of cold pages; and of one decoding step, for scale.
 //!
 //! `cargo bench -p oss-engine --bench reuse` measures the demo model. The environment chooses
 //! otherwise: `OSS_BENCH_MODEL` (a model file), `OSS_BENCH_THREADS`, `OSS_BENCH_PROMPT` (tokens of
@@ -42,7 +42,12 @@ fn main() {
     let directory = tempfile::tempdir().expect("a folder");
     let cold = ColdTier { directory: directory.path().to_path_buf(), bytes: 4 << 30 };
     let rounds = number("OSS_BENCH_REPEAT").unwrap_or(3);
-    let names = ["never seen", "shared but for 16 tokens", "exact repeat"];
+    let asked = [
+        ("never seen", 0, 0),
+        ("shared but for 16 tokens", 1, 0),
+        ("exact repeat", 0, 0),
+        ("the same and one token", 0, 1),
+    ];
     let restarted = ["after a restart: shared but for 16 tokens", "after a restart: exact repeat"];
     let mut times: Vec<(&str, Vec<f64>, usize)> = Vec::new();
     let mut note = |name: &'static str, seconds: f64, known: usize| match times
@@ -56,8 +61,10 @@ fn main() {
     let tokens = number("OSS_BENCH_PROMPT").unwrap_or(1500).min(engine.context_len() - 32);
     ask(&engine, &prompt(&engine, 1000, 64, 0)); // everything has been touched once
     for round in 0..rounds {
-        for (name, ending) in names.into_iter().zip([0, 1, 0]) {
-            let (first, known, step) = ask(&engine, &prompt(&engine, round, tokens, ending));
+        for (name, ending, more) in asked {
+            let mut prompt = prompt(&engine, round, tokens, ending);
+            prompt.extend(0..more);
+            let (first, known, step) = ask(&engine, &prompt);
             note(name, first, known);
             note("one decoding step", step, 0);
         }

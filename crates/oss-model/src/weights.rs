@@ -296,7 +296,9 @@ impl Weights {
     #[must_use]
     pub fn expert_bytes(&self, layer: usize) -> usize {
         match &self.layers[layer].feed_forward {
-            FeedForwardWeights::Experts(experts) => experts.experts.first().map_or(0, Network::bytes),
+            FeedForwardWeights::Experts(experts) => {
+                experts.experts.first().map_or(0, Network::bytes)
+            }
             FeedForwardWeights::Dense(_) => 0,
         }
     }
