@@ -38,7 +38,7 @@ fn seconds(calls: usize, isa: Isa, operation: &mut dyn FnMut(Isa)) -> f64 {
     start.elapsed().as_secs_f64() / calls as f64
 }
 
-/// Times an operation on both instruction sets in turn and prints its row; nothing is promised for 0.
+/// Times an operation on both instruction sets in turn and prints its row; 0 promises nothing.
 fn row(name: &str, promised: f64, operation: &mut dyn FnMut(Isa)) {
     let isas = [Isa::scalar(), Isa::detect().expect("OSS_ISA names one that is here")];
     let calls = isas.map(|isa| (SAMPLE / seconds(1, isa, operation)).ceil() as usize);

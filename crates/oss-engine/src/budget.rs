@@ -17,8 +17,8 @@ pub(crate) const LEAST: usize = 16 << 20;
 /// Full contexts that are worth having room for without being asked.
 const CONTEXTS: usize = 8;
 
-/// Without being asked, keys and values get this part of what a model that is larger than memory
-/// leaves, and experts the rest.
+/// Beside a model that is larger than memory, keys and values get room for one context without
+/// being asked, at most this part of what is left, and experts the rest.
 const PART: usize = 16;
 
 /// What the budget is divided into.
@@ -38,8 +38,8 @@ pub(crate) fn share(
     (context_len, threads): (usize, usize),
     max_rows: usize,
 ) -> Result<Shares> {
+    let one = context_bytes(model, context_len, max_rows);
     let wanted = options.cache_bytes.unwrap_or_else(|| {
-        let one = context_bytes(model, context_len, max_rows);
         one.saturating_mul(CONTEXTS).clamp(LEAST, one.clamp(UNASKED, ONE_CONTEXT))
     });
     let Some(budget) = options.max_memory else {
@@ -59,7 +59,9 @@ pub(crate) fn share(
         return Ok(Shares { cache_bytes, slots: None });
     }
     match room {
-        Some(room) => share_slots(budget, others, (asked, wanted), (room, model.config.max_top())),
+        Some(room) => {
+            share_slots(budget, others, (asked, one.max(LEAST)), (room, model.config.max_top()))
+        }
         None => {
             let expected = whole + asked.unwrap_or(1);
             Err(Error::Budget { what: "weights, scratch and caches", got: budget, expected })
@@ -72,12 +74,12 @@ pub(crate) fn share(
 fn share_slots(
     budget: usize,
     others: usize,
-    (asked, wanted): (Option<usize>, usize),
+    (asked, one): (Option<usize>, usize),
     (room, top): (ExpertRoom, usize),
 ) -> Result<Shares> {
     let taken = room.dense_bytes + others;
     let left = budget.saturating_sub(taken);
-    let cache_bytes = asked.unwrap_or_else(|| wanted.min(left / PART));
+    let cache_bytes = asked.unwrap_or_else(|| one.min(left / PART));
     let slots = left.saturating_sub(cache_bytes) / room.slot_bytes;
     if slots < top {
         let what = "weights without experts, room for those of one token, scratch and caches";
@@ -114,7 +116,7 @@ mod tests {
         let shares = |budget, asked| shared(budget, asked).map(|s| (s.cache_bytes, s.slots));
         assert_eq!(shares(1700, None).unwrap(), (25, Some(7)));
         assert_eq!(shares(1700, Some(80)).unwrap(), (80, Some(6)));
-        // What is wanted without being asked bounds the cache, the model its slots.
+        // One context bounds the cache, the model its slots.
         assert_eq!(shares(9000, None).unwrap(), (100, Some(20)));
         assert_eq!(shares(1500, Some(0)).unwrap(), (0, Some(4)));
     }

@@ -16,6 +16,7 @@ mod storage;
 mod vectors;
 
 pub use experts::ExpertUse;
+pub(crate) use experts::Guesses;
 pub use repack::site_bytes;
 pub use rounds::ExpertRoom;
 pub(crate) use rounds::{Round, Rounds};

@@ -25,7 +25,7 @@ pub(crate) fn run(page: &mut Page<'_>, layer: usize) -> Result<()> {
         FeedForwardWeights::Dense(network) => dense(page, layer, network),
         FeedForwardWeights::Experts(experts) => {
             let mut rounds = choose(page, layer, experts);
-            foresee::run(page, layer + 1);
+            foresee::run(page, layer);
             while let Some(round) = rounds.next(&page.state.routing.active)? {
                 gate_up(page, layer, experts, &round); //                inner [slots, inner_dim]
                 down(page, experts, &round); //                          outer [slots, hidden]

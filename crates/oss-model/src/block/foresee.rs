@@ -1,18 +1,21 @@
-//! A look at the next layer: which experts it will probably need, so that they can be read already.
+//! A look at the next layers: which experts they will probably need, so that they can be read
+//! already.
 //!
-//! The next layer's router is run on the residual stream as it is now, which the experts of this
-//! layer and the attention of the next have yet to change. Only what is read early depends on it,
-//! never a result.
+//! Their routers are run on the residual stream as it is now, which the layers in between have yet
+//! to change. Only what is read early depends on it, never a result.
 
 use super::project::{Call, To};
 use crate::config::{Config, FeedForward};
 use crate::forward::Page;
 use crate::state::State;
-use crate::weights::FeedForwardWeights;
+use crate::weights::{FeedForwardWeights, Guesses};
 use oss_kernels::{Activation, InputBuffer, Weighed, prepare_weighed, rms_factor, route};
 
 /// Rows that are looked at: those of many rows stand for the others.
 const ROWS: usize = 8;
+
+/// Layers that are looked at: reading an expert takes as long as computing a few of them.
+const AHEAD: usize = 3;
 
 /// Scratch for the look ahead.
 pub(crate) struct Scratch {
@@ -22,8 +25,9 @@ pub(crate) struct Scratch {
     factors: Vec<f32>,
     /// `[ROWS, n_experts]`.
     logits: Vec<f32>,
-    /// `[ROWS, top]`.
+    /// `[AHEAD, ROWS, top]`.
     experts: Vec<u32>,
+    /// `[ROWS, top]`.
     shares: Vec<f32>,
 }
 
@@ -33,51 +37,76 @@ impl Scratch {
             input: InputBuffer::new(ROWS, config.hidden_dim, Activation::F32).with_squares(ROWS),
             factors: vec![0.0; ROWS],
             logits: vec![0.0; ROWS * config.max_experts()],
-            experts: vec![0; ROWS * config.max_top()],
+            experts: vec![0; AHEAD * ROWS * config.max_top()],
             shares: vec![0.0; ROWS * config.max_top()],
         }
     }
+
+    /// The n-th place for guesses.
+    fn guesses(&self, n: usize) -> &[u32] {
+        let len = self.experts.len() / AHEAD;
+        &self.experts[n * len..][..len]
+    }
 }
 
-/// Guesses the experts of `layer` after those of the layer before it were chosen, where experts
-/// are in slots and there is such a layer.
+/// Guesses the experts of the layers after `layer`, whose own were just chosen, where experts are
+/// in slots and as far as there are such layers.
 pub(crate) fn run(page: &mut Page<'_>, layer: usize) {
+    let (model, n_rows) = (page.model, page.batch.rows.len());
+    if !model.weights.has_slots() {
+        return;
+    }
+    let new = || Box::new(Scratch::new(&model.config));
+    let mut scratch = page.state.foresee.take().unwrap_or_else(new);
+    let (mut tops, mut seen) = ([0; AHEAD], 0);
+    while seen < AHEAD
+        && let Some(top) = look(page, &mut scratch, layer + 1 + seen, seen)
+    {
+        tops[seen] = top;
+        seen += 1;
+    }
+    let guesses = (0..seen).map(|n| Guesses {
+        layer: layer + 1 + n,
+        top: tops[n],
+        experts: &scratch.guesses(n)[..n_rows.min(ROWS) * tops[n]],
+    });
+    model.weights.foresee((layer, &page.state.routing.active), guesses);
+    page.state.foresee = Some(scratch);
+}
+
+/// Guesses the experts of one layer, to the n-th place for guesses; gives how many there are for
+/// each row that is looked at, none where the layer has no router.
+fn look(page: &mut Page<'_>, scratch: &mut Scratch, layer: usize, n: usize) -> Option<usize> {
     let (model, isa, n_rows) = (page.model, page.model.isa, page.batch.rows.len());
     let config = &model.config;
-    let Some(weights) = model.weights.layers.get(layer).filter(|_| model.weights.has_slots())
-    else {
-        return;
-    };
-    let (FeedForwardWeights::Experts(experts), FeedForward::Experts { top, .. }) =
-        (&weights.feed_forward, config.layers[layer].feed_forward)
-    else {
-        return;
-    };
-    let State { x, foresee, scratch, routing, identity, .. } = &mut *page.state;
-    let foresee = foresee.get_or_insert_with(|| Box::new(Scratch::new(config)));
-    let Scratch { input, factors, logits, experts: guesses, shares } = &mut **foresee;
+    let weights = model.weights.layers.get(layer)?;
+    let FeedForwardWeights::Experts(experts) = &weights.feed_forward else { return None };
+    let FeedForward::Experts { top, .. } = config.layers[layer].feed_forward else { return None };
+    let State { x, scratch: workers, identity, .. } = &mut *page.state;
     let looked_at = n_rows.min(ROWS);
     for row in 0..looked_at {
         let x = &x[(row * n_rows / looked_at) * config.hidden_dim..][..config.hidden_dim];
         let numbers = Weighed { x, width: x.len(), gain: &weights.feed_forward_norm };
-        let mut to = input.row(row);
+        let mut to = scratch.input.row(row);
         prepare_weighed(isa, Activation::F32, numbers, &mut to);
-        factors[row] = rms_factor(to.squares, config.hidden_dim, config.norm_epsilon);
+        scratch.factors[row] = rms_factor(to.squares, config.hidden_dim, config.norm_epsilon);
     }
     let call = Call {
         model,
         team: page.team,
         activation: Activation::F32,
-        input: input.view(),
-        factors,
+        input: scratch.input.view(),
+        factors: &scratch.factors,
         rows: &identity[..looked_at],
     };
-    let to = To::Write(logits);
-    call.project(&experts.router, experts.router_bias.as_deref(), to, scratch);
-    let guesses = &mut guesses[..looked_at * top];
-    let chosen = guesses.chunks_exact_mut(top).zip(shares.chunks_exact_mut(top));
+    let to = To::Write(&mut scratch.logits);
+    call.project(&experts.router, experts.router_bias.as_deref(), to, workers);
+    let Scratch { logits, experts: guesses, shares, .. } = scratch;
+    let len = guesses.len() / AHEAD;
+    let guesses = &mut guesses[n * len..][..len];
+    let chosen = guesses.chunks_exact_mut(top).zip(shares.chunks_exact_mut(top)).take(looked_at);
     for (logits, (guesses, shares)) in logits.chunks_exact(experts.router.rows).zip(chosen) {
         route(isa, logits, guesses, shares);
     }
-    model.weights.foresee(layer, guesses, top, &routing.active);
+    Some(top)
 }

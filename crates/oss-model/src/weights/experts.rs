@@ -39,6 +39,15 @@ impl Place {
     }
 }
 
+/// The experts that a layer will probably need.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Guesses<'a> {
+    pub(crate) layer: usize,
+    pub(crate) top: usize,
+    /// `[rows, top]`, the most probable of each row first.
+    pub(crate) experts: &'a [u32],
+}
+
 /// The memory of one expert.
 #[derive(Debug)]
 pub(super) struct Slot {
@@ -197,27 +206,31 @@ impl ExpertSlots {
         self.readers.wake();
     }
 
-    /// Takes note of the experts that a layer will probably need (`[rows, top]`, the most probable
-    /// of each row first), and begins to read them where such guesses mostly come true. The
-    /// `active` ones of the layer before keep their slots.
-    pub(super) fn foresee(
+    /// Takes note of the experts that the next layers will probably need, the nearest layer first,
+    /// and begins to read them where such guesses mostly come true. The `active` ones of the layer
+    /// before keep their slots.
+    pub(super) fn foresee<'a>(
         &self,
-        layer: usize,
-        guesses: &[u32],
-        top: usize,
         before: (usize, &[u32]),
+        guesses: impl Iterator<Item = Guesses<'a>> + Clone,
     ) {
         let mut table = self.readers.lock();
         let id = |layer: usize, expert: u32| self.first[layer] + expert as usize;
         let mut kept: Vec<usize> = before.1.iter().map(|expert| id(before.0, *expert)).collect();
-        kept.extend(guesses.iter().map(|expert| id(layer, *expert)));
-        let missing =
-            |table: &Table, expert: u32| matches!(table.state(id(layer, expert)), State::InFile);
-        table.foresight.clear();
-        for rank in 0..top {
-            for expert in guesses.iter().skip(rank).step_by(top) {
-                if missing(&table, *expert) && table.foresight.guess(layer, rank, *expert) {
-                    table.ask(id(layer, *expert), true, |other| kept.contains(&other));
+        for Guesses { layer, experts, .. } in guesses.clone() {
+            kept.extend(experts.iter().map(|expert| id(layer, *expert)));
+        }
+        for Guesses { layer, top, experts } in guesses {
+            let ahead = layer - before.0;
+            table.foresight.clear(layer, ahead);
+            for rank in 0..top {
+                for expert in experts.iter().skip(rank).step_by(top) {
+                    let id = id(layer, *expert);
+                    if matches!(table.state(id), State::InFile)
+                        && table.foresight.guess((layer, *expert), (ahead, rank))
+                    {
+                        table.ask(id, true, |other| kept.contains(&other));
+                    }
                 }
             }
         }
@@ -230,9 +243,11 @@ pub(super) fn slot_bytes(layers: &[Vec<Place>]) -> usize {
     layers.iter().flatten().map(Place::span).max().unwrap_or(0)
 }
 
-/// Where the parts of a read begin and end, in the slot.
+/// Where the parts of a read begin and end, in the slot: all about as long, of whole blocks.
 fn parts(span: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..span).step_by(readers::PART).map(move |begin| begin..span.min(begin + readers::PART))
+    let len = span.div_ceil(span.div_ceil(readers::PART).max(1));
+    let len = len.next_multiple_of(DIRECT_ALIGNMENT).max(DIRECT_ALIGNMENT);
+    (0..span).step_by(len).map(move |begin| begin..span.min(begin + len))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The seam through which the page reaches experts, wherever they are.
 
-use super::experts::{ExpertSlots, ExpertUse, Place, Slot, slot_bytes};
+use super::experts::{ExpertSlots, ExpertUse, Guesses, Place, Slot, slot_bytes};
 use super::storage::{self, Storage};
 use super::{ExpertWeights, FeedForwardWeights, Network, Stored, Weights};
 use crate::error::Result;
@@ -112,11 +112,15 @@ impl Weights {
         Rounds { weights: self, layer, done: 0 }
     }
 
-    /// Tells which experts a layer will probably need (`[rows, top]`), while the `active` ones of
-    /// the layer before it are computed.
-    pub(crate) fn foresee(&self, layer: usize, guesses: &[u32], top: usize, active: &[u32]) {
+    /// Tells which experts the next layers will probably need, while the `active` ones of a layer
+    /// are computed.
+    pub(crate) fn foresee<'a>(
+        &self,
+        before: (usize, &[u32]),
+        guesses: impl Iterator<Item = Guesses<'a>> + Clone,
+    ) {
         if let Some(slots) = self.storage.slots() {
-            slots.foresee(layer, guesses, top, (layer - 1, active));
+            slots.foresee(before, guesses);
         }
     }
 

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-/// Bytes of one read, at most.
-pub(super) const PART: usize = 2 << 20;
+/// Bytes of one read, at most: a gpt-oss-20b expert is one read for each thread.
+pub(super) const PART: usize = 4 << 20;
 /// Reads in flight: what keeps a disk busy. The threads sleep while it works.
 const THREADS: usize = 4;
 

@@ -198,7 +198,6 @@ impl Table {
         if self.jobs == 0 {
             self.since = Instant::now();
         }
-        let queue = if early { &mut self.early } else { &mut self.urgent };
         let (mut missing, mut rest) = (0, Some(piece));
         let mut slots = Vec::new();
         for part in parts(place.span()) {
@@ -206,7 +205,14 @@ impl Table {
             rest = Some(behind);
             let offset = begin + part.start as u64;
             let needed = part.end.min(end) - part.start;
-            queue.push_back(Job { piece, offset, needed, id, part: missing });
+            let job = Job { piece, offset, needed, id, part: missing };
+            if early {
+                // A later layer's experts have higher numbers, and more time.
+                let at = self.early.partition_point(|other| other.id <= id);
+                self.early.insert(at, job);
+            } else {
+                self.urgent.push_back(job);
+            }
             slots.push(None);
             missing += 1;
         }

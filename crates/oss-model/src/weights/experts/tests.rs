@@ -60,6 +60,12 @@ fn use_all(file: &File, slots: &ExpertSlots, layer: usize, active: &[u32]) -> Re
     Ok(rounds)
 }
 
+/// Guesses at the next layer's experts, two for each row, and at those of the layer after it.
+fn foresee(slots: &ExpertSlots, before: (usize, &[u32]), guesses: &[u32]) {
+    let layers = before.0 + 1..LAYERS;
+    slots.foresee(before, layers.map(|layer| Guesses { layer, top: 2, experts: guesses }));
+}
+
 /// Choices of some rows, the low experts more often.
 fn choices(seeded: &mut Seeded, rows: usize) -> Vec<u32> {
     (0..rows * 2)
@@ -86,7 +92,7 @@ fn whatever_is_asked_in_however_many_slots_the_bytes_are_the_file_s() {
             slots.begin(layer, &mut active, &choices, rows);
             if layer + 1 < LAYERS {
                 let guesses: Vec<u32> = (0..4).map(|_| seeded.below(EXPERTS) as u32).collect();
-                slots.foresee(layer + 1, &guesses, 2, (layer, &active));
+                foresee(&slots, (layer, &active), &guesses);
             }
             use_all(&file, &slots, layer, &active).unwrap();
             active.sort_unstable();
@@ -153,7 +159,7 @@ fn guesses_are_followed_where_they_come_true_and_only_there() {
             if layer + 1 < LAYERS {
                 let wrong: Vec<u32> = next.iter().map(|e| (e + 1) % 3 + e / 3 * 3).collect();
                 let guesses = if right { &next } else { &wrong };
-                slots.foresee(layer + 1, guesses, 2, (layer, &active));
+                foresee(&slots, (layer, &active), guesses);
             }
             use_all(&file, &slots, layer, &active).unwrap();
         }
