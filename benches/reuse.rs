@@ -1,7 +1,7 @@
 //! How much sooner comes the first token of a prompt that is known? Seconds to the first token of
 //! a prompt that nobody has seen, of one that shares all but its last 16 tokens with an earlier
-//! one, of an exact repeat, of the same with one more token, and of the first two of these after a
-//! restart, from the file of cold pages; and of one decoding step, for scale.
+//! one, of an exact repeat, and of the same with one more token; of one that shares and of one that
+//! repeats after a restart, from the file of cold pages; and of one decoding step, for scale.
 //!
 //! `cargo bench -p oss-engine --bench reuse` measures the demo model. The environment chooses
 //! otherwise: `OSS_BENCH_MODEL` (a model file), `OSS_BENCH_THREADS`, `OSS_BENCH_PROMPT` (tokens of
