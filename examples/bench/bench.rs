@@ -69,6 +69,7 @@ pub(crate) struct Run {
     pub(crate) steps: Vec<f64>,
     /// Bytes of weights that the steps read: of the experts those that they touched.
     pub(crate) bytes: usize,
+    touched: Touched,
     /// Which of the samples was taken just before; the next one was taken just after.
     pub(crate) before: usize,
     /// Bytes per second of the weights of a token, read just after.
@@ -153,8 +154,6 @@ impl Bench {
         self.first_token(WARM_UP.min(self.model.config.context_len))?;
         let sequences: Vec<SequenceId> =
             (0..arguments.batch).map(|n| self.prompt(n, arguments.depth)).collect::<Result<_>>()?;
-        self.touched();
-        let mut all = Touched::default();
         let mut peak = int8_peak(self.model.isa, &self.team);
         let mut samples = vec![self.probe.sample()];
         let (mut prefills, mut decodes) = (Vec::new(), Vec::new());
@@ -162,9 +161,7 @@ impl Bench {
         for _ in 0..arguments.repeat {
             if arguments.gen_tokens > 0 {
                 thread::sleep(pause);
-                let (run, touched) = self.decode(&sequences, arguments.gen_tokens)?;
-                all.layers += touched.layers;
-                all.experts += touched.experts;
+                let run = self.decode(&sequences, arguments.gen_tokens)?;
                 decodes.push(self.sampled(run, &mut samples));
             }
             if arguments.prompt_tokens > 0 {
@@ -190,7 +187,7 @@ impl Bench {
             read_way,
             read_rates,
             weights_read_rates: decodes.iter().map(|run| run.weights_read_rate).collect(),
-            distinct_experts: (all.layers > 0).then(|| all.experts as f64 / all.layers as f64),
+            distinct_experts: distinct_experts(&decodes),
             prefills,
             decodes,
         })
@@ -268,7 +265,7 @@ impl Bench {
 
     /// Seconds of each step in which all sequences generate a token after what `parents` have, and
     /// which experts that took.
-    fn decode(&mut self, parents: &[SequenceId], tokens: usize) -> Result<(Run, Touched)> {
+    fn decode(&mut self, parents: &[SequenceId], tokens: usize) -> Result<Run> {
         let forks = parents.iter().map(|parent| self.cache.fork(*parent));
         let sequences: Vec<SequenceId> = forks.collect::<Result<_, _>>()?;
         self.touched();
@@ -284,9 +281,9 @@ impl Bench {
         for sequence in sequences {
             self.cache.remove(sequence);
         }
-        let touched = self.touched();
-        run.bytes = tokens * self.model.weights.dense_bytes() + touched.bytes;
-        Ok((run, touched))
+        run.touched = self.touched();
+        run.bytes = tokens * self.model.weights.dense_bytes() + run.touched.bytes;
+        Ok(run)
     }
 
     /// Runs steps that give their seconds, and reads the counters of energy around them.
@@ -299,7 +296,8 @@ impl Bench {
         let steps = work(self)?;
         let energy = self.energy.as_ref().zip(before);
         let joules = energy.and_then(|(energy, before)| energy.joules_since(&before));
-        Ok(Run { tokens, steps, bytes: 0, before: 0, weights_read_rate: 0.0, joules })
+        let touched = Touched::default();
+        Ok(Run { tokens, steps, bytes: 0, touched, before: 0, weights_read_rate: 0.0, joules })
     }
 
     /// The next token of each sequence.
@@ -326,6 +324,13 @@ impl Bench {
         }
         Ok(())
     }
+}
+
+/// Different experts that a step touches, the mean over steps and layers; `None` without experts.
+fn distinct_experts(decodes: &[Run]) -> Option<f64> {
+    let sum = |of: fn(&Touched) -> usize| decodes.iter().map(|run| of(&run.touched)).sum::<usize>();
+    let layers = sum(|touched| touched.layers);
+    (layers > 0).then(|| sum(|touched| touched.experts) as f64 / layers as f64)
 }
 
 /// Counts the experts that steps touch.

@@ -56,18 +56,9 @@ fn answer(program: &Path, model: &Path, tokens: usize, more: &[&str]) -> Result<
     let ids: Vec<String> = (0..64).map(|at| (at * 7919 % 2000 + 20).to_string()).collect();
     let mut command = shell::command(text(program)?, &["--model", text(model)?, "--json"]);
     command.args(["--prompt-ids", &ids.join(","), "--max-tokens", &tokens.to_string()]);
-    command.args([
-        "--context",
-        "4096",
-        "--temperature",
-        "1",
-        "--seed",
-        "1",
-        "--ignore-stops",
-        "--speculation",
-        "off",
-    ]);
-    let (printed, peak) = shell::watched(command.args(["--tune", "off"]).args(more))?;
+    command.args(["--context", "4096", "--temperature", "1", "--seed", "1", "--ignore-stops"]);
+    let (printed, peak) =
+        shell::watched(command.args(["--speculation", "off", "--tune", "off"]).args(more))?;
     Ok((serde_json::from_str(&printed)?, peak))
 }
 
@@ -155,14 +146,13 @@ pub(crate) fn run(scale: Scale) -> Result<Figures> {
     let locked = balloon.as_ref().map(|balloon| balloon.bytes);
     drop(balloon);
     let (whole, _) = answer(&[])?;
-    for Round { plain, ours, peak, .. } in &rounds {
+    for round in &rounds {
+        let Round { plain, ours, peak, .. } = round;
         for (name, answer) in [("slots", ours), ("a plain map", plain)] {
             ensure!(answer["ids"] == whole["ids"], "{name} gives other tokens than all memory");
         }
         let limit_kept = limit.is_none_or(|limit| *peak <= limit);
         ensure!(limit_kept, "{peak} bytes were resident of a limit of {limit:?}");
-    }
-    for round in &rounds {
         let of_missed = round.read_by_missed()?;
         ensure!(of_missed <= 1.1, "{of_missed} bytes were read for each missed one");
     }
@@ -170,6 +160,7 @@ pub(crate) fn run(scale: Scale) -> Result<Figures> {
         let all: Vec<f64> = rounds.iter().map(of).collect::<Result<_>>()?;
         Ok(rounded(median(all).context("no rounds")?))
     };
+    let times: Vec<f64> = rounds.iter().map(Round::times_plain_map).collect::<Result<_>>()?;
     let experts: Vec<Json> = rounds.iter().map(|round| round.ours["experts"].clone()).collect();
     Ok(Figures::from_iter([
         ("memory_limit_bytes".into(), json!(limit)),
@@ -181,6 +172,7 @@ pub(crate) fn run(scale: Scale) -> Result<Figures> {
         ("tokens_per_s".into(), middle(&|round| tokens_per_s(&round.ours))?),
         ("plain_map_tokens_per_s".into(), middle(&|round| tokens_per_s(&round.plain))?),
         ("times_plain_map".into(), middle(&Round::times_plain_map)?),
+        ("times_plain_map_each".into(), times.into_iter().map(rounded).collect()),
         ("all_in_memory_tokens_per_s".into(), rounded(tokens_per_s(&whole)?)),
         ("read_bytes_by_missed".into(), middle(&Round::read_by_missed)?),
         ("disk_gb_per_s".into(), middle(&|round| Ok(round.disk / 1e9))?),

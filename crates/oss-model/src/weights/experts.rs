@@ -82,7 +82,7 @@ pub struct ExpertUse {
     /// Bytes of the experts that steps needed and that had to be read for it, whether they were
     /// foreseen or not. What was read beyond these was read in vain.
     pub missed_bytes: u64,
-    /// Experts that were read because the layer before foresaw them.
+    /// Experts that were read because a layer before foresaw them.
     pub foreseen: u64,
     /// Those of them that the layer then needed.
     pub foreseen_used: u64,
