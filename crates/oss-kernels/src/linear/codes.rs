@@ -302,8 +302,9 @@ fn pair_by_parts<S: Simd, F: CodeFormat>(
 pub(super) const GROUPS: usize = 2;
 
 /// The most blocks of each group that several tiles meet, one after the other: they, and the blocks
-/// of a tile's rows of activations that they meet, stay in a first-level cache of 32 KiB.
-pub(super) const BLOCKS: usize = 18;
+/// of a tile's rows of activations that they meet, stay in a first-level cache: of 48 KiB, and of
+/// 32 where neither halves nor minima take more.
+pub(super) const BLOCKS: usize = 22;
 
 /// So many blocks in parts of [`BLOCKS`] at most, all about as long: a short one takes a tile's
 /// beginning and end as well. Gives the first of each, and its end.
