@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::budget::Kind;
+use crate::placement::Node;
 
 /// An operating error of this crate.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +64,25 @@ pub enum Error {
         /// The system's reason.
         source: io::Error,
     },
+    /// The system does not lay memory on a node: it has none of that number, or lets no process
+    /// choose.
+    #[error("could not place {bytes} bytes of memory on NUMA nodes {nodes:?}: {source}")]
+    Place {
+        /// How many bytes.
+        bytes: usize,
+        /// The nodes' numbers.
+        nodes: Vec<usize>,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// No placement has that name.
+    #[error(
+        "got the placement {got}, expected system, interleave, replicate, row-slab or first-touch"
+    )]
+    Placement {
+        /// The name.
+        got: String,
+    },
     /// The budget has not that much left.
     #[error(
         "{got} bytes for {kind} were asked for, expected at most {expected} of a budget of {limit}"
@@ -96,6 +116,12 @@ impl Error {
     /// Makes the error for `action` on `path`, for `map_err`.
     pub(crate) fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::File { action, path: path.to_path_buf(), source }
+    }
+
+    /// Makes the error for placing `bytes` on `nodes`, for `map_err`.
+    pub(crate) fn place(bytes: usize, nodes: &[Node]) -> impl FnOnce(io::Error) -> Self {
+        let nodes = nodes.iter().map(|node| node.id).collect();
+        move |source| Self::Place { bytes, nodes, source }
     }
 
     /// Makes the error for `action` on `bytes` of memory, for `map_err`.

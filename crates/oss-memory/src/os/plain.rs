@@ -77,3 +77,13 @@ pub(crate) fn lock(_memory: &[u8], _locked: bool) -> io::Result<()> {
 pub(crate) fn place(_memory: &mut [u8], _policy: Policy, _nodes: &[usize]) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
+
+/// Threads cannot be bound here.
+pub(crate) fn bind_thread(_cpus: &[usize]) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// The system does not say.
+pub(crate) fn current_cpu() -> Option<usize> {
+    None
+}

@@ -236,3 +236,40 @@ pub(crate) fn place(memory: &mut [u8], policy: Policy, nodes: &[usize]) -> io::R
 pub(crate) fn place(_memory: &mut [u8], _policy: Policy, _nodes: &[usize]) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
+
+/// Binds the calling thread to some CPUs.
+#[cfg(target_os = "linux")]
+pub(crate) fn bind_thread(cpus: &[usize]) -> io::Result<()> {
+    if cpus.iter().any(|&cpu| cpu >= libc::CPU_SETSIZE as usize) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: a set of all zeros is an empty one, every CPU is within it, and 0 is this thread.
+    #[expect(unsafe_code, reason = "asks the system")]
+    let status = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        cpus.iter().for_each(|&cpu| libc::CPU_SET(cpu, &mut set));
+        libc::sched_setaffinity(0, size_of_val(&set), &raw const set)
+    };
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Threads cannot be bound here.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn bind_thread(_cpus: &[usize]) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// The CPU that the calling thread runs on just now; as a rule without entering the system.
+#[cfg(target_os = "linux")]
+pub(crate) fn current_cpu() -> Option<usize> {
+    // SAFETY: reads a number.
+    #[expect(unsafe_code, reason = "asks the system")]
+    let cpu = unsafe { libc::sched_getcpu() };
+    usize::try_from(cpu).ok()
+}
+
+/// The system does not say.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn current_cpu() -> Option<usize> {
+    None
+}
