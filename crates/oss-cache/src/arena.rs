@@ -5,6 +5,7 @@
 //! values of one head, which are read together, are neighbours too. Memory comes and goes by
 //! pieces: a closed one takes none.
 
+use oss_memory::placement::{MemoryPolicy, Placement};
 use oss_memory::{Buffer, Extent, Extents, Move, Pages};
 
 use crate::shape::Layout;
@@ -34,7 +35,11 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    pub(crate) fn new(layout: &Layout, extents: usize) -> Result<Arena> {
+    pub(crate) fn new(layout: &Layout, extents: usize, memory: &MemoryPolicy) -> Result<Arena> {
+        let mut bytes = Buffer::new(extents * layout.extent_bytes, Pages::Huge)?;
+        if memory.placement() == Placement::Interleave {
+            memory.place(&mut bytes, &[])?;
+        }
         let piece = 1 << (extents / LEAST_PIECES).clamp(1, PIECE).ilog2();
         let mut books = Extents::new(extents, piece);
         let pieces: Vec<Extent> = books.free_pieces().collect();
@@ -43,7 +48,7 @@ impl Arena {
             debug_assert!(is_free, "{piece:?} of a new arena");
         }
         Ok(Arena {
-            bytes: Buffer::new(extents * layout.extent_bytes, Pages::Huge)?,
+            bytes,
             slot: layout.slot_stride,
             slots: layout.extent_bytes / layout.slot_stride,
             books,

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use oss_memory::placement::MemoryPolicy;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::policy::{Policy, PolicyKind};
@@ -18,6 +19,10 @@ use crate::{Error, Result};
 pub struct Options {
     /// Bytes of resident pages, shared by all groups.
     pub capacity_bytes: usize,
+    /// How memory is laid over NUMA nodes: resident pages are interleaved where it says so.
+    /// Otherwise they lie where the system puts them: as a rule, by the worker that writes there
+    /// first.
+    pub memory: MemoryPolicy,
     /// Which reusable page goes first.
     pub policy: PolicyKind,
     /// Bytes of compressed pages beside the resident ones; 0: none are kept.
@@ -71,14 +76,15 @@ impl KvCache {
     /// found by [`KvCache::lookup`] from now on.
     ///
     /// # Errors
-    /// As [`KvCache::new`]; [`Error::Memory`] or [`Error::InUse`] when the file cannot be had,
-    /// [`Error::Thread`] when the system gives no thread for a tier.
+    /// As [`KvCache::new`]; [`Error::Memory`] when memory cannot be interleaved; that or
+    /// [`Error::InUse`] when the file cannot be had, [`Error::Thread`] when the system gives no
+    /// thread for a tier.
     pub fn with_options(shape: Shape, options: &Options) -> Result<KvCache> {
         let layout = Layout::new(&shape)?;
         let groups = layout.groups.len();
         let blocks = options.capacity_bytes / layout.extent_bytes;
         let mut cache = KvCache {
-            pool: Pool::new(&layout, options.capacity_bytes)?,
+            pool: Pool::new(&layout, options.capacity_bytes, &options.memory)?,
             sequences: Sequences::new(groups),
             tree: Tree::new(layout.page_tokens, groups, blocks),
             policy: options.policy.build(),

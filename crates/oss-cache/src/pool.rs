@@ -7,6 +7,8 @@
 
 use std::collections::HashMap;
 
+use oss_memory::placement::MemoryPolicy;
+
 use crate::arena::{Arena, PageBytes};
 use crate::shape::Layout;
 use crate::{Error, Result};
@@ -53,7 +55,11 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(crate) fn new(layout: &Layout, capacity_bytes: usize) -> Result<Pool> {
+    pub(crate) fn new(
+        layout: &Layout,
+        capacity_bytes: usize,
+        memory: &MemoryPolicy,
+    ) -> Result<Pool> {
         let n_extents = capacity_bytes / layout.extent_bytes;
         let most = (NO_PAGE >> layout.extent_shift) as usize;
         if n_extents == 0 {
@@ -61,7 +67,7 @@ impl Pool {
         }
         let n_extents = n_extents.min(most);
         Ok(Pool {
-            arena: Arena::new(layout, n_extents)?,
+            arena: Arena::new(layout, n_extents, memory)?,
             refs: vec![0; n_extents << layout.extent_shift],
             in_tree: vec![false; n_extents << layout.extent_shift],
             extents: vec![Extent { group: 0, listed_at: u32::MAX, free: 0 }; n_extents],
