@@ -31,12 +31,14 @@ pub(crate) struct Shares {
 }
 
 /// Divides the budget: keys and values get what was asked for; experts get slots where the whole
-/// model has no room beside a useful cache.
+/// model has no room beside a useful cache. Weights of which there are to be several `copies` have
+/// room for all of them, or none.
 pub(crate) fn share(
     model: &Model,
     options: &EngineOptions,
     (context_len, threads): (usize, usize),
     max_rows: usize,
+    copies: usize,
 ) -> Result<Shares> {
     let one = context_bytes(model, context_len, max_rows);
     let wanted = options.cache_bytes.unwrap_or_else(|| {
@@ -50,10 +52,10 @@ pub(crate) fn share(
     let kept = options.warm_bytes + options.repeat_bytes;
     let others = scratch + logits + kept + tiers::queue_bytes(model, options);
     let asked = options.cache_bytes;
-    let room = model.weights.expert_room();
+    let room = model.weights.expert_room().filter(|_| copies == 1);
     // A model that can do with less is not kept whole at the cost of nearly all keys and values.
     let least = asked.unwrap_or(if room.is_some() { wanted / PART } else { 1 });
-    let whole = model.weights.packed_bytes() + others;
+    let whole = copies * model.weights.packed_bytes() + others;
     if let Some(left) = budget.checked_sub(whole).filter(|left| *left >= least.max(1)) {
         let cache_bytes = asked.unwrap_or_else(|| left.min(wanted.max(UNASKED)));
         return Ok(Shares { cache_bytes, slots: None });
@@ -64,7 +66,11 @@ pub(crate) fn share(
         }
         None => {
             let expected = whole + asked.unwrap_or(1);
-            Err(Error::Budget { what: "weights, scratch and caches", got: budget, expected })
+            let what = match copies {
+                1 => "weights, scratch and caches",
+                _ => "weights on each NUMA node, scratch and caches",
+            };
+            Err(Error::Budget { what, got: budget, expected })
         }
     }
 }

@@ -9,7 +9,8 @@ use std::{fmt, panic, thread};
 
 use oss_cache::KvCache;
 use oss_kernels::Activation;
-use oss_model::{Config, LoadOptions, Model};
+use oss_memory::placement::Placement;
+use oss_model::{Config, LoadOptions, Model, memory_policy, team_options};
 use oss_simd::Isa;
 use oss_threads::Team;
 use oss_weights::Container;
@@ -119,22 +120,29 @@ impl Engine {
             kv_format: options.kv_format,
             progress: progress.as_deref().map(|progress| progress as oss_model::Progress<'_>),
         };
+        let policy = memory_policy(options.placement, &options.system_root)?;
+        if options.placement != Placement::System {
+            let (asked, in_force) = (options.placement, policy.placement());
+            tracing::info!(%asked, %in_force, nodes = policy.nodes().len(), "placement of weights");
+        }
         let census = Census::new(&container);
         let mut model = Model::load(container, load)?;
         let subject = Subject::new(&census, &model);
         let tuning = tuning::at_load(&subject, &options)?;
         let team = match &options.team {
             Some(team) => team.clone(),
-            None => Team::new(tuning.threads.value)?,
+            None => Team::with_options(&team_options(tuning.threads.value, &policy))?,
         };
         let own = model.config.context_len;
         let context_len = options.context_len.map_or(own, |asked| asked.min(own));
         let (threads, max_rows) = (team.threads(), tuning.max_rows.value);
-        let shares = budget::share(&model, &options, (context_len, threads), max_rows)?;
-        if let Some(slots) = shares.slots {
-            model.weights.keep_experts_in_slots(slots)?;
+        let copies = policy.copies();
+        let shares = budget::share(&model, &options, (context_len, threads), max_rows, copies)?;
+        match shares.slots {
+            Some(slots) => model.weights.keep_experts_in_slots(slots, &policy)?,
+            None => model.weights.place(&policy)?,
         }
-        let cache_options = tiers::cache_options(&model, &options, shares.cache_bytes)?;
+        let cache_options = tiers::cache_options(&model, &options, shares.cache_bytes, policy)?;
         let cache = KvCache::with_options(model.cache_shape(), &cache_options)?;
         let longest = cache.longest(max_rows);
         if longest == 0 {

@@ -99,6 +99,7 @@ pub use tuning::{Choice, Observed, Origin, Profile, ThreadProfile, Tuning};
 
 pub use oss_cache::{ColdStats, Stats as CacheStats};
 pub use oss_kernels::Activation;
+pub use oss_memory::placement::Placement;
 pub use oss_model as model;
 pub use oss_model::ExpertUse;
 pub use oss_quant::Dtype;
@@ -106,5 +107,5 @@ pub use oss_quant::kv::{KvFormat, PAGE_TOKENS};
 pub use oss_sampler::{Dry, Mask, Report};
 pub use oss_simd::Isa;
 pub use oss_text as text;
-pub use oss_threads::{Team, TeamOptions};
+pub use oss_threads::{Pin, Team, TeamOptions};
 pub use oss_weights as weights;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oss_kernels::Activation;
+use oss_memory::placement::Placement;
 use oss_quant::kv::KvFormat;
 use oss_simd::Isa;
 use oss_threads::Team;
@@ -99,8 +100,17 @@ pub struct EngineOptions {
     /// and later ones map that file. `None`: weights are packed in memory at each load, and a model
     /// with experts that is larger than [`EngineOptions::max_memory`] is refused.
     pub pack_directory: Option<PathBuf>,
-    /// The folder that holds `proc` and `sys`, in which the system says how short of memory it is:
-    /// what is kept for reuse shrinks then. Other than `/` for tests.
+    /// On which NUMA nodes weights lie; with [`Placement::Interleave`] keys and values too. On a
+    /// machine with one node, or where this process may use the CPUs of one alone, every choice is
+    /// as [`Placement::System`]. With several, a packed file is read into memory of this process's
+    /// own instead of mapped, and under [`Placement::Replicate`] weights count once for each node
+    /// (a mixture of experts that is then larger than [`EngineOptions::max_memory`] is refused).
+    /// [`Placement::RowSlab`] and [`Placement::FirstTouch`] are for one thread a core, to which the
+    /// engine's own team is bound; a team that is given should be, too
+    /// ([`Pin::Always`](crate::Pin::Always)).
+    pub placement: Placement,
+    /// The folder that holds `proc` and `sys`, in which the system says how short of memory it is
+    /// (what is kept for reuse shrinks then) and which NUMA nodes it has. Other than `/` for tests.
     pub system_root: PathBuf,
     /// The most rows (tokens of all sequences) in one step; `None`: a chunk beside all sequences.
     pub max_rows: Option<usize>,
@@ -146,6 +156,7 @@ impl Default for EngineOptions {
             repeat_bytes: 16 << 20,
             max_memory: None,
             pack_directory: None,
+            placement: Placement::System,
             system_root: PathBuf::from("/"),
             max_rows: None,
             prefill_chunk: None,
@@ -204,6 +215,7 @@ impl fmt::Debug for EngineOptions {
             .field("repeat_bytes", &self.repeat_bytes)
             .field("max_memory", &self.max_memory)
             .field("pack_directory", &self.pack_directory)
+            .field("placement", &self.placement)
             .field("max_rows", &self.max_rows)
             .field("prefill_chunk", &self.prefill_chunk)
             .field("max_sequences", &self.max_sequences)

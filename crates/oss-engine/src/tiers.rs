@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use oss_cache::Options;
 use oss_memory::file;
+use oss_memory::placement::MemoryPolicy;
 use oss_model::Model;
 
 use crate::error::Result;
@@ -28,7 +29,7 @@ pub struct ColdTier {
     pub bytes: u64,
 }
 
-/// How the cache is to be made, with so many bytes of resident pages.
+/// How the cache is to be made, with so many bytes of resident pages in memory so placed.
 ///
 /// # Errors
 /// When the folder cannot be made.
@@ -36,9 +37,10 @@ pub(crate) fn cache_options(
     model: &Model,
     options: &EngineOptions,
     capacity_bytes: usize,
+    memory: MemoryPolicy,
 ) -> Result<Options> {
-    let mut cache =
-        Options { capacity_bytes, warm_bytes: options.warm_bytes, ..Options::default() };
+    let warm_bytes = options.warm_bytes;
+    let mut cache = Options { capacity_bytes, memory, warm_bytes, ..Options::default() };
     if let Some(ColdTier { directory, bytes }) = &options.cold {
         file::create_directory(directory).map_err(oss_cache::Error::from)?;
         let content_key = model.content_key();

@@ -15,6 +15,8 @@ mod grammars;
 mod larger;
 #[path = "engine/memory.rs"]
 mod memory;
+#[path = "engine/placement.rs"]
+mod placement;
 #[path = "engine/quantise.rs"]
 mod quantise;
 #[path = "engine/same_tokens.rs"]

@@ -10,6 +10,7 @@ mod experts;
 mod layout;
 mod pack;
 mod packed_file;
+mod placement;
 mod repack;
 mod rounds;
 mod storage;
@@ -17,6 +18,7 @@ mod vectors;
 
 pub use experts::ExpertUse;
 pub(crate) use experts::Guesses;
+pub use placement::{memory_policy, team_options};
 pub use repack::site_bytes;
 pub use rounds::ExpertRoom;
 pub(crate) use rounds::{Round, Rounds};
@@ -47,6 +49,13 @@ pub struct Stored {
     section: usize,
     /// Where it begins there.
     start: usize,
+}
+
+impl Stored {
+    /// Its bytes of the section.
+    fn bytes(&self) -> Range<usize> {
+        self.start..self.start + self.packing.bytes()
+    }
 }
 
 /// A matrix whose parts may have different formats: its rows are those of the parts, in order.
@@ -214,12 +223,11 @@ impl Weights {
     #[must_use]
     pub fn matrix(&self, stored: &Stored) -> Matrix<'_> {
         let section = self.storage.section(&self.container, stored.section);
-        let bytes = &section[stored.start..][..stored.packing.bytes()];
-        Matrix { packing: stored.packing, bytes }
+        Matrix { packing: stored.packing, bytes: &section[stored.bytes()] }
     }
 
-    /// Whether some matrices, but for routers, are of floating-point numbers.
-    pub(crate) fn has_float_matrices(&self) -> bool {
+    /// All matrices but for routers.
+    fn matrices(&self) -> impl Iterator<Item = &Fused> {
         let in_layers = self.layers.iter().flat_map(|layer| {
             let networks = match &layer.feed_forward {
                 FeedForwardWeights::Dense(network) => std::slice::from_ref(network),
@@ -228,7 +236,12 @@ impl Weights {
             let networks = networks.iter().flat_map(|network| [&network.gate_up, &network.down]);
             [&layer.qkv, &layer.output].into_iter().chain(networks)
         });
-        let mut all = in_layers.chain([&self.head]).flat_map(|matrix| &matrix.parts);
+        in_layers.chain([&self.head])
+    }
+
+    /// Whether some matrices, but for routers, are of floating-point numbers.
+    pub(crate) fn has_float_matrices(&self) -> bool {
+        let mut all = self.matrices().flat_map(|matrix| &matrix.parts);
         all.any(|(_, stored)| stored.packing.format.is_float())
     }
 

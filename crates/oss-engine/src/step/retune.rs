@@ -1,6 +1,6 @@
 //! What tuning changes on the step thread: the team, the scratch, and the limits of a step.
 
-use oss_model::State;
+use oss_model::{State, team_options};
 use oss_threads::Team;
 
 use crate::error::Result;
@@ -22,7 +22,8 @@ impl Scheduler {
             tuning.max_rows = self.tuner.tuning.lock().max_rows.clone();
         }
         if tuning.threads.value != self.team.threads() {
-            self.team = Team::new(tuning.threads.value)?;
+            let options = team_options(tuning.threads.value, &self.cache_options.memory);
+            self.team = Team::with_options(&options)?;
         }
         self.batching = tuning.batching();
         self.state = State::new(&self.model, self.batching.max_rows, self.team.threads());

@@ -13,6 +13,7 @@ mod table;
 
 use crate::error::{Error, Result};
 use oss_memory::file::{DIRECT_ALIGNMENT, RandomAccess};
+use oss_memory::placement::MemoryPolicy;
 use oss_memory::{Buffer, Pages, Piece};
 use readers::Readers;
 use std::ops::Range;
@@ -110,8 +111,15 @@ pub(super) struct ExpertSlots {
 }
 
 impl ExpertSlots {
-    /// So many slots for the experts of a file: `layers` are the places of each layer's experts.
-    pub(super) fn open(path: &Path, layers: &[Vec<Place>], slots: usize) -> Result<Self> {
+    /// So many slots for the experts of a file: `layers` are the places of each layer's experts,
+    /// `matrices` where rows lie in a slot.
+    pub(super) fn open(
+        path: &Path,
+        layers: &[Vec<Place>],
+        slots: usize,
+        policy: &MemoryPolicy,
+        matrices: &[Range<usize>],
+    ) -> Result<Self> {
         assert!(slots > 0, "0 slots, expected at least 1");
         let mut first = vec![0];
         for layer in layers {
@@ -120,7 +128,12 @@ impl ExpertSlots {
         let places: Vec<Place> = layers.concat();
         let slots = slots.min(places.len());
         let slot_bytes = slot_bytes(layers);
-        let mut rest = Buffer::new(slots * slot_bytes, Pages::Huge)?.into_piece();
+        let mut memory = Buffer::new(slots * slot_bytes, Pages::Huge)?;
+        let in_slot =
+            |start: usize| matrices.iter().map(move |bytes| start + bytes.start..start + bytes.end);
+        let matrices: Vec<_> = (0..slots).flat_map(|slot| in_slot(slot * slot_bytes)).collect();
+        policy.place(&mut memory, &matrices)?;
+        let mut rest = memory.into_piece();
         let mut free = Vec::with_capacity(slots);
         for _ in 0..slots {
             let (slot, behind) = rest.split(slot_bytes);

@@ -3,6 +3,7 @@
 use super::layout::{Job, Layout, SectionLayout};
 use super::{Progress, packed_file};
 use crate::error::{Error, Result};
+use oss_memory::placement::Replicas;
 use oss_memory::{Buffer, Pages};
 use oss_quant::{GROUP_ROWS, Row};
 use oss_weights::{Container, Data, Tensor};
@@ -41,7 +42,7 @@ impl<'a> Report<'a> {
 pub(super) fn to_memory(
     layout: &Layout<'_>,
     progress: Option<Progress<'_>>,
-) -> Result<Vec<Buffer>> {
+) -> Result<Vec<Replicas>> {
     let report = Report::new(layout, progress);
     let section = |section: &SectionLayout| {
         let mut buffer = Buffer::new(section.bytes, Pages::Huge)?;
@@ -49,7 +50,7 @@ pub(super) fn to_memory(
             let out = &mut buffer[job.stored.start..][..job.stored.packing.bytes()];
             pack_job(layout.container(), job, out, &report)?;
         }
-        Ok(buffer)
+        Ok(Replicas::from(buffer))
     };
     layout.sections.iter().map(section).collect()
 }

@@ -4,6 +4,7 @@ use super::experts::{ExpertSlots, ExpertUse, Guesses, Place, Slot, slot_bytes};
 use super::storage::{self, Storage};
 use super::{ExpertWeights, FeedForwardWeights, Network, Stored, Weights};
 use crate::error::Result;
+use oss_memory::placement::MemoryPolicy;
 use oss_quant::Matrix;
 use oss_weights::packed::Section;
 use std::ops::Range;
@@ -61,20 +62,23 @@ impl Weights {
     }
 
     /// Leaves experts in the packed file, but for as many as there are slots (at least 1), and
-    /// reads everything else into memory. Results are the same, to the bit.
+    /// reads everything else into memory; both lie on nodes as the policy says. Results are the
+    /// same, to the bit.
     ///
     /// # Errors
-    /// When memory or threads are refused, or the file cannot be read.
+    /// When memory, threads or a node are refused, or the file cannot be read.
     ///
     /// # Panics
-    /// When [`Weights::expert_room`] has none, or `slots` is 0.
-    pub fn keep_experts_in_slots(&mut self, slots: usize) -> Result<()> {
+    /// When [`Weights::expert_room`] has none, `slots` is 0, or the policy asks for copies.
+    pub fn keep_experts_in_slots(&mut self, slots: usize, policy: &MemoryPolicy) -> Result<()> {
+        assert!(policy.copies() == 1, "{} copies of experts in slots", policy.copies());
         let Storage::Mapped { sections, .. } = &self.storage else {
             panic!("experts stay in packed files alone, expected `expert_room` to have some");
         };
         let (path, packed_bytes) = (self.container.path(), self.storage.bytes());
-        let experts = ExpertSlots::open(path, &self.expert_places(sections), slots)?;
-        let dense = storage::read(path, &sections[0])?;
+        let places = self.expert_places(sections);
+        let experts = ExpertSlots::open(path, &places, slots, policy, &self.expert_matrices())?;
+        let dense = storage::read(path, &sections[0], policy, &self.section_matrices()[0])?;
         self.storage = Storage::Slots { dense, experts, packed_bytes };
         Ok(())
     }
@@ -137,6 +141,20 @@ impl Weights {
             FeedForwardWeights::Dense(_) => Vec::new(),
         });
         layers.collect()
+    }
+
+    /// Where the matrices of an expert lie in its slot, about: as in the first layer that has some.
+    fn expert_matrices(&self) -> Vec<Range<usize>> {
+        let first = self.layers.iter().find_map(|layer| match &layer.feed_forward {
+            FeedForwardWeights::Experts(weights) => weights.experts.first(),
+            FeedForwardWeights::Dense(_) => None,
+        });
+        let parts = first.into_iter().flat_map(|network| {
+            let start = network.gate_up.parts[0].1.start;
+            let parts = network.gate_up.parts.iter().chain(&network.down.parts);
+            parts.map(move |(_, part)| part.bytes().start - start..part.bytes().end - start)
+        });
+        parts.collect()
     }
 
     fn experts(&self, layer: usize) -> &ExpertWeights {

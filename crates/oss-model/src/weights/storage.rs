@@ -5,12 +5,19 @@ use super::layout::Layout;
 use super::packed_file::{LAYOUT, MATRICES};
 use crate::error::{Error, Result};
 use oss_memory::file::{DIRECT_ALIGNMENT, RandomAccess};
+use oss_memory::placement::{MemoryPolicy, Replicas};
 use oss_memory::{Buffer, Pages};
 use oss_weights::Container;
 use oss_weights::packed::{Reader, Section};
 use rayon::prelude::*;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::OnceLock;
+
+/// Bytes of one read or copy of a thread.
+const PART: usize = 4 << 20;
+/// Bytes of a section that lie in memory twice while it is placed.
+const TWICE: usize = 64 << 20;
 
 /// The packed file that sections are mapped from.
 fn packed(container: &Container) -> &Reader {
@@ -19,8 +26,8 @@ fn packed(container: &Container) -> &Reader {
 
 /// The sections of a model's layout.
 pub(super) enum Storage {
-    /// Packed when the model was loaded.
-    Memory(Vec<Buffer>),
+    /// Packed when the model was loaded, or read then to be placed.
+    Memory(Vec<Replicas>),
     /// The sections of the container, which is a packed file, and copies of some in huge pages.
     Mapped { sections: Vec<Section>, copies: Vec<OnceLock<Buffer>> },
     /// The first section in memory, experts in slots.
@@ -57,7 +64,7 @@ impl Storage {
     /// The bytes of a section.
     pub(super) fn section<'a>(&'a self, container: &'a Container, number: usize) -> &'a [u8] {
         match self {
-            Self::Memory(sections) => &sections[number],
+            Self::Memory(sections) => sections[number].near(),
             Self::Mapped { sections, copies } => match copies[number].get() {
                 Some(copy) => copy,
                 None => packed(container).bytes_of(&sections[number]),
@@ -72,7 +79,7 @@ impl Storage {
     /// The sections that lie in memory as a whole, in order.
     pub(super) fn sections<'a>(&'a self, container: &'a Container) -> Vec<&'a [u8]> {
         match self {
-            Self::Memory(sections) => sections.iter().map(|section| &**section).collect(),
+            Self::Memory(sections) => sections.iter().map(Replicas::near).collect(),
             Self::Mapped { sections, .. } => {
                 (0..sections.len()).map(|number| self.section(container, number)).collect()
             }
@@ -83,7 +90,7 @@ impl Storage {
     /// Bytes of all sections.
     pub(super) fn bytes(&self) -> usize {
         match self {
-            Self::Memory(sections) => sections.iter().map(|section| section.len()).sum(),
+            Self::Memory(sections) => sections.iter().map(Replicas::bytes).sum(),
             Self::Mapped { sections, .. } => {
                 sections.iter().map(|section| section.length as usize).sum()
             }
@@ -94,7 +101,8 @@ impl Storage {
     /// Bytes of memory that the sections take when all has been used once.
     pub(super) fn resident_bytes(&self) -> usize {
         match self {
-            Self::Memory(_) | Self::Mapped { .. } => self.bytes(),
+            Self::Memory(sections) => sections.iter().map(Replicas::resident_bytes).sum(),
+            Self::Mapped { .. } => self.bytes(),
             Self::Slots { dense, experts, .. } => dense.len() + experts.bytes(),
         }
     }
@@ -105,6 +113,43 @@ impl Storage {
             Self::Memory(_) | Self::Mapped { .. } => None,
             Self::Slots { experts, .. } => Some(experts),
         }
+    }
+
+    /// See [`super::Weights::place`]; `matrices` are those of each section.
+    pub(super) fn place(
+        &mut self,
+        container: &Container,
+        policy: &MemoryPolicy,
+        matrices: &[Vec<Range<usize>>],
+    ) -> Result<()> {
+        match self {
+            Self::Memory(sections) => {
+                for (section, matrices) in sections.iter_mut().zip(matrices) {
+                    let mut to = Replicas::new(section.bytes(), Pages::Huge, policy, matrices)?;
+                    for begin in (0..to.bytes()).step_by(TWICE) {
+                        let range = begin..to.bytes().min(begin + TWICE);
+                        copy(section.near(), &mut to, range.clone());
+                        // What is not given back now goes with the section.
+                        let _hint = section.copies_mut()[0].release(range);
+                    }
+                    *section = to;
+                }
+            }
+            Self::Mapped { sections, .. } => {
+                let file = packed(container);
+                let read = |(section, matrices): (&Section, &Vec<_>)| {
+                    let bytes = file.bytes_of(section);
+                    let mut to = Replicas::new(bytes.len(), Pages::Huge, policy, matrices)?;
+                    copy(bytes, &mut to, 0..bytes.len());
+                    file.release(&section.name);
+                    Ok(to)
+                };
+                let read: Result<_> = sections.iter().zip(matrices).map(read).collect();
+                *self = Self::Memory(read?);
+            }
+            Self::Slots { .. } => panic!("experts are in slots, expected all in sections"),
+        }
+        Ok(())
     }
 
     /// See [`super::Weights::promote`].
@@ -134,13 +179,28 @@ impl Storage {
     }
 }
 
-/// Reads a section into memory of its own, which stays resident where the process may say so.
-pub(super) fn read(path: &Path, section: &Section) -> Result<Buffer> {
-    /// Bytes of one read.
-    const PART: usize = 4 << 20;
+/// Writes some of the bytes of a section to its copies.
+fn copy(from: &[u8], to: &mut Replicas, range: Range<usize>) {
+    for to in to.copies_mut() {
+        let parts = to[range.clone()].par_chunks_mut(PART);
+        parts.zip(from[range.clone()].par_chunks(PART)).for_each(|(to, from)| {
+            to.copy_from_slice(from);
+        });
+    }
+}
+
+/// Reads a section, in which `matrices` lie, into memory of its own, which stays resident where the
+/// process may say so.
+pub(super) fn read(
+    path: &Path,
+    section: &Section,
+    policy: &MemoryPolicy,
+    matrices: &[Range<usize>],
+) -> Result<Buffer> {
     let file = RandomAccess::open_direct(path)?;
     let length = section.length as usize;
     let mut buffer = Buffer::new(length.next_multiple_of(DIRECT_ALIGNMENT), Pages::Huge)?;
+    policy.place(&mut buffer, matrices)?;
     buffer.par_chunks_mut(PART).enumerate().try_for_each(|(number, part)| {
         let begin = number * PART;
         let got = file.read_to_end_at(part, section.offset + begin as u64)?;

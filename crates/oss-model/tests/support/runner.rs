@@ -3,7 +3,8 @@
 
 use oss_cache::KvCache;
 use oss_kernels::Activation;
-use oss_model::{Batch, HeadRequest, LoadOptions, Model, Row, State, forward, head};
+use oss_memory::placement::MemoryPolicy;
+use oss_model::{Batch, HeadRequest, LoadOptions, Model, Row, State, forward, head, team_options};
 use oss_quant::kv::KvFormat;
 use oss_simd::Isa;
 use oss_threads::Team;
@@ -65,25 +66,37 @@ impl Setting {
 
 impl Runner {
     pub fn new(path: &Path, setting: Setting) -> Self {
-        Self::load(path, setting, None)
+        Self::load(path, setting, None, &MemoryPolicy::default())
     }
 
     /// A runner of a packed model whose experts stay in the file, but for so many.
     pub fn with_slots(path: &Path, setting: Setting, slots: usize) -> Self {
-        Self::load(path, setting, Some(slots))
+        Self::load(path, setting, Some(slots), &MemoryPolicy::default())
     }
 
-    fn load(path: &Path, setting: Setting, slots: Option<usize>) -> Self {
+    /// A runner whose weights, keys and values are placed.
+    pub fn load(
+        path: &Path,
+        setting: Setting,
+        slots: Option<usize>,
+        policy: &MemoryPolicy,
+    ) -> Self {
         let container = Arc::new(Container::open(path).unwrap());
         let Setting { isa, activation, kv_format, threads } = setting;
         let options = LoadOptions { isa, activation: Some(activation), kv_format, progress: None };
         let mut model = Model::load(container, options).unwrap();
-        if let Some(slots) = slots {
-            model.weights.keep_experts_in_slots(slots).unwrap();
+        match slots {
+            Some(slots) => model.weights.keep_experts_in_slots(slots, policy).unwrap(),
+            None => model.weights.place(policy).unwrap(),
         }
-        let team = Team::new(threads).unwrap();
+        let team = Team::with_options(&team_options(threads, policy)).unwrap();
         let state = State::new(&model, 256, team.threads());
-        let cache = KvCache::new(model.cache_shape(), 64 << 20).unwrap();
+        let options = oss_cache::Options {
+            capacity_bytes: 64 << 20,
+            memory: policy.clone(),
+            ..Default::default()
+        };
+        let cache = KvCache::with_options(model.cache_shape(), &options).unwrap();
         Self { model, team, state, cache }
     }
 

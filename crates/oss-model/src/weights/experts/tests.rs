@@ -33,7 +33,8 @@ impl File {
     }
 
     fn slots(&self, slots: usize) -> ExpertSlots {
-        ExpertSlots::open(&self.directory.path().join("experts"), &self.layers, slots).unwrap()
+        let (path, policy) = (self.directory.path().join("experts"), MemoryPolicy::default());
+        ExpertSlots::open(&path, &self.layers, slots, &policy, &[]).unwrap()
     }
 
     /// The expert's bytes.

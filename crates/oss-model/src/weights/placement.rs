@@ -1,0 +1,75 @@
+//! Weights on the NUMA nodes of the machine.
+
+use super::{FeedForwardWeights, Weights};
+use crate::error::Result;
+use oss_memory::placement::{MemoryPolicy, Node, Placement};
+use oss_threads::topology::{Core, Topology};
+use oss_threads::{Pin, TeamOptions};
+use std::ops::Range;
+use std::path::Path;
+
+/// A placement over the nodes on which this process may compute, as the `proc` and `sys` under
+/// `root` describe them. Where there is one, and for [`Placement::System`], the system decides.
+///
+/// # Errors
+/// When the system describes itself in an unknown way.
+pub fn memory_policy(
+    placement: Placement,
+    root: &Path,
+) -> Result<MemoryPolicy, oss_threads::Error> {
+    if placement == Placement::System {
+        return Ok(MemoryPolicy::default());
+    }
+    let node = |cores: &[Core]| {
+        let cpus = cores.iter().flat_map(|core| &core.cpus).copied().collect();
+        Node { id: cores[0].node, cpus }
+    };
+    let cores = Topology::read_under(root)?.cores;
+    let nodes = cores.chunk_by(|one, next| one.node == next.node).map(node).collect();
+    Ok(MemoryPolicy::new(placement, nodes))
+}
+
+/// Options of a team for weights that are so placed: where rows have nodes, threads are bound to
+/// CPUs, node by node, and so to the rows that they begin with.
+#[must_use]
+pub fn team_options(threads: usize, policy: &MemoryPolicy) -> TeamOptions {
+    let pin = if policy.is_by_rows() { Pin::Always } else { Pin::Never };
+    TeamOptions { pin, ..TeamOptions::new(threads) }
+}
+
+impl Weights {
+    /// Lays the packed matrices over nodes, in memory of this process's own: those of a packed file
+    /// are read from it, since its map lies where the system keeps files. Where the system decides,
+    /// nothing is done. To be called before [`Weights::promote`], and not where experts are in
+    /// slots: [`Weights::keep_experts_in_slots`] takes the policy too.
+    ///
+    /// # Errors
+    /// When memory or a node is refused.
+    ///
+    /// # Panics
+    /// When experts are in slots.
+    pub fn place(&mut self, policy: &MemoryPolicy) -> Result<()> {
+        if policy.placement() == Placement::System {
+            return Ok(());
+        }
+        let matrices = self.section_matrices();
+        self.storage.place(&self.container, policy, &matrices)
+    }
+
+    /// Where the matrices of each section lie in it, in order.
+    pub(super) fn section_matrices(&self) -> Vec<Vec<Range<usize>>> {
+        let routers = self.layers.iter().filter_map(|layer| match &layer.feed_forward {
+            FeedForwardWeights::Experts(weights) => Some(&weights.router),
+            FeedForwardWeights::Dense(_) => None,
+        });
+        let mut sections: Vec<Vec<Range<usize>>> = Vec::new();
+        for (_, stored) in self.matrices().chain(routers).flat_map(|matrix| &matrix.parts) {
+            if sections.len() <= stored.section {
+                sections.resize(stored.section + 1, Vec::new());
+            }
+            sections[stored.section].push(stored.bytes());
+        }
+        sections.iter_mut().for_each(|matrices| matrices.sort_by_key(|bytes| bytes.start));
+        sections
+    }
+}
