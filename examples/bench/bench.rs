@@ -2,15 +2,16 @@
 
 use crate::Arguments;
 use anyhow::{Context, Result, ensure};
-use oss_cache::{KvCache, SequenceId};
+use oss_cache::{KvCache, Options, SequenceId};
 use oss_engine::model::{
     Batch, Config, Event, FeedForward, HeadRequest, LoadOptions, Model, Probe, Row, State, forward,
-    head,
+    head, memory_policy, team_options,
 };
 use oss_engine::{Isa, Team};
 use oss_examples::machine::{Energy, ReadProbe, ReadWay, Sample, int8_peak, resident_peak};
 use oss_testing::median;
 use oss_threads::topology::default_threads;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -124,14 +125,16 @@ impl Bench {
         ensure!(batch <= MAX_ROWS, "--batch is {batch}, at most {MAX_ROWS} sequences fit a step");
         let isa = Isa::detect()?;
         let threads = arguments.model.threads.unwrap_or_else(default_threads);
-        let team = Team::new(threads)?;
+        let policy = memory_policy(model.placement, Path::new("/"))?;
+        let team = Team::with_options(&team_options(threads, &policy))?;
         // Before the model, so that its memory is a constant part of what is resident.
         let probe = ReadProbe::new(isa, threads)?;
         let start = Instant::now();
         let container = Arc::new(arguments.model.container()?);
         let (activation, kv_format) = arguments.model.numbers();
         let options = LoadOptions { isa, activation, kv_format, progress: None };
-        let model = Model::load(container, options)?;
+        let mut model = Model::load(container, options)?;
+        model.weights.place(&policy)?;
         let load_s = start.elapsed().as_secs_f64();
         let mut state = State::new(&model, MAX_ROWS.max(batch), threads);
         let touched = Arc::new(Mutex::new(Touched::default()));
@@ -140,7 +143,9 @@ impl Bench {
         let context = (depth + arguments.gen_tokens.max(arguments.prompt_tokens)).max(1);
         let most = model.config.context_len;
         ensure!(context <= most, "{context} positions, but the model was made for {most}");
-        let cache = KvCache::new(model.cache_shape(), cache_bytes(&model, batch, tokens))?;
+        let capacity_bytes = cache_bytes(&model, batch, tokens);
+        let options = Options { capacity_bytes, memory: policy, ..Options::default() };
+        let cache = KvCache::with_options(model.cache_shape(), &options)?;
         Ok(Self { model, team, state, cache, touched, probe, energy: Energy::find(), load_s })
     }
 

@@ -50,6 +50,7 @@ pub(crate) fn json(arguments: &Arguments, found: &Found) -> Value {
             "repeat": arguments.repeat,
             "pause_s": arguments.pause,
             "huge_pages": arguments.model.huge_pages,
+            "placement": arguments.model.placement.name(),
             "activations": found.activations,
             "kv": format!("{:?}", arguments.model.kv).to_lowercase(),
         },

@@ -14,7 +14,9 @@ use clap::{ArgAction, Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use oss_engine::model::{Precision, pack_to_file};
 use oss_engine::weights::Container;
-use oss_engine::{Activation, ColdTier, Engine, EngineOptions, KvFormat, Speculation, Tune};
+use oss_engine::{
+    Activation, ColdTier, Engine, EngineOptions, KvFormat, Placement, Speculation, Tune,
+};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -62,6 +64,10 @@ pub struct ModelArgs {
     /// never changes tokens
     #[arg(long, default_value_t = true, action = ArgAction::Set)]
     pub huge_pages: bool,
+    /// On which NUMA nodes weights lie: system, interleave, replicate, row-slab or first-touch; on
+    /// a machine with one node all are the same. It never changes tokens
+    #[arg(long, default_value_t)]
+    pub placement: Placement,
     /// A directory where keys and values of prompts are kept for the next run (at most 4 GiB for
     /// each model and choice of numbers); it never changes tokens
     #[arg(long)]
@@ -169,6 +175,7 @@ impl ModelArgs {
             context_len: self.context,
             max_memory: self.max_memory,
             huge_pages: self.huge_pages,
+            placement: self.placement,
             pack_directory: self.pack_directory.clone(),
             cold: self.keep.clone().map(|directory| ColdTier { directory, bytes: KEPT_BYTES }),
             activation,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use oss_engine::{ColdTier, EngineOptions, Tune};
+use oss_engine::{ColdTier, EngineOptions, Placement, Tune};
 use oss_server::ServerOptions;
 use tracing::Level;
 
@@ -53,6 +53,10 @@ pub(crate) struct Flags {
     /// A directory where a model that is not packed is packed to at its first load
     #[arg(long)]
     pack_directory: Option<PathBuf>,
+    /// On which NUMA nodes weights lie: system, interleave, replicate, row-slab or first-touch; on
+    /// a machine with one node all are the same
+    #[arg(long, default_value_t)]
+    placement: Placement,
     /// The longest sequence in tokens, prompt and answer together; default: the model's own
     #[arg(long)]
     context: Option<usize>,
@@ -136,6 +140,7 @@ impl Flags {
             warm_bytes: self.warm_memory,
             cold: self.keep.clone().map(|directory| ColdTier { directory, bytes }),
             pack_directory: self.pack_directory.clone(),
+            placement: self.placement,
             context_len: self.context,
             queue_limit: self.queue,
             max_sequences: self.max_sequences,
@@ -199,10 +204,11 @@ mod tests {
 
     #[test]
     fn the_flags_are_sound_and_the_name_is_the_files() {
-        let flags = Flags::try_parse_from(["oss-server", "--model", "a/b.gguf", "--queue", "3"]);
+        let flags =
+            Flags::try_parse_from(["oss-server", "--model", "a/b.gguf", "--placement", "row-slab"]);
         let flags = flags.unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(flags.server().model_name, "b");
-        assert_eq!(flags.engine().queue_limit, 3);
+        assert_eq!(flags.engine().placement, Placement::RowSlab);
     }
 
     #[test]
