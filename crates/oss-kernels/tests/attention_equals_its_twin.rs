@@ -75,7 +75,7 @@ fn twin(shape: Shape, query: Query<'_>, pages: &Pages) -> Vec<f64> {
 #[test]
 fn attention_equals_double_precision_over_formats_shapes_and_windows() {
     let mut seeded = Seeded::new(3);
-    for format in [KvFormat::F32, KvFormat::F16, KvFormat::Bf16, KvFormat::Int8] {
+    for format in KvFormat::ALL {
         for (n_heads, dim) in [(1, 64), (3, 64), (8, 64), (9, 16), (2, 80), (15, 128)] {
             for (start, end) in [(0, 1), (0, 16), (3, 64), (0, 65), (60, 70), (7, 1100), (0, 2050)]
             {

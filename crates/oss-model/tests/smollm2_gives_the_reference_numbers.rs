@@ -110,6 +110,52 @@ fn with_8_bit_activations_tokens_are_the_references() {
     }
 }
 
+/// Prints what each way of storing keys and values costs, beside single precision.
+#[test]
+fn keys_and_values_of_fewer_bits_say_nearly_the_same() {
+    const VOCABULARY: usize = 49_152;
+    let all_logits = |kv_format| -> Vec<f32> {
+        let mut runner = runner(Setting { threads: 2, kv_format, ..Setting::exact() });
+        let golden = golden();
+        let texts = golden.as_object().unwrap().values();
+        texts
+            .flat_map(|golden| {
+                let text = [ids(&golden["ids"]), ids(&golden["greedy"])].concat();
+                runner.logits(&text, 256)
+            })
+            .collect()
+    };
+    let exact = all_logits(KvFormat::F32);
+    for (format, most_nats, least_same) in [
+        (KvFormat::F16, 1e-6, 0.999),
+        (KvFormat::Bf16, 5e-5, 0.99),
+        (KvFormat::Int8, 1e-3, 0.98),
+        (KvFormat::Int4, 0.1, 0.9),
+    ] {
+        let got = all_logits(format);
+        let (mut nats, mut same, mut n) = (0.0, 0.0, 0.0);
+        for (got, want) in got.chunks(VOCABULARY).zip(exact.chunks(VOCABULARY)) {
+            nats += divergence(got, want);
+            same += f64::from(u8::from(argmax(got) == argmax(want)));
+            n += 1.0;
+        }
+        let (nats, same) = (nats / n, same / n);
+        println!("{format}: {nats:.6} nats a token, same likeliest {same:.4}, {n} tokens");
+        assert!(nats < most_nats, "{format}: {nats} nats a token");
+        assert!(same > least_same, "{format}: the same likeliest token in {same} of all");
+    }
+}
+
+/// How much `got` says less of a token drawn by `want`, in nats.
+fn divergence(got: &[f32], want: &[f32]) -> f64 {
+    let (got_sum, want_sum) = (log_sum_exp(got), log_sum_exp(want));
+    let each = got.iter().zip(want).map(|(got, want)| {
+        let want = f64::from(*want) - want_sum;
+        want.exp() * (want - (f64::from(*got) - got_sum))
+    });
+    each.sum()
+}
+
 /// What the compressed tier lives on. Prints what is gained and how fast pages come back.
 #[test]
 fn keys_and_values_of_real_text_shrink_as_the_compressed_tier_wants() {
@@ -156,4 +202,6 @@ fn keys_and_values_of_real_text_shrink_as_the_compressed_tier_wants() {
     let rate = plain_bytes as f64 / seconds / 1e9;
     println!("{plain_bytes} bytes shrink by {gain:.3} and come back at {rate:.2} GB/s");
     assert!(gain > codec::LEAST_GAIN);
+    // 1 GB/s is wanted; a neighbour may take half of this machine.
+    assert!(rate > 0.5, "pages come back at {rate} GB/s");
 }
