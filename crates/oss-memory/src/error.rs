@@ -4,7 +4,6 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use crate::budget::Kind;
 use crate::placement::Node;
 
 /// An operating error of this crate.
@@ -82,20 +81,6 @@ pub enum Error {
     Placement {
         /// The name.
         got: String,
-    },
-    /// The budget has not that much left.
-    #[error(
-        "{got} bytes for {kind} were asked for, expected at most {expected} of a budget of {limit}"
-    )]
-    Budget {
-        /// What the bytes are for.
-        kind: Kind,
-        /// Bytes asked for.
-        got: usize,
-        /// Bytes that are free.
-        expected: usize,
-        /// The budget in bytes.
-        limit: usize,
     },
     /// The system describes its memory in an unknown way.
     #[error("{}: got {got:?}, expected {expected}", path.display())]

@@ -2,9 +2,9 @@
 //!
 //! Weights are read through maps ([`file::Map`]), results are written so that a crash cannot leave
 //! half a file ([`file::Writer`]), and large working memory comes straight from the system
-//! ([`Buffer`]) and is handed out in frames ([`Scratch`]), extents ([`Extents`]) or pieces with
-//! owners of their own ([`Piece`]). One [`Budget`] bounds it all, [`pressure`] tells when the
-//! system itself runs short, and [`placement`] lays memory over the nodes of a large machine.
+//! ([`Buffer`]) and is handed out in extents ([`Extents`]) or pieces with owners of their own
+//! ([`Piece`]). [`pressure`] tells when the system itself runs short, and [`placement`] lays memory
+//! over the nodes of a large machine.
 //!
 //! ```
 //! use oss_memory::{Buffer, Pages, file};
@@ -20,8 +20,8 @@
 //! let map = file::Map::open(&path)?;
 //! assert_eq!(map.bytes(), [1, 2, 3]);
 //!
-//! let mut scratch = Buffer::new(1 << 20, Pages::Huge)?;
-//! scratch.view_mut::<f32>()[7] = 0.5;
+//! let mut memory = Buffer::new(1 << 20, Pages::Huge)?;
+//! memory.view_mut::<f32>()[7] = 0.5;
 //! # drop(map);
 //! # std::fs::remove_dir_all(&directory)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -31,12 +31,10 @@
 //! - System calls occur only in the `os` module, each with a plain fallback.
 //! - Errors name the path, what was got and what was expected.
 //! - A path that [`file::Writer`] writes holds the old file or the new one, never a part.
-//!
-//! - A [`Budget`] is never exceeded by a reservation; [`Extents`] never overlap.
+//! - [`Extents`] never overlap.
 //!
 //! It knows no arithmetic and no file format.
 
-mod budget;
 mod buffer;
 mod error;
 mod extents;
@@ -45,12 +43,9 @@ mod os;
 mod piece;
 pub mod placement;
 pub mod pressure;
-mod scratch;
 
-pub use budget::{Budget, Kind, Reservation};
 pub use buffer::{Buffer, Pages};
 pub use error::{Error, Result};
 pub use extents::{Extent, Extents, Move};
 pub use os::{HUGE_PAGE, page_size};
 pub use piece::Piece;
-pub use scratch::{Frame, Scratch, ScratchSize};
