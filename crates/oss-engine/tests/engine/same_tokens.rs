@@ -1,6 +1,6 @@
 //! The same request gives the same tokens, whatever happens around it.
 
-use oss_engine::{ChatRequest, EngineOptions, Request, text::chat::Message};
+use oss_engine::{ChatRequest, EngineOptions, Request, Team, text::chat::Message};
 
 use crate::support::{engine, engine_with, options, prompts, story};
 
@@ -37,6 +37,20 @@ fn the_size_of_chunks_and_the_number_of_threads_change_nothing() {
         expected,
         "three rows a step"
     );
+}
+
+#[test]
+fn engines_that_share_a_team_answer_as_if_each_had_its_own() {
+    let prompts = prompts(6);
+    let request = |index: usize| story(&prompts[index], 20);
+    let alone: Vec<_> = (0..6).map(|i| engine().generate(request(i)).unwrap().ids()).collect();
+    let team = Team::new(2).unwrap();
+    let engines =
+        [(); 2].map(|()| engine_with(EngineOptions { team: Some(team.clone()), ..options() }));
+    let streams: Vec<_> = (0..6).map(|i| engines[i % 2].submit(request(i)).unwrap()).collect();
+    for (index, stream) in streams.into_iter().enumerate() {
+        assert_eq!(stream.collect_all().unwrap().ids(), alone[index], "request {index}");
+    }
 }
 
 #[test]
