@@ -40,6 +40,7 @@ pub(crate) fn prepare(
 ) -> Result<Prepared> {
     let text = &inner.text;
     let submitted = Instant::now();
+    let in_use = inner.model.weights.begin_use()?;
     let ids = prompt_ids(text, &request.prompt)?;
     let vocabulary = inner.model.config.vocabulary;
     check_prompt(&ids, vocabulary, inner.limits.context_len)?;
@@ -76,7 +77,7 @@ pub(crate) fn prepare(
         drafter: inner.limits.speculates.then(|| Drafter::new(&ids)),
         output,
         opening,
-        producer: Producer::new(link.clone()),
+        producer: Producer::new(link.clone(), in_use),
         prompt_logprobs,
         fault,
         deadline: request.deadline.and_then(|deadline| submitted.checked_add(deadline)),

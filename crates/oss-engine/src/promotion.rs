@@ -1,9 +1,12 @@
-//! A packed file's weights are brought onto huge pages while the engine works, where there is room.
+//! What is done for a packed file's weights in the background: they are brought onto huge pages
+//! while the engine works, and then compared with their checksums while it does not. Both only
+//! where there is room in memory.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use oss_memory::pressure::{Pressure, TIGHT_SHARE};
 use oss_model::Model;
@@ -11,29 +14,53 @@ use oss_model::Model;
 use crate::error::{Error, Result};
 use crate::options::EngineOptions;
 
-/// The thread that does so; it ends with this, after the section that it is at.
+/// An engine without requests for so long is idle: programs that ask one after another, or end soon
+/// after they began, shall have all of the memory's speed.
+const QUIET: Duration = Duration::from_secs(1);
+/// How often a thread that waits for that looks.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The thread that does so; it ends with this, after the section that it brings onto huge pages.
 pub(crate) struct Promotion {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Promotion {
-    /// Starts it, where that is asked for and there are mapped weights.
+    /// Starts it, where there are mapped weights.
     pub(crate) fn start(model: &Arc<Model>, options: &EngineOptions) -> Result<Option<Self>> {
-        if !options.huge_pages || !model.weights.are_mapped() {
+        if !model.weights.are_mapped() {
             return Ok(None);
         }
         let (model, root) = (Arc::clone(model), options.system_root.clone());
+        let huge_pages = options.huge_pages;
         let stop = Arc::new(AtomicBool::new(false));
         let asked = Arc::clone(&stop);
-        let copy = move || {
-            let go_on = |bytes| !asked.load(Ordering::Relaxed) && has_room(&root, bytes);
+        let work = move || {
+            let stopped = || asked.load(Ordering::Relaxed);
+            let go_on = |bytes| huge_pages && !stopped() && has_room(&root, bytes);
             if let Err(error) = model.weights.promote(go_on) {
                 tracing::warn!(%error, "the weights stay in the file's own pages");
             }
+            let mut used = Instant::now();
+            let go_on = |bytes| {
+                while !stopped() {
+                    if model.weights.are_in_use() {
+                        used = Instant::now();
+                    }
+                    if used.elapsed() >= QUIET {
+                        return has_room(&root, bytes);
+                    }
+                    thread::park_timeout(LOOK);
+                }
+                false
+            };
+            if let Err(error) = model.weights.verify(go_on) {
+                tracing::error!(%error, "the packed file is damaged: requests are refused");
+            }
         };
         let builder = thread::Builder::new().name("oss-promotion".to_owned());
-        let thread = builder.spawn(copy).map_err(Error::Spawn)?;
+        let thread = builder.spawn(work).map_err(Error::Spawn)?;
         Ok(Some(Self { stop, thread: Some(thread) }))
     }
 }
@@ -42,13 +69,14 @@ impl Drop for Promotion {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
             // Its panic has been printed, and changes no weight.
             drop(thread.join());
         }
     }
 }
 
-/// Whether a copy leaves memory calm; no where the system does not say.
+/// Whether so many bytes more leave memory calm; no where the system does not say.
 fn has_room(root: &Path, bytes: usize) -> bool {
     let Ok(Pressure { room: Some(room), limit: Some(limit), .. }) = Pressure::read_under(root)
     else {

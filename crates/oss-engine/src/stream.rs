@@ -7,6 +7,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use oss_model::InUse;
+
 use crate::engine::Inner;
 use crate::error::{Error, Result};
 use crate::event::{Completion, End, Event, Finish};
@@ -51,11 +53,13 @@ impl Link {
 pub(crate) struct Producer {
     link: Arc<Link>,
     ended: bool,
+    /// The weights' file is not compared with its checksums meanwhile.
+    _in_use: InUse,
 }
 
 impl Producer {
-    pub(crate) fn new(link: Arc<Link>) -> Self {
-        Self { link, ended: false }
+    pub(crate) fn new(link: Arc<Link>, in_use: InUse) -> Self {
+        Self { link, ended: false, _in_use: in_use }
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {

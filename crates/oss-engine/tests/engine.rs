@@ -7,6 +7,8 @@ mod support;
 mod answers;
 #[path = "engine/chats.rs"]
 mod chats;
+#[path = "engine/damage.rs"]
+mod damage;
 #[path = "engine/failures.rs"]
 mod failures;
 #[path = "engine/grammars.rs"]

@@ -1,6 +1,7 @@
 //! What can go wrong between a file and a token.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// The errors of this crate.
 #[derive(Debug, thiserror::Error)]
@@ -77,6 +78,9 @@ pub enum Error {
         /// Why not.
         source: oss_memory::Error,
     },
+    /// The packed file is not what was written any more.
+    #[error(transparent)]
+    Damaged(Arc<oss_weights::Error>),
     /// The system refused a thread.
     #[error("a thread that reads experts could not be started")]
     Thread {

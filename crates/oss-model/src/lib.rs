@@ -72,6 +72,6 @@ pub use precision::Precision;
 pub use rope::Rope;
 pub use state::{Event, Probe, State};
 pub use weights::{
-    ExpertRoom, ExpertUse, Fused, Network, Progress, Stored, Weights, has_experts, memory_policy,
-    pack_to_file, packed_bytes, packed_name, site_bytes, team_options,
+    ExpertRoom, ExpertUse, Fused, InUse, Network, Progress, Stored, Weights, has_experts,
+    memory_policy, pack_to_file, packed_bytes, packed_name, site_bytes, team_options,
 };

@@ -15,6 +15,7 @@ mod repack;
 mod rounds;
 mod storage;
 mod vectors;
+mod verify;
 
 pub use experts::ExpertUse;
 pub(crate) use experts::Guesses;
@@ -23,6 +24,7 @@ pub use repack::site_bytes;
 pub use rounds::ExpertRoom;
 pub(crate) use rounds::{Round, Rounds};
 pub(crate) use vectors::numbers;
+pub use verify::InUse;
 
 use crate::config::{Config, FeedForward, LayerConfig};
 use crate::error::Result;
@@ -34,7 +36,7 @@ use oss_quant::{Matrix, Packing};
 use oss_weights::{Container, Kind};
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use storage::Storage;
 
 /// What loading reports: bytes packed so far, of how many.
@@ -135,6 +137,10 @@ impl Fused {
 pub struct Weights {
     container: Arc<Container>,
     storage: Storage,
+    /// As many as use the weights, and one.
+    users: Arc<()>,
+    /// What was found wrong with the packed file.
+    damage: OnceLock<Arc<oss_weights::Error>>,
     pub(crate) embedding: Embedding,
     pub(crate) norm: Vec<f32>,
     pub(crate) head: Fused,
@@ -216,7 +222,8 @@ impl Weights {
         };
         drop(layout);
         let Parts { embedding, norm, head, layers } = parts;
-        Ok(Self { container, storage, embedding, norm, head, layers })
+        let (users, damage) = Default::default();
+        Ok(Self { container, storage, users, damage, embedding, norm, head, layers })
     }
 
     /// A packed matrix.

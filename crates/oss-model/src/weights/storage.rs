@@ -177,6 +177,26 @@ impl Storage {
         }
         Ok(())
     }
+
+    /// See [`super::Weights::verify`].
+    pub(super) fn verify(
+        &self,
+        container: &Container,
+        mut go_on: impl FnMut(usize) -> bool,
+    ) -> oss_weights::Result<()> {
+        let Self::Mapped { sections, .. } = self else { return Ok(()) };
+        let file = packed(container);
+        for section in file.sections() {
+            let bytes = match sections.iter().position(|matrices| matrices == section) {
+                Some(number) => self.section(container, number),
+                None => file.bytes_of(section),
+            };
+            if !file.verify_section(section, bytes, &mut go_on)? {
+                break;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Writes some of the bytes of a section to its copies.

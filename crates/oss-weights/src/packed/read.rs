@@ -19,7 +19,7 @@ use crate::source::Source;
 /// How long the system has to put free memory together after it had no huge page.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// How many bytes are hashed between two reports of progress.
+/// How many bytes are hashed at once: in memory a millisecond, from a disk some ten.
 const STEP: usize = 8 << 20;
 
 /// A packed file, opened: header and table checked, sections mapped and untouched.
@@ -113,15 +113,12 @@ impl Reader {
     /// # Errors
     /// [`Error::MissingSection`] when there is none of that name.
     pub fn section(&self, name: &str) -> Result<&[u8]> {
-        Ok(self.bytes_of(self.known(name)?))
-    }
-
-    fn known(&self, name: &str) -> Result<&Section> {
-        self.find(name).ok_or_else(|| Error::MissingSection {
+        let section = self.find(name).ok_or_else(|| Error::MissingSection {
             file: self.path().to_path_buf(),
             section: shown(name),
             count: self.sections.len(),
-        })
+        })?;
+        Ok(self.bytes_of(section))
     }
 
     /// The bytes of one of this file's sections, in the map: its range was checked against the file
@@ -142,28 +139,34 @@ impl Reader {
         let total = self.sections.iter().map(|section| section.length).sum();
         let mut done = 0;
         for section in &self.sections {
-            self.check(section, |bytes| {
-                done += bytes;
+            self.verify_section(section, self.bytes_of(section), |bytes| {
                 progress(done, total);
+                done += bytes as u64;
+                true
             })?;
         }
+        progress(done, total);
         Ok(())
     }
 
-    /// Reads one section and compares it with its checksum: a piece of [`Reader::verify`] for idle
-    /// times.
+    /// Compares a section's bytes, wherever a copy of them lies, with its checksum: a piece of
+    /// [`Reader::verify`] for idle times. `go_on` is asked before each few megabytes, with how many
+    /// they are; false when it said no.
     ///
     /// # Errors
-    /// When the section is damaged or there is none of that name.
-    pub fn verify_section(&self, name: &str) -> Result<()> {
-        self.check(self.known(name)?, |_| ())
-    }
-
-    fn check(&self, section: &Section, mut progress: impl FnMut(u64)) -> Result<()> {
+    /// When the bytes are not those that were written.
+    pub fn verify_section(
+        &self,
+        section: &Section,
+        bytes: &[u8],
+        mut go_on: impl FnMut(usize) -> bool,
+    ) -> Result<bool> {
         let mut hash = Xxh3::new();
-        for step in self.bytes_of(section).chunks(STEP) {
+        for step in bytes.chunks(STEP) {
+            if !go_on(step.len()) {
+                return Ok(false);
+            }
             hash.update(step);
-            progress(step.len() as u64);
         }
         let computed = hash.digest();
         if computed != section.checksum {
@@ -171,7 +174,7 @@ impl Reader {
             let expected = format!("{:016x}, as the table says", section.checksum);
             return Err(section_error(self.path(), &section.name, "checksum", got, expected));
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Tells the system that a section's pages are not needed any more.
