@@ -7,7 +7,7 @@
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use oss_engine::model::{Config, Precision, describe};
+use oss_engine::model::{Config, Precision, describe, packed_bytes, packed_bytes_by_type};
 use oss_engine::text::Special;
 use oss_engine::text::chat::{Message, Tool};
 use oss_engine::text::harmony::{Content, Effort};
@@ -149,10 +149,8 @@ fn about(container: &Container) -> Value {
         };
         packed.sections().map(section).collect()
     });
-    let model = match describe(container) {
-        Ok((config, _)) => memory(&config, container),
-        Err(error) => told(error),
-    };
+    let model = describe(container).and_then(|(config, _)| memory(&config, container));
+    let model = model.unwrap_or_else(told);
     let chat = match Text::from_container(container) {
         Ok(text) if text.is_harmony() => json!("harmony"),
         Ok(text) if text.has_chat() => json!("template"),
@@ -197,11 +195,16 @@ fn metadata(container: &Container) -> Map<String, Value> {
 }
 
 /// The model's numbers and what it needs in memory.
-fn memory(config: &Config, container: &Container) -> Value {
+fn memory(config: &Config, container: &Container) -> oss_engine::model::Result<Value> {
     let kv_values = 2 * config.kv_dim();
     let full = config.layers.iter().filter(|layer| layer.window.is_none()).count();
     let windowed: usize = config.layers.iter().filter_map(|layer| layer.window).sum();
-    json!({
+    let types = packed_bytes_by_type(container)?;
+    let types = types.into_iter().map(|(name, [file, packed])| {
+        let ratio = (packed as f64 / file as f64 * 100.0).round() / 100.0;
+        json!({"type": name, "file_bytes": file, "packed_bytes": packed, "ratio": ratio})
+    });
+    Ok(json!({
         "architecture": config.architecture,
         "layers": config.layers.len(),
         "hidden_dim": config.hidden_dim,
@@ -214,10 +217,12 @@ fn memory(config: &Config, container: &Container) -> Value {
         "context_len": config.context_len,
         "memory": {
             "weights_bytes": container.file_bytes(),
+            "packed_bytes": packed_bytes(container)?,
+            "packed_types": types.collect::<Vec<_>>(),
             "kv_bytes_per_token_bf16": full * kv_values * 2,
             "kv_bytes_of_windows_bf16": windowed * kv_values * 2,
         },
-    })
+    }))
 }
 
 fn list(container: &Container, about: &Value) {

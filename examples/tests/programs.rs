@@ -1,5 +1,8 @@
 //! The examples as their users run them: as processes, on the demo model.
 
+use oss_engine::Dtype;
+use oss_engine::model::{Precision, pack_to_file};
+use oss_engine::weights::Container;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -95,6 +98,51 @@ fn inspect_tells_what_was_measured_and_chosen() {
     assert_eq!(json["prefill_chunk"]["given"], false, "{json}");
     assert!(json["by_threads"][0]["read_gb_per_s"].as_f64() > Some(0.0), "{json}");
     assert!(json["peak_gproducts_per_s"]["int8"].as_f64() > Some(0.0), "{json}");
+}
+
+#[test]
+fn inspect_tells_which_types_take_more_in_memory_than_in_the_file() {
+    let folder = folder("inspect");
+    let model = folder.join("q3_k.oss");
+    let demo = Container::from_bytes("demo", oss_demo::GGUF, Vec::new()).expect("the demo model");
+    let mut precision = Precision::default();
+    precision.set("blk.1.attn_output.weight", Dtype::Q3K);
+    pack_to_file(&demo, &precision, &model, None).expect("a packed file");
+    let mut command = program("inspect");
+    let json = printed(command.arg("--json").arg("--model").arg(&model));
+    let json: Value = serde_json::from_str(&json).expect("one object");
+    let memory = &json["model"]["memory"];
+    let types = memory["packed_types"].as_array().expect("a list");
+    let ratio = |name: &str| &types.iter().find(|t| t["type"] == name).expect("the type")["ratio"];
+    assert_eq!([ratio("Q3_K"), ratio("BF16")], [1.93, 1.0], "{memory}");
+    let packed = |value: &Value| value["packed_bytes"].as_u64().expect("bytes");
+    assert_eq!(packed(memory), types.iter().map(packed).sum::<u64>(), "{memory}");
+    let text = printed(program("inspect").arg("--model").arg(&model));
+    assert!(text.contains("\"ratio\": 1.93"), "{text}");
+    std::fs::remove_dir_all(&folder).expect("the folder");
+}
+
+#[test]
+fn inspect_compares_checksums_and_names_what_is_damaged() {
+    let folder = folder("verify");
+    let model = folder.join("demo.oss");
+    assert_eq!(printed(program("pack").arg("--output").arg(&model)), "");
+    let verify = || {
+        let mut command = program("inspect");
+        command.arg("--verify").arg("--model").arg(&model);
+        command
+    };
+    let said = printed(&mut verify());
+    assert!(said.starts_with("all ") && said.ends_with(" sections are whole\n"), "{said}");
+
+    let mut bytes = std::fs::read(&model).expect("the file");
+    // The file ends with its last layer's experts.
+    *bytes.last_mut().expect("not empty") ^= 1;
+    std::fs::write(&model, bytes).expect("the file");
+    let output = verify().output().expect("the program starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("section experts.3: checksum"), "{said}");
+    std::fs::remove_dir_all(&folder).expect("the folder");
 }
 
 /// An empty folder of this test's own.

@@ -73,5 +73,6 @@ pub use rope::Rope;
 pub use state::{Event, Probe, State};
 pub use weights::{
     ExpertRoom, ExpertUse, Fused, InUse, Network, Progress, Stored, Weights, has_experts,
-    memory_policy, pack_to_file, packed_bytes, packed_name, site_bytes, team_options,
+    memory_policy, pack_to_file, packed_bytes, packed_bytes_by_type, packed_name, site_bytes,
+    team_options,
 };

@@ -34,6 +34,7 @@ use layout::Layout;
 use oss_kernels::GROUP_ROWS;
 use oss_quant::{Matrix, Packing};
 use oss_weights::{Container, Kind};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -393,6 +394,24 @@ pub fn packed_bytes(container: &Container) -> Result<usize> {
     let (config, plan) = crate::arch::describe(container)?;
     let (layout, _) = arrange(container, &config, &plan, &Precision::default())?;
     Ok(layout.sections.iter().map(|section| section.bytes).sum())
+}
+
+/// Bytes that the matrices of each type take in a file, and packed; see [`packed_bytes`].
+///
+/// # Errors
+/// As [`packed_bytes`].
+pub fn packed_bytes_by_type(container: &Container) -> Result<BTreeMap<&'static str, [usize; 2]>> {
+    let (config, plan) = crate::arch::describe(container)?;
+    let (layout, _) = arrange(container, &config, &plan, &Precision::default())?;
+    let mut types = BTreeMap::new();
+    for job in layout.sections.iter().flat_map(|section| &section.jobs) {
+        let Packing { rows, cols, .. } = job.stored.packing;
+        let row_bytes = job.dtype.row_bytes(cols).expect("the layout has checked the columns");
+        let [file, packed] = types.entry(job.dtype.name()).or_insert([0, 0]);
+        *file += rows * row_bytes;
+        *packed += job.stored.packing.bytes();
+    }
+    Ok(types)
 }
 
 /// Whether a container's model is a mixture of experts.
