@@ -23,6 +23,9 @@ mod rows;
 use measure::{Found, Ours, Theirs, Variant};
 use rows::{ROWS, Row};
 
+/// Fewer say too little to be kept.
+const PAIRS_OF_A_RECORD: usize = 5;
+
 /// What to compare.
 #[derive(Args)]
 pub(crate) struct Options {
@@ -41,8 +44,8 @@ pub(crate) struct Options {
     /// Threads of both; by default one for each core
     #[arg(long)]
     threads: Option<usize>,
-    /// How often each side is measured in turn
-    #[arg(long, default_value_t = 5)]
+    /// How often each side is measured in turn; a record takes at least 5
+    #[arg(long, default_value_t = PAIRS_OF_A_RECORD)]
     pairs: usize,
     /// Tokens that each sequence generates
     #[arg(long, default_value_t = 64)]
@@ -60,6 +63,7 @@ pub(crate) struct Options {
 
 /// Measures and prints.
 pub(crate) fn run(options: &Options) -> Result<()> {
+    check_pairs(options.pairs, options.record.is_some())?;
     let llama = Llama::build()?;
     if options.build {
         return Ok(());
@@ -107,6 +111,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// Refuses too few pairs, before anything is built or measured.
+fn check_pairs(got: usize, recorded: bool) -> Result<()> {
+    let expected = if recorded { PAIRS_OF_A_RECORD } else { 1 };
+    let what = if recorded { "--pairs beside --record" } else { "--pairs" };
+    ensure!(got >= expected, "{what}: got {got}, expected at least {expected}");
+    Ok(())
+}
+
 /// How many threads have wanted to run in the last minute, where the system tells.
 fn load_average() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/loadavg").ok()?;
@@ -136,7 +148,6 @@ struct Line {
 }
 
 fn compare(row: &'static Row, options: &Options, ours: &Ours, theirs: &Theirs) -> Result<Line> {
-    ensure!(options.pairs > 0, "--pairs is at least 1");
     let mut tried = Vec::new();
     for variant in Variant::all(!options.no_repack) {
         warm(theirs.model)?;

@@ -51,3 +51,12 @@ fn an_unknown_row_lists_the_known_ones() {
     let error = chosen(&["nothing".to_owned()]).expect_err("no such row").to_string();
     assert!(ROWS.iter().all(|row| error.contains(row.name)), "{error}");
 }
+
+#[test]
+fn a_record_of_too_few_pairs_is_refused() {
+    check_pairs(5, true).expect("enough");
+    check_pairs(1, false).expect("enough to look at");
+    let said = |got, recorded| check_pairs(got, recorded).expect_err("too few").to_string();
+    assert_eq!(said(4, true), "--pairs beside --record: got 4, expected at least 5");
+    assert_eq!(said(0, false), "--pairs: got 0, expected at least 1");
+}
