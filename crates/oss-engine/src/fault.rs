@@ -4,23 +4,24 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(
     not(feature = "fault-injection"),
-    expect(unreachable_pub, reason = "made by tests alone")
+    expect(unreachable_pub, dead_code, reason = "made by tests alone")
 )]
 pub enum Fault {
-    /// The step panics.
+    /// A worker panics in the middle of the forward page, when half of the layers have written
+    /// their keys and values.
     Panic {
         /// How many tokens were generated before.
         at: usize,
     },
     /// Memory for the step is refused.
-    #[cfg_attr(not(feature = "fault-injection"), expect(dead_code, reason = "made by tests alone"))]
     Refused {
         /// How many tokens were generated before.
         at: usize,
         /// How often it is refused.
         times: usize,
     },
-    /// The step's logits of this request are NaN.
+    /// There the residual stream of the row that gives this token becomes NaN (of the step's first
+    /// row where it is still computing the prompt), and so its keys and values in later layers.
     Nan {
         /// How many tokens were generated before.
         at: usize,

@@ -47,7 +47,7 @@
 //!   chunks, with [`Speculation`] or without.
 //! - Names of control tokens in a text from outside never become control tokens.
 //! - A consumer that is slow, or gone, holds nobody else up; a failed request fails alone, a
-//!   panicking step fails only the requests that were in it.
+//!   panicking step fails only the requests that were in it, and nothing of it is found again.
 //! - No async runtime is started and no global state is set.
 //!
 //! # What it does not do

@@ -1,5 +1,6 @@
 //! What can go wrong between a file and a token.
 
+use oss_cache::SequenceId;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -86,6 +87,18 @@ pub enum Error {
     Thread {
         /// The system's reason.
         source: std::io::Error,
+    },
+    /// A row became something that is no number, so that what it left in its pages is not kept.
+    #[error(
+        "position {position} (token {token}): got numbers that are not finite, expected finite"
+    )]
+    NotFinite {
+        /// The row's sequence.
+        sequence: SequenceId,
+        /// The row's place in it.
+        position: usize,
+        /// The row's token.
+        token: u32,
     },
     /// A batch names a token outside the vocabulary, or positions that do not continue.
     #[error("batch row {row}: {what}: got {got}, expected {expected}")]

@@ -3,10 +3,10 @@
 //! `R` is the number of rows of the batch. Every line that works on much data is a phase of the
 //! team; the calling thread does the rest.
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Row};
 use crate::block::norm::Next;
 use crate::block::{attention, feed_forward, project};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::state::{Event, State};
 use oss_cache::KvCache;
@@ -41,7 +41,8 @@ pub(crate) struct Page<'a> {
 ///
 /// # Errors
 /// When a row does not fit its sequence, or the cache has no page left, or an expert cannot be read
-/// from its file: then the sequences are as long as before.
+/// from its file, or a row is not finite ([`Error::NotFinite`] names the first): then the sequences
+/// are as long as before.
 ///
 /// # Panics
 /// When the range is not within the model's layers.
@@ -78,6 +79,7 @@ pub fn forward(
         page.show_residual(layer);
         attention::qkv(&mut page, layer); //              qkv [R, qkv_dim], keys and values in pages
         if is_last {
+            page.check_all()?;
             page.keep_wanted(); //                                                   R = wanted rows
             if wanted.is_empty() {
                 break;
@@ -89,6 +91,7 @@ pub fn forward(
 
     if layers.end == config.layers.len() {
         page.show_residual(config.layers.len());
+        page.check(&page.state.x, hidden)?;
         for rows in batch.rows.chunk_by(|a, b| a.sequence == b.sequence) {
             cache.commit_tokens(rows[0].sequence, rows.iter().map(|row| row.token));
         }
@@ -149,6 +152,29 @@ impl Page<'_> {
         let State { x, normed, .. } = &mut *self.state;
         let x = &x[..self.batch.rows.len() * self.model.config.hidden_dim];
         Next::attention(self.model, layer).run(self.team, x, normed);
+    }
+
+    /// Checks what the pages of the batch are made of: the last layer's keys and values, and the
+    /// residual stream before, in which all that is not finite in an earlier layer has stayed so.
+    /// Later sequences find pages by their tokens and would never get rid of it.
+    fn check_all(&self) -> Result<()> {
+        let config = &self.model.config;
+        self.check(&self.state.x, config.hidden_dim)?;
+        self.check(&self.state.qkv, config.qkv_dim())
+    }
+
+    /// Refuses the batch if `numbers`, `width` of them a row, are not all finite.
+    fn check(&self, numbers: &[f32], width: usize) -> Result<()> {
+        // As integers, so that the compiler makes vectors of it.
+        let most = |row: &[f32]| row.iter().map(|x| x.abs().to_bits()).fold(0, u32::max);
+        let is_finite = |row: &[f32]| most(row) < f32::INFINITY.to_bits();
+        let mut rows = self.batch.rows.iter().zip(numbers.chunks_exact(width));
+        match rows.find(|(_, numbers)| !is_finite(numbers)) {
+            Some((&Row { sequence, position, token, .. }, _)) => {
+                Err(Error::NotFinite { sequence, position, token })
+            }
+            None => Ok(()),
+        }
     }
 
     /// Goes on with the wanted rows alone: the others have left their keys and values.

@@ -5,7 +5,7 @@ mod common;
 
 use common::{Runner, Setting, data};
 use oss_kernels::Activation;
-use oss_model::{HeadRequest, Row, head};
+use oss_model::{Batch, Error, HeadRequest, Row, forward, head};
 use oss_quant::Dtype;
 use oss_quant::kv::KvFormat;
 use oss_simd::Isa;
@@ -253,10 +253,39 @@ fn a_batch_that_does_not_continue_its_sequence_is_refused_and_changes_nothing() 
         (vec![row(0, 300)], "row 0: token: got 300, expected below 300"),
     ] {
         let Runner { model, team, state, cache } = &mut runner;
-        let batch = oss_model::Batch { rows: &rows };
-        let error = oss_model::forward(model, team, state, cache, batch, layers.clone());
+        let batch = Batch { rows: &rows };
+        let error = forward(model, team, state, cache, batch, layers.clone());
         let error = error.unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
         assert_eq!(cache.len(sequence), 0);
     }
+}
+
+#[test]
+fn a_row_that_is_not_finite_is_refused_and_changes_nothing() {
+    let mut runner = Runner::new(&data("demo.gguf"), Setting::fast());
+    let ids = prompt(40, 1);
+    let want = bits(&runner.logits(&ids, 40));
+    let (layers, hidden) = (runner.model.config.layers.len(), runner.model.config.hidden_dim);
+    let sequence = runner.cache.create();
+    let row = |(position, &token)| Row { sequence, position, token, wanted: position % 20 == 19 };
+    let rows: Vec<Row> = ids.iter().enumerate().map(row).collect();
+    let blocks = runner.cache.blocks();
+    for (done, bad) in [(1, 3), (1, 39), (layers - 1, 3), (layers - 1, 39)] {
+        for number in [f32::NAN, f32::NEG_INFINITY] {
+            let Runner { model, team, state, cache } = &mut runner;
+            let batch = Batch { rows: &rows };
+            forward(model, team, state, cache, batch, 0..done).unwrap();
+            state.residual(40)[bad * hidden + 7] = number;
+            let error = forward(model, team, state, cache, batch, done..layers).unwrap_err();
+            let Error::NotFinite { position, token, .. } = error else { panic!("{error}") };
+            assert!(position == bad && token == ids[bad], "{error}");
+            assert_eq!((cache.len(sequence), cache.blocks()), (0, blocks));
+        }
+    }
+    runner.step(&rows);
+    let vocabulary = runner.model.config.vocabulary;
+    let got = bits(runner.head(2));
+    assert!(got[..vocabulary] == want[19 * vocabulary..][..vocabulary]);
+    assert!(got[vocabulary..] == want[39 * vocabulary..]);
 }

@@ -2,24 +2,31 @@
 
 use std::sync::Arc;
 
-use oss_cache::KvCache;
+use oss_cache::{KvCache, SequenceId};
 use oss_model::State;
+use oss_threads::{PerWorker, Team};
 
 use crate::error::{Error, Result};
 use crate::event::Finish;
 use crate::fault::Fault;
+use crate::step::plan::Plan;
 use crate::step::{Scheduler, Task};
 use crate::tiers;
 
 impl Scheduler {
-    /// The step's requests fail. After a panic nothing that it may have left half done is used
-    /// again: scratch and cache are made anew, and the other requests are computed again.
+    /// The step's requests fail; where a row is no number, its own alone, as no sequence has
+    /// changed. After a panic nothing that it may have left half done is used again: scratch and
+    /// cache are made anew, and the other requests are computed again.
     pub(crate) fn fail_step(&mut self, error: Error) {
         tracing::error!(%error, "a step failed");
+        if let Error::Model(oss_model::Error::NotFinite { sequence, position, .. }) = error {
+            self.renew_state();
+            return self.fail_row(sequence, position, error);
+        }
         let rebuild = matches!(error, Error::Panicked { .. });
         if rebuild {
             self.rebuild_cache();
-            self.state = State::new(&self.model, self.batching.max_rows, self.team.threads());
+            self.renew_state();
             self.sessions.clear();
             for task in &mut self.running {
                 task.sequence = None;
@@ -37,6 +44,23 @@ impl Scheduler {
         if rebuild {
             self.queue.append(&mut self.running);
         }
+    }
+
+    /// The request of a row fails, unless the row was only a guess: then it goes on without guesses.
+    fn fail_row(&mut self, sequence: SequenceId, position: usize, error: Error) {
+        let mut running = self.running.iter_mut();
+        let task = running.find(|task| task.sequence == Some(sequence));
+        let task = task.expect("nobody leaves during a step");
+        if position >= task.tokens.len() {
+            task.drafter = None;
+            return;
+        }
+        let id = task.id;
+        self.end_running(id, Finish::Failed(Arc::new(error)));
+    }
+
+    fn renew_state(&mut self) {
+        self.state = State::new(&self.model, self.batching.max_rows, self.team.threads());
     }
 
     /// Checks the cache's books; pages that somebody holds.
@@ -110,4 +134,35 @@ pub(crate) fn refuse(task: &mut Task) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// The first fault that a test wants in the middle of this step, and its row.
+pub(crate) fn due_fault(plan: &Plan, running: &[Task]) -> Option<(Fault, usize)> {
+    let mut first = 0;
+    for part in &plan.parts {
+        let task = running.iter().find(|task| task.id == part.task)?;
+        if let Some(fault @ (Fault::Panic { at } | Fault::Nan { at })) = task.fault
+            && let Some(ahead) = at.checked_sub(task.drawn())
+            && ahead <= part.drafts
+        {
+            return Some((fault, first + ahead));
+        }
+        first += part.rows;
+    }
+    None
+}
+
+/// Does what a test wants done to a row in the middle of a step.
+pub(crate) fn strike(fault: Fault, team: &Team, state: &mut State, row: usize) {
+    if let Fault::Nan { .. } = fault {
+        let rows = state.residual(row + 1);
+        let hidden = rows.len() / (row + 1);
+        rows[row * hidden..].fill(f32::NAN);
+        return;
+    }
+    let mut workers = vec![(); team.threads()];
+    let last = team.threads() - 1;
+    team.phase(last + 1, PerWorker::new(&mut workers), |unit, _| {
+        assert!(unit.index < last, "a fault was injected");
+    });
 }

@@ -38,9 +38,10 @@ impl Repeats {
         self.bytes
     }
 
-    /// Whether anything of this size is kept at all.
-    pub(crate) fn keeps(&self, tokens: usize, logits: usize) -> bool {
-        4 * (tokens + logits) <= self.limit
+    /// Whether such logits are kept at all: those that nobody could draw from are not.
+    pub(crate) fn keeps(&self, tokens: &[u32], logits: &[f32]) -> bool {
+        let is_drawable = |logit: &f32| *logit < f32::INFINITY;
+        4 * (tokens.len() + logits.len()) <= self.limit && logits.iter().all(is_drawable)
     }
 
     /// The logits after a prompt, where they are known.
@@ -53,7 +54,7 @@ impl Repeats {
 
     /// Keeps the logits after a prompt.
     pub(crate) fn keep(&mut self, key: u64, tokens: &[u32], logits: Vec<f32>) {
-        if !self.keeps(tokens.len(), logits.len()) {
+        if !self.keeps(tokens, &logits) {
             return;
         }
         self.clock += 1;
@@ -136,6 +137,12 @@ mod tests {
         assert_eq!(repeats.bytes(), 96);
         repeats.keep(9, &[9], vec![0.0; 25]);
         assert!(repeats.get(9, &[9]).is_none(), "larger than the store");
+        for logit in [f32::NAN, f32::INFINITY] {
+            repeats.keep(9, &[9], vec![0.0, logit]);
+            assert!(repeats.get(9, &[9]).is_none(), "{logit}");
+        }
+        repeats.keep(9, &[9], vec![0.0, f32::NEG_INFINITY]);
+        assert!(repeats.get(9, &[9]).is_some(), "a token that is never drawn");
         repeats.clear();
         assert_eq!((repeats.bytes(), repeats.get(0, &[0])), (0, None));
     }

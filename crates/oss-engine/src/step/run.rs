@@ -11,9 +11,8 @@ use oss_simd::Isa;
 
 use crate::error::{Error, Result};
 use crate::event::Finish;
-use crate::fault::Fault;
 use crate::metrics::Recorder;
-use crate::step::recover::{is_refusal, refuse};
+use crate::step::recover::{due_fault, is_refusal, refuse, strike};
 use crate::step::repeats::Repeats;
 use crate::step::sessions::Sessions;
 use crate::step::{Scheduler, Task};
@@ -75,18 +74,21 @@ impl Scheduler {
     /// Computes the plan's rows.
     fn forward(&mut self, kernels: &mut Duration) -> Result<()> {
         let Self { model, team, state, cache, plan, running, .. } = self;
-        let layers = 0..model.config.layers.len();
+        let (layers, batch) = (model.config.layers.len(), Batch { rows: &plan.rows });
         let begin = Instant::now();
         let outcome = catch(|| {
             for part in &plan.parts {
                 let task = running.iter_mut().find(|task| task.id == part.task);
                 let task = task.expect("nobody leaves during a step");
                 refuse(task)?;
-                let mut drawn = task.drawn()..=task.drawn() + part.drafts;
-                let faulty = drawn.any(|at| task.fault == Some(Fault::Panic { at }));
-                assert!(!faulty, "a fault was injected");
             }
-            Ok(forward(model, team, state, cache, Batch { rows: &plan.rows }, layers)?)
+            let mut done = 0;
+            if let Some((fault, row)) = due_fault(plan, running) {
+                done = layers / 2;
+                forward(model, team, state, cache, batch, 0..done)?;
+                strike(fault, team, state, row);
+            }
+            Ok(forward(model, team, state, cache, batch, done..layers)?)
         });
         *kernels += begin.elapsed();
         outcome
@@ -171,9 +173,8 @@ fn kept_logits(
     logits: &[f32],
     repeats: &Repeats,
 ) -> Option<Vec<f32>> {
-    let wanted = task.drawn() == 0
-        && position + 1 == task.prompt_len
-        && repeats.keeps(task.prompt_len, logits.len());
+    let wanted =
+        task.drawn() == 0 && position + 1 == task.prompt_len && repeats.keeps(&task.tokens, logits);
     wanted.then(|| logits.to_vec())
 }
 
@@ -185,9 +186,6 @@ pub(crate) fn finish_row(
     (isa, recorder): (Isa, &Recorder),
 ) -> Result<Option<Finish>> {
     let drawn = task.drawn();
-    if task.fault == Some(Fault::Nan { at: drawn }) {
-        logits.fill(f32::NAN);
-    }
     if task.scores(position) {
         task.score(isa, logits, position)?;
     }
