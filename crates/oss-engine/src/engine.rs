@@ -238,7 +238,7 @@ impl Engine {
         let prepared = prepare::prepare(inner, request, id, session)?;
         let Prepared { task, link, prompt_ids, seed } = prepared;
         let stream = Stream::new(link, inner.clone(), id, (prompt_ids, seed));
-        inner.recorder.lock().submitted += 1;
+        inner.recorder.submitted.fetch_add(1, Ordering::Relaxed);
         // A step thread that is gone drops the task, which ends the stream as closed.
         if inner.commands.send(Command::Submit(task)).is_ok() {
             place.leave_to_step_thread();
@@ -361,7 +361,7 @@ impl Inner {
         match self.waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
             Ok(_) => Ok(Place { waiting: &self.waiting }),
             Err(got) => {
-                self.recorder.lock().rejected += 1;
+                self.recorder.rejected.fetch_add(1, Ordering::Relaxed);
                 Err(Error::Overloaded { got, expected })
             }
         }
@@ -406,5 +406,34 @@ impl fmt::Debug for Engine {
             .field("isa", &self.inner.model.isa)
             .field("context_len", &self.inner.limits.context_len)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::options::Tune;
+
+    #[test]
+    fn who_submits_waits_for_no_lock_of_the_step_thread() {
+        let (threads, cache_bytes) = (Some(1), Some(8 << 20));
+        let options = EngineOptions { queue_limit: 1, tune: Tune::Off, ..Default::default() };
+        let options = EngineOptions { threads, cache_bytes, ..options };
+        let engine = Engine::from_bytes_with(oss_demo::GGUF, options).unwrap();
+        let held = engine.inner.recorder.lock();
+        let (submitting, (answer, answered)) = (engine.clone(), channel());
+        thread::spawn(move || {
+            let request = || Request::text("Once").max_tokens(1);
+            answer.send((submitting.submit(request()), submitting.submit(request()))).unwrap();
+        });
+        let (first, second) = answered.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert!(matches!(second, Err(Error::Overloaded { .. })));
+        drop(held);
+        first.unwrap().collect_all().unwrap();
+        let metrics = engine.metrics();
+        assert_eq!((metrics.submitted, metrics.rejected), (1, 1));
     }
 }

@@ -2,6 +2,7 @@
 
 mod tiers;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -228,6 +229,9 @@ fn ratio(count: u64, seconds: f64) -> f64 {
 /// The numbers as they are kept.
 pub(crate) struct Recorder {
     metrics: Mutex<Metrics>,
+    /// Beside the others, as those who submit should not wait for the step thread.
+    pub(crate) submitted: AtomicU64,
+    pub(crate) rejected: AtomicU64,
     since: Instant,
 }
 
@@ -268,7 +272,8 @@ impl Recorder {
             shed_bytes: 0,
             uptime: Duration::ZERO,
         };
-        Self { metrics: Mutex::new(metrics), since: Instant::now() }
+        let (submitted, rejected) = Default::default();
+        Self { metrics: Mutex::new(metrics), submitted, rejected, since: Instant::now() }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Metrics> {
@@ -277,8 +282,9 @@ impl Recorder {
     }
 
     pub(crate) fn snapshot(&self) -> Metrics {
-        let uptime = self.since.elapsed();
-        Metrics { uptime, ..self.lock().clone() }
+        let [submitted, rejected] =
+            [&self.submitted, &self.rejected].map(|count| count.load(Ordering::Relaxed));
+        Metrics { submitted, rejected, uptime: self.since.elapsed(), ..self.lock().clone() }
     }
 }
 
