@@ -1,5 +1,5 @@
 //! Every interleaving of release, arrive and sleep, and of workers that take units, by loom:
-//! `RUSTFLAGS="--cfg loom" cargo test -p oss-threads --release --test loom`.
+//! `cargo xtask check loom`.
 #![cfg(loom)]
 
 #[path = "../src/protocol.rs"]
