@@ -46,7 +46,7 @@ impl Scheduler {
         }
     }
 
-    /// The request of a row fails, unless the row was only a guess: then it goes on without guesses.
+    /// The request of a row fails, unless the row was only a guess: then it goes on without any.
     fn fail_row(&mut self, sequence: SequenceId, position: usize, error: Error) {
         let mut running = self.running.iter_mut();
         let task = running.find(|task| task.sequence == Some(sequence));
