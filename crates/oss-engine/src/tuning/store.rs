@@ -2,9 +2,11 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use oss_kernels::Activation;
 use oss_memory::file;
+use oss_model::NUMERICS_VERSION;
 use oss_quant::Dtype;
 use oss_simd::Isa;
 use serde::{Deserialize, Serialize};
@@ -26,17 +28,26 @@ struct Stored {
 
 /// What a profile holds for: this version, this build, this processor, these weights.
 pub(crate) fn key(isa: Isa, activation: Activation, dtype: Dtype) -> String {
-    let build = (env!("CARGO_PKG_VERSION"), cfg!(debug_assertions));
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let program = std::env::current_exe().unwrap_or_default();
     format!(
-        "profile {VERSION}; oss-engine {} debug {}; {} {}; {cpus} CPUs; {isa}; {} activations; {}",
-        build.0,
-        build.1,
+        "profile {VERSION}; oss-engine {}, numerics {NUMERICS_VERSION}, {}; {} {}; {cpus} CPUs; \
+         {isa}; {} activations; {}",
+        env!("CARGO_PKG_VERSION"),
+        build(&program),
         std::env::consts::ARCH,
         processor(),
         activation.name(),
         dtype.name()
     )
+}
+
+/// What tells a build from others of the same version: the size of the program's file, and when it
+/// was written. A library that another program loads is known by that program's file alone.
+fn build(program: &Path) -> String {
+    let Ok(about) = program.metadata() else { return String::new() };
+    let age = about.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    format!("{} bytes of {} ns", about.len(), age.unwrap_or_default().as_nanos())
 }
 
 /// The processor's name, where the system tells it.
@@ -120,6 +131,26 @@ mod tests {
             std::fs::write(&path, &damaged).unwrap();
             assert_eq!(read(directory.path(), "a"), None, "{damaged}");
         }
+    }
+
+    #[test]
+    fn a_program_that_was_built_anew_is_another_build() {
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("program");
+        let write = |bytes: &[u8], seconds| {
+            std::fs::write(&program, bytes).unwrap();
+            let written = UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+            std::fs::File::options().write(true).open(&program).unwrap().set_modified(written)
+        };
+        let mut builds = Vec::new();
+        for (bytes, seconds) in [(&b"a program"[..], 1), (b"a program", 2), (b"another one", 2)] {
+            write(bytes, seconds).unwrap();
+            assert_eq!(build(&program), build(&program));
+            builds.push(build(&program));
+        }
+        assert!(builds[0] != builds[1] && builds[1] != builds[2], "{builds:?}");
+        let own = build(&std::env::current_exe().unwrap());
+        assert!(key(Isa::scalar(), Activation::F32, Dtype::F32).contains(&own) && !own.is_empty());
     }
 
     #[test]
