@@ -148,7 +148,8 @@ pub struct Metrics {
     pub queued: usize,
     /// Sequences that run now.
     pub running: usize,
-    /// Sequences that gave up their pages for others and were computed anew later.
+    /// Sequences that gave up their pages for others. Later they go on from what the cache's tiers
+    /// have kept; the rest is computed again.
     pub preempted: u64,
     /// Prompt tokens computed, recomputed ones included.
     pub prompt_tokens: u64,

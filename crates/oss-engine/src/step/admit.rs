@@ -111,7 +111,8 @@ impl Scheduler {
         true
     }
 
-    /// Takes a running task's pages; it goes back to the queue and is computed anew later.
+    /// Takes a running task's pages; it goes back to the queue, and later on from what the tiers
+    /// have kept of them.
     pub(crate) fn preempt(&mut self, index: usize) {
         let mut task = self.running.remove(index);
         self.take_sequence(&mut task);

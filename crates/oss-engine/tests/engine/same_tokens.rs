@@ -1,6 +1,6 @@
 //! The same request gives the same tokens, whatever happens around it.
 
-use oss_engine::{ChatRequest, EngineOptions, Request, Team, text::chat::Message};
+use oss_engine::{ChatRequest, ColdTier, EngineOptions, Request, Team, text::chat::Message};
 
 use crate::support::{engine, engine_with, options, prompts, story};
 
@@ -69,6 +69,28 @@ fn a_sequence_that_lost_its_pages_goes_on_as_if_nothing_had_happened() {
         assert_eq!(got.prompt_tokens, expected.prompt_tokens);
     }
     assert!(tight.metrics().preempted > 0, "the cache was not tight");
+}
+
+#[test]
+fn a_sequence_that_lost_its_pages_computes_nothing_twice_where_a_tier_kept_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let cold = ColdTier { directory: directory.path().to_owned(), bytes: 64 << 20 };
+    let tight = EngineOptions { cache_bytes: Some(700 << 10), cold: Some(cold), ..options() };
+    let tight = engine_with(EngineOptions { reuse_prefixes: true, ..tight });
+    let prompts = prompts(12);
+    let streams: Vec<_> =
+        prompts.iter().map(|prompt| tight.submit(story(prompt, 60)).unwrap()).collect();
+    let mut computed = 0;
+    for (prompt, stream) in prompts.iter().zip(streams) {
+        let got = stream.collect_all().unwrap();
+        assert_eq!(got.ids(), engine().generate(story(prompt, 60)).unwrap().ids());
+        computed += got.usage.prompt_tokens - got.usage.cached_tokens;
+    }
+    let metrics = tight.metrics();
+    assert!(metrics.preempted > 0, "the cache was not tight");
+    // Pages that come faster than the disk writes are given up.
+    let kept_all = metrics.tiers.counts.cold.dropped_writes == 0;
+    assert!(metrics.prompt_tokens == computed as u64 || !kept_all, "{computed}: {metrics:?}");
 }
 
 #[test]

@@ -133,7 +133,7 @@ fn aliases(text: &mut Text, metrics: &Metrics, engine: &Engine) {
         ("vllm:generation_tokens_total", "Tokens drawn.", metrics.completion_tokens),
         ("vllm:prefix_cache_queries_total", "Prompt tokens looked up.", prompt),
         ("vllm:prefix_cache_hits_total", "Prompt tokens found.", metrics.cached_tokens),
-        ("vllm:num_preemptions_total", "Sequences computed anew.", metrics.preempted),
+        ("vllm:num_preemptions_total", "Gave up their pages for others.", metrics.preempted),
     ];
     for (name, help, value) in counters {
         text.counter(name, help, value);
