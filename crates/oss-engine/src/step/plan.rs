@@ -20,6 +20,8 @@ pub(crate) struct Plan {
     pub(crate) rows: Vec<Row>,
     /// Where the next step's choice begins when there are more answers than rows.
     turn: usize,
+    /// Which of the prompts has the first choice of the next step's rows.
+    prompt_turn: usize,
 }
 
 /// The rows of one sequence.
@@ -77,7 +79,7 @@ impl Scheduler {
         let mut ready: Vec<&Task> = self.running.iter().collect();
         ready.retain(|task| task.producer.has_room());
         ready.sort_by_key(|task| (Reverse(task.priority), task.id));
-        let (mut answers, prompts): (Vec<&Task>, Vec<&Task>) =
+        let (mut answers, mut prompts): (Vec<&Task>, Vec<&Task>) =
             ready.into_iter().partition(|task| task.is_decoding(cache));
         // One row stays for prompts, so that a full house of answers does not shut them out.
         let for_prompts = usize::from(!prompts.is_empty());
@@ -92,6 +94,10 @@ impl Scheduler {
 
         let room = (self.batching.max_rows - parts.len()).min(self.batching.prefill_chunk);
         let mut room = self.pace.prompt_rows(parts.len(), room);
+        // Where there is no room for all, each of the most urgent ones is first in turn.
+        let urgent = prompts.partition_point(|task| task.priority == prompts[0].priority);
+        self.plan.prompt_turn += 1;
+        prompts[..urgent].rotate_left(self.plan.prompt_turn % urgent.max(1));
         for (index, task) in prompts.iter().enumerate() {
             let share = (room / (prompts.len() - index)).max(SHARE);
             let rows = share.min(room).min(task.left(cache));

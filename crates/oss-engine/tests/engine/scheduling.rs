@@ -111,6 +111,16 @@ fn a_long_prompt_does_not_stop_the_others() {
 }
 
 #[test]
+fn a_short_prompt_does_not_wait_for_the_end_of_a_long_one_however_few_rows_there_are() {
+    let engine = engine_with(EngineOptions { prefill_chunk: Some(8), ..options() });
+    let long = "The little dog ran home. ".repeat(150);
+    let long = engine.submit(story(&long, 1)).unwrap();
+    let short = engine.submit(story("Once upon a time, there was a cat", 1)).unwrap();
+    let (short, long) = (short.collect_all().unwrap(), long.collect_all().unwrap());
+    assert!(short.timing.total < long.timing.prefill / 2, "{:?} {:?}", short.timing, long.timing);
+}
+
+#[test]
 fn what_cannot_be_served_is_refused_at_once() {
     let engine = engine();
     let context = engine.context_len();
