@@ -15,6 +15,7 @@ use oss_simd::Isa;
 use oss_threads::Team;
 use oss_weights::Container;
 
+use crate::background::Background;
 use crate::budget;
 use crate::error::{Error, Result};
 use crate::event::{Completion, Event};
@@ -23,7 +24,6 @@ use crate::metrics::{Metrics, Recorder};
 use crate::options::{EngineOptions, Speculation};
 use crate::packing;
 use crate::prepare::{self, Prepared};
-use crate::promotion::Promotion;
 use crate::request::Request;
 use crate::session::Session;
 use crate::step::{Command, Scheduler, Setup, Tuner};
@@ -56,7 +56,7 @@ pub(crate) struct Inner {
     next_request: AtomicU64,
     next_session: AtomicU64,
     thread: OnceLock<JoinHandle<()>>,
-    _promotion: Option<Promotion>,
+    _background: Option<Background>,
 }
 
 /// What requests are held against.
@@ -161,9 +161,9 @@ impl Engine {
         };
         let tuner = Tuner { subject, tuning: SharedTuning::new(tuning) };
         let model = Arc::new(model);
-        let promotion = Promotion::start(&model, &options)?;
+        let background = Background::start(&model, &options)?;
         let setup = Setup::new(model, team, (cache, cache_options), tuner, options);
-        Self::start(setup, text, limits, promotion)
+        Self::start(setup, text, limits, background)
     }
 
     /// Starts the step thread.
@@ -171,7 +171,7 @@ impl Engine {
         setup: Setup,
         text: Text,
         limits: Limits,
-        promotion: Option<Promotion>,
+        background: Option<Background>,
     ) -> Result<Self> {
         let (commands, receiver) = std::sync::mpsc::channel();
         let (model, recorder) = (setup.model.clone(), setup.recorder.clone());
@@ -193,7 +193,7 @@ impl Engine {
             next_request: AtomicU64::new(0),
             next_session: AtomicU64::new(0),
             thread: OnceLock::from(handle),
-            _promotion: promotion,
+            _background: background,
         };
         Ok(Self { inner: Arc::new(inner) })
     }

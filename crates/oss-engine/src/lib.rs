@@ -54,6 +54,7 @@
 //! It speaks no HTTP and prints nothing.
 #![forbid(unsafe_code)]
 
+mod background;
 mod budget;
 mod chat;
 mod constraint;
@@ -67,7 +68,6 @@ mod options;
 mod output;
 mod packing;
 mod prepare;
-mod promotion;
 pub mod quantise;
 mod request;
 mod sampling;

@@ -10,6 +10,7 @@ mod at_least;
 mod cost;
 mod draft;
 mod hold;
+mod inject;
 mod pace;
 mod plan;
 mod recover;

@@ -21,12 +21,12 @@ const QUIET: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The thread that does so; it ends with this, after the section that it brings onto huge pages.
-pub(crate) struct Promotion {
+pub(crate) struct Background {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Promotion {
+impl Background {
     /// Starts it, where there are mapped weights.
     pub(crate) fn start(model: &Arc<Model>, options: &EngineOptions) -> Result<Option<Self>> {
         if !model.weights.are_mapped() {
@@ -59,13 +59,13 @@ impl Promotion {
                 tracing::error!(%error, "the packed file is damaged: requests are refused");
             }
         };
-        let builder = thread::Builder::new().name("oss-promotion".to_owned());
+        let builder = thread::Builder::new().name("oss-background".to_owned());
         let thread = builder.spawn(work).map_err(Error::Spawn)?;
         Ok(Some(Self { stop, thread: Some(thread) }))
     }
 }
 
-impl Drop for Promotion {
+impl Drop for Background {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
