@@ -40,8 +40,8 @@ impl<const STREAMS: usize> Kernel for Read<'_, STREAMS> {
             for (stream, sum) in sums.iter_mut().enumerate() {
                 let bytes = &self.0[stream * len + at..];
                 // Twice, as the kernels do on some processors, which read faster by it.
-                s.prefetch(bytes, 8192 / STREAMS);
-                s.prefetch(bytes, 8192 / STREAMS);
+                s.prefetch_once(bytes, 8192 / STREAMS);
+                s.prefetch_once(bytes, 8192 / STREAMS);
                 *sum = s.add_i32(*sum, s.u8_as_i32(s.load_u8(bytes[..64].try_into().expect("64"))));
             }
         }

@@ -13,7 +13,7 @@ mod values;
 pub use panel::Panel;
 
 use crate::input::{CodeBlock, MAX_PLANES};
-use crate::prefetch::{Shared, ask, ask_times};
+use crate::prefetch::{Shared, ask_for_weights};
 use crate::{Activation, Input};
 use oss_quant::{CodeFormat, FloatFormat, Matrix, Visitor};
 use oss_simd::{Isa, Reading};

@@ -59,13 +59,24 @@ pub(crate) fn ask<S: Simd>(s: S, bytes: &[u8], at: usize, len: usize) {
     }
 }
 
-/// The same, for each line so many times.
+/// The same for weights that ROWS rows meet, each line so many times. A single row reads them once,
+/// and in a second-level cache they would take the place of what the next phase needs, its code
+/// first; several rows may come back to them.
 #[inline(always)]
-pub(crate) fn ask_times<S: Simd, const TIMES: usize>(s: S, bytes: &[u8], at: usize, len: usize) {
-    for line in (0..len).step_by(64) {
-        s.prefetch(bytes, at + line);
-        if const { TIMES > 1 } {
-            s.prefetch(bytes, at + line);
+pub(crate) fn ask_for_weights<S: Simd, const ROWS: usize, const TIMES: usize>(
+    s: S,
+    bytes: &[u8],
+    at: usize,
+    len: usize,
+) {
+    const { assert!(TIMES == 1 || TIMES == 2) };
+    for line in (at..at + len).step_by(64) {
+        for _ in 0..TIMES {
+            if const { ROWS == 1 } {
+                s.prefetch_once(bytes, line);
+            } else {
+                s.prefetch(bytes, line);
+            }
         }
     }
 }

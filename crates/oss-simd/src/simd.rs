@@ -173,6 +173,9 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Asks for the line at `offset` bytes after the start of `base` to come nearer; any offset is
     /// allowed.
     fn prefetch(self, base: &[u8], offset: usize);
+    /// The same for a line that is read once and takes no other's place but in the first cache,
+    /// where the processor knows how.
+    fn prefetch_once(self, base: &[u8], offset: usize);
 
     // ---- composed, the same everywhere ------------------------------------------------------
 

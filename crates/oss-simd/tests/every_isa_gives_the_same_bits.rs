@@ -140,6 +140,7 @@ impl Kernel for Everything {
         out.extend(small.map(|x| x as u32));
         out.push(s.reduce_add_i32(i) as u32);
         s.prefetch(&codes, 1 << 20);
+        s.prefetch_once(&codes, 1 << 20);
         out
     }
 }

@@ -190,7 +190,7 @@ impl<const STREAMS: usize, const ASKS: usize> Kernel for Read<'_, STREAMS, ASKS>
                 let (lines, _) = stream[at..at + TURN].as_chunks::<64>();
                 for (n, (acc, line)) in acc.iter_mut().zip(lines).enumerate() {
                     for _ in 0..ASKS {
-                        s.prefetch(stream, at + n * 64 + self.ahead);
+                        s.prefetch_once(stream, at + n * 64 + self.ahead);
                     }
                     *acc = s.or_i32(*acc, s.u8_as_i32(s.load_u8(line)));
                 }

@@ -4,7 +4,7 @@
 //! reads the packed weights themselves ([`Group`]), for many groups unpacked once
 //! ([`super::panel`]).
 
-use super::{Shared, Walk, ask_times};
+use super::{Shared, Walk, ask_for_weights};
 use crate::input::{CodeBlock, FINE_BITS, MAX_PLANES};
 use oss_quant::{CodeFormat, Matrix, RUN_BLOCKS};
 use oss_simd::{Kernel, Reading, Simd};
@@ -166,9 +166,9 @@ impl Asking for Onward {
             let (at, len) = (at + beside + 64 * from, 64 * (to - from));
             // Codes of 8 bits are read 1 to 5 % faster by asking twice, and so are two streams.
             if bytes {
-                ask_times::<S, 2>(s, group, at, len);
+                ask_for_weights::<S, T, 2>(s, group, at, len);
             } else {
-                ask_times::<S, N>(s, group, at, len);
+                ask_for_weights::<S, T, N>(s, group, at, len);
             }
         }
     }

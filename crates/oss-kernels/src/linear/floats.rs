@@ -1,7 +1,7 @@
 //! Floating-point weights times numbers: running sums of the even and of the odd columns of each
 //! run of [`RUN`] columns.
 
-use super::{Walk, ask_times};
+use super::{Walk, ask_for_weights};
 use crate::Input;
 use oss_quant::FloatFormat;
 use oss_simd::{Kernel, Simd};
@@ -128,7 +128,7 @@ impl<F: FloatFormat, const G: usize, const T: usize> Kernel for Tile<'_, '_, '_,
                 for group in groups {
                     // As often as there are streams, as codes do.
                     let at = (first_step + step) * step_bytes + reading.ahead / G;
-                    ask_times::<S, G>(s, group, at, step_bytes);
+                    ask_for_weights::<S, T, G>(s, group, at, step_bytes);
                 }
             }
             let x: [&[f32; STEP]; T] = rows.map(|row| &row[step]);

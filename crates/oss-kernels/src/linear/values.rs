@@ -1,7 +1,7 @@
 //! Codes times numbers: the codes become numbers in registers, sums run in single precision per
 //! half block of 16 columns.
 
-use super::{Walk, ask};
+use super::{Walk, ask_for_weights};
 use oss_quant::CodeFormat;
 use oss_simd::{Kernel, Simd};
 use std::marker::PhantomData;
@@ -76,7 +76,7 @@ impl<F: CodeFormat, const T: usize> Kernel for Tile<'_, '_, '_, F, T> {
         let mut acc = [s.zero(); T];
         for block in first_block..end {
             let at = block * F::BLOCK_BYTES + walk.reading.ahead;
-            ask(s, group, at, F::BLOCK_BYTES);
+            ask_for_weights::<S, T, 1>(s, group, at, F::BLOCK_BYTES);
             let at = block - first_block;
             let block = F::block(group, n_blocks, block);
             let x: [&[f32; 32]; T] = std::array::from_fn(|t| {

@@ -253,5 +253,10 @@ impl<const DOT: bool> Simd for Neon<DOT> {
             address = in(reg) base.as_ptr().wrapping_add(offset),
             options(readonly, nostack, preserves_flags),
         );
+        fn prefetch_once(base: &[u8], offset: usize) = asm!(
+            "prfm pldl1strm, [{address}]",
+            address = in(reg) base.as_ptr().wrapping_add(offset),
+            options(readonly, nostack, preserves_flags),
+        );
     }
 }

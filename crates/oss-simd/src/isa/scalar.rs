@@ -270,4 +270,6 @@ impl Simd for Scalar {
 
     #[inline(always)]
     fn prefetch(self, _base: &[u8], _offset: usize) {}
+    #[inline(always)]
+    fn prefetch_once(self, _base: &[u8], _offset: usize) {}
 }
