@@ -314,7 +314,7 @@ impl Bench {
     /// A token that depends on the place, as different from the others as those of a text.
     fn row(&self, sequence: SequenceId, salt: usize, position: usize, wanted: bool) -> Row {
         let token = (position * 7919 + salt * 104_729 + 11) % self.model.config.vocabulary;
-        Row { sequence, position, token: token as u32, wanted }
+        Row { sequence, position, token: token as u32, wanted, draft: false }
     }
 
     /// One step of the model: the forward page, and the logits of the wanted rows.

@@ -135,12 +135,13 @@ impl KvCache {
 
     /// A second sequence with the same past. All pages are shared; the first of the two to write
     /// into a shared page gets its own copy. What the parent had reserved beyond its length is
-    /// given back: reserve again.
+    /// given back: reserve again. Drafts count as accepted.
     ///
     /// # Errors
     /// [`Error::UnknownSequence`].
     pub fn fork(&mut self, parent: SequenceId) -> Result<SequenceId> {
         self.sequences.check(parent)?;
+        self.accept_drafts(parent);
         let len = self.sequences.get(parent).len;
         self.drop_pages(parent, self.layout.pages_for(len));
         let child = self.sequences.create();

@@ -39,6 +39,7 @@
 //! Prefixes are computed once. With [`KvCache::commit_tokens`] the complete pages of a sequence
 //! enter a prefix tree, those of its windows included; [`KvCache::lookup`] finds the longest prefix
 //! of a prompt whose pages are at hand, and [`KvCache::adopt`] lets a new sequence begin with it.
+//! Tokens that may yet be taken back are [`KvCache::commit_drafts`]: pages with them wait outside.
 //!
 //! ```
 //! # use oss_cache::{Group, KvCache, Shape};
@@ -70,6 +71,7 @@
 //! - A fresh page is zero, so what it held before can never show.
 //! - `reserve` gives all that is asked for or leaves the sequence as it was.
 //! - A prefix is found by its hash and believed by its tokens.
+//! - No page with a draft is found, or leaves memory, before the draft is accepted.
 //! - Every position that is taken over was computed from the same tokens, by the same content key.
 //! - `reserve`, `commit` and `slot` allocate nothing but for the tables of a sequence longer than
 //!   16,384 positions, which double; `commit_tokens` only when the tree outgrows the pages.

@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::cache::KvCache;
 use crate::pool::NO_PAGE;
-use crate::sequence::SequenceId;
+use crate::sequence::{Sequence, SequenceId};
 use crate::stats::Stats;
 use crate::tier::Missing;
 use crate::tree::{NodeId, Places, ROOT, ROOT_HASH, chain};
@@ -77,6 +77,7 @@ impl KvCache {
     /// [`KvCache::commit`] for positions whose tokens are known: complete blocks enter the prefix
     /// tree, window pages included, so that those which fall behind the window pass to the tree.
     /// Where another sequence has computed the same block, its pages are kept and these given up.
+    /// Drafts before them count as accepted.
     ///
     /// # Panics
     /// As [`KvCache::commit`].
@@ -85,6 +86,7 @@ impl KvCache {
         let reserved = sequence.reserved - sequence.len;
         let n = tokens.len();
         assert!(n <= reserved, "commit: got {n} positions, expected at most {reserved} (reserved)");
+        self.accept_drafts(id);
         for token in tokens {
             let sequence = self.sequences.get_mut(id);
             if !sequence.tracked {
@@ -98,10 +100,37 @@ impl KvCache {
         self.advance(id, n);
     }
 
+    /// [`KvCache::commit_tokens`] for drafts: tokens that may turn out wrong and be taken back by
+    /// [`KvCache::truncate`]. No block with one of them enters the prefix tree, nor any file,
+    /// before [`KvCache::accept_drafts`].
+    ///
+    /// # Panics
+    /// As [`KvCache::commit`].
+    pub fn commit_drafts(&mut self, id: SequenceId, tokens: impl ExactSizeIterator<Item = u32>) {
+        let n = tokens.len();
+        let sequence = self.sequences.get_mut(id);
+        if sequence.tracked {
+            sequence.pending.extend(tokens);
+            sequence.drafts += n;
+        }
+        self.advance(id, n);
+    }
+
+    /// The drafts that a sequence still has were right: they are tokens as all others.
+    ///
+    /// # Panics
+    /// When the sequence has been removed.
+    pub fn accept_drafts(&mut self, id: SequenceId) {
+        self.sequences.get_mut(id).drafts = 0;
+        while self.sequences.get(id).pending.len() >= self.layout.page_tokens {
+            self.insert_block(id);
+        }
+    }
+
     /// Marks the end of a message: the sequence's present length becomes a point from which later
     /// sequences can go on exactly, and its window pages are thinned last. An incomplete last
     /// block is shared too; the sequence copies it when it goes on, and what it had reserved is
-    /// given back.
+    /// given back. Drafts count as accepted.
     ///
     /// # Panics
     /// When the sequence has been removed.
@@ -110,6 +139,8 @@ impl KvCache {
         if !sequence.tracked || sequence.len == 0 {
             return;
         }
+        self.accept_drafts(id);
+        let sequence = self.sequences.get(id);
         self.keep_window(sequence.len, sequence.block);
         if !self.sequences.get(id).pending.is_empty() {
             self.insert_tail(id);
@@ -267,6 +298,7 @@ impl KvCache {
         let sequence = self.sequences.get_mut(id);
         sequence.tracked = true;
         sequence.pending.clear();
+        sequence.drafts = 0;
         if !len.is_multiple_of(page_tokens) {
             let tokens = &self.tree.tokens(path[complete])[..len % page_tokens];
             sequence.pending.extend_from_slice(tokens);
@@ -280,12 +312,14 @@ impl KvCache {
         self.prune(before);
     }
 
-    /// The pending tokens have become a complete block: enters it and its pages.
+    /// The pending tokens begin with a complete block: enters it and its pages.
     fn insert_block(&mut self, id: SequenceId) {
+        let page_tokens = self.layout.page_tokens;
         let sequence = self.sequences.get(id);
         let (parent, index) = (sequence.block, self.tree.depth(sequence.block));
-        let known = self.tree.child(parent, &sequence.pending);
-        let Some(block) = known.or_else(|| self.tree.insert(parent, &sequence.pending)) else {
+        let tokens = &sequence.pending[..page_tokens];
+        let known = self.tree.child(parent, tokens);
+        let Some(block) = known.or_else(|| self.tree.insert(parent, tokens)) else {
             self.stats.hash_collisions += 1;
             self.untrack(id);
             return;
@@ -314,7 +348,7 @@ impl KvCache {
         self.move_to(id, block);
         self.drop_covered_tails(parent, block);
         self.write_through(block);
-        self.sequences.get_mut(id).pending.clear();
+        self.sequences.get_mut(id).pending.drain(..page_tokens);
     }
 
     /// Enters the incomplete last block, unless a block that covers it is there with all pages.
@@ -372,6 +406,7 @@ impl KvCache {
             sequence.tracked = len == 0;
             return;
         }
+        sequence.drafts = sequence.drafts.saturating_sub(sequence.len - len);
         let complete = len / page_tokens;
         let block = sequence.block;
         if complete < self.tree.depth(block) {
@@ -380,7 +415,7 @@ impl KvCache {
             sequence.pending.extend_from_slice(&self.tree.tokens(partly)[..len % page_tokens]);
             self.move_to(id, self.tree.node(partly).parent);
         } else {
-            sequence.pending.truncate(len % page_tokens);
+            sequence.pending.truncate(len - self.tree.end(block));
         }
     }
 
@@ -408,12 +443,18 @@ impl KvCache {
         if sequence.tracked {
             sequence.tracked = false;
             sequence.pending.clear();
+            sequence.drafts = 0;
             self.move_to(id, ROOT);
         }
     }
 
-    /// A sequence is about to go: what it has computed stays findable.
+    /// A sequence is about to go: what it has computed stays findable, but for drafts.
     pub(crate) fn retire(&mut self, id: SequenceId) {
+        let Sequence { len, drafts, .. } = *self.sequences.get(id);
+        if drafts > 0 {
+            self.step_back(id, len - drafts);
+            self.sequences.get_mut(id).len = len - drafts;
+        }
         self.mark(id);
         let block = self.sequences.get(id).block;
         let mut at = block;

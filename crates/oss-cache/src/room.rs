@@ -263,6 +263,8 @@ impl KvCache {
             let known = self.tree.end(sequence.block) + sequence.pending.len();
             let expected = if sequence.tracked { sequence.len } else { 0 };
             same("known tokens of a sequence", known, expected)?;
+            let drafts = sequence.drafts.min(sequence.pending.len());
+            same("drafts of a sequence", sequence.drafts, drafts)?;
         }
         same("pins of the root", self.tree.node(ROOT).pins as usize, pins[ROOT as usize])?;
         let (mut in_policy, mut in_windows) = (0, 0);

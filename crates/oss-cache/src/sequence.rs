@@ -26,8 +26,10 @@ pub(crate) struct Sequence {
     pub(crate) tracked: bool,
     /// The last complete block in the tree, while tracked.
     pub(crate) block: NodeId,
-    /// The tokens after it, fewer than a page.
+    /// The tokens after it: fewer than a page, and drafts.
     pub(crate) pending: Vec<u32>,
+    /// How many of them, the last ones, are drafts: no block enters the tree with them.
+    pub(crate) drafts: usize,
 }
 
 #[derive(Debug)]
@@ -48,6 +50,7 @@ impl Sequence {
             tracked: true,
             block: ROOT,
             pending: Vec::new(),
+            drafts: 0,
         }
     }
 }
@@ -91,6 +94,7 @@ impl Sequences {
         sequence.tracked = true;
         sequence.block = ROOT;
         sequence.pending.clear();
+        sequence.drafts = 0;
         for table in &mut sequence.tables {
             assert!(table.pages.is_empty(), "removed with {} pages, expected 0", table.pages.len());
             table.first = 0;

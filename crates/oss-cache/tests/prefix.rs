@@ -3,7 +3,7 @@
 
 use oss_cache::{Error, KvCache, Match, Options, PolicyKind};
 use oss_testing::Seeded;
-use plain::{BYTES, PAGE, Run, WINDOWED, adopt, check, compute, shape};
+use plain::{BYTES, PAGE, Run, WINDOWED, adopt, check, compute, draft, shape};
 
 #[path = "support/plain.rs"]
 mod plain;
@@ -127,6 +127,34 @@ fn window_pages_thin_before_full_pages_go_and_message_ends_last() {
     assert_eq!(cache.lookup(&tokens[..50]).len(), 50, "and the first one's");
     assert!(cache.lookup(&tokens[..66]).len() <= 52, "between them the window is gone");
     cache.validate().unwrap();
+}
+
+#[test]
+fn drafts_are_found_once_they_are_accepted() {
+    let mut cache = KvCache::new(shape(WINDOWED), 1 << 20).unwrap();
+    let tokens: Vec<u32> = (0..26).collect();
+    let id = cache.create();
+    compute(&mut cache, id, &tokens[..18]).unwrap();
+    // They complete two pages; one is right, and a token of the other.
+    let drafts = [&tokens[..21], &[90, 91, 92]].concat();
+    draft(&mut cache, id, &drafts).unwrap();
+    check(&cache, id, &drafts);
+    let (blocks, found) = (cache.blocks(), cache.lookup(&drafts).len());
+    assert_eq!((blocks, found), (4, 16), "nobody knows yet");
+    assert_eq!(cache.truncate(id, 21).unwrap(), 21);
+    cache.accept_drafts(id);
+    cache.validate().unwrap();
+    assert_eq!((cache.blocks(), cache.lookup(&drafts).len()), (5, 20));
+    compute(&mut cache, id, &tokens).unwrap();
+    check(&cache, id, &tokens);
+    assert_eq!(cache.lookup(&drafts).len(), 21);
+    // Of drafts that nobody has accepted, nothing stays.
+    let more: Vec<u32> = (0..32).collect();
+    draft(&mut cache, id, &more).unwrap();
+    cache.remove(id);
+    cache.validate().unwrap();
+    assert_eq!(cache.lookup(&more).len(), 26);
+    assert!((0..2).all(|group| cache.pages(group).in_use == cache.pages(group).idle));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use oss_cache::{ColdOptions, Error, Group, KvCache, Options, PolicyKind};
 use oss_testing::Seeded;
-use plain::{BYTES, PAGE, Run, WINDOWED, adopt, check, compute, shape};
+use plain::{BYTES, PAGE, Run, WINDOWED, adopt, check, compute, draft, shape};
 
 #[path = "support/plain.rs"]
 mod plain;
@@ -100,6 +100,25 @@ fn finds_what_the_last_process_computed(queue: usize) {
         assert_eq!(visit(&mut cache, &tokens), tokens.len());
     }
     assert!(cache.stats().cold_hits > 60, "{:?}", cache.stats());
+}
+
+#[test]
+fn a_draft_is_not_written_before_it_is_accepted() {
+    let directory = tempfile::tempdir().unwrap();
+    let cold = cold(&directory.path().join("cold"), 400);
+    let mut cache = open(&options(80, 0, Some(cold)));
+    let id = cache.create();
+    let written = |cache: &mut KvCache| {
+        cache.persist().unwrap();
+        cache.cold_pages()
+    };
+    compute(&mut cache, id, &tokens(0, 6)).unwrap();
+    assert_eq!(written(&mut cache), 1);
+    draft(&mut cache, id, &tokens(0, 13)).unwrap();
+    assert_eq!(written(&mut cache), 1, "of three complete pages");
+    assert_eq!(cache.truncate(id, 9).unwrap(), 9);
+    cache.accept_drafts(id);
+    assert_eq!(written(&mut cache), 2, "of two");
 }
 
 #[test]

@@ -14,6 +14,9 @@ pub struct Row {
     pub token: u32,
     /// Whether its hidden row is wanted for the head.
     pub wanted: bool,
+    /// Whether the token is a draft, which may be taken back: its keys and values are not found by
+    /// other sequences before [`KvCache::accept_drafts`]. What follows a draft is one, too.
+    pub draft: bool,
 }
 
 /// Rows of any mix of prompts, decoding and drafts. Rows of one sequence stand together and
@@ -37,7 +40,12 @@ impl Batch<'_> {
                 return wrong(i, "token", row.token as usize, format!("below {vocabulary}"));
             }
             let expected = match i.checked_sub(1).map(|before| self.rows[before]) {
-                Some(before) if before.sequence == row.sequence => before.position + 1,
+                Some(before) if before.sequence == row.sequence => {
+                    if before.draft && !row.draft {
+                        return wrong(i, "draft", 0, "1, as the row before".to_owned());
+                    }
+                    before.position + 1
+                }
                 _ => cache.len(row.sequence),
             };
             if row.position != expected {

@@ -93,7 +93,9 @@ pub fn forward(
         page.show_residual(config.layers.len());
         page.check(&page.state.x, hidden)?;
         for rows in batch.rows.chunk_by(|a, b| a.sequence == b.sequence) {
-            cache.commit_tokens(rows[0].sequence, rows.iter().map(|row| row.token));
+            let (known, drafts) = rows.split_at(rows.partition_point(|row| !row.draft));
+            cache.commit_tokens(rows[0].sequence, known.iter().map(|row| row.token));
+            cache.commit_drafts(rows[0].sequence, drafts.iter().map(|row| row.token));
         }
     } else {
         wanted.clear();

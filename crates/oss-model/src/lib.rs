@@ -22,7 +22,7 @@
 //! let mut state = State::new(&model, 64, team.threads());
 //! let mut cache = oss_cache::KvCache::new(model.cache_shape(), 64 << 20)?;
 //! let sequence = cache.create();
-//! let row = Row { sequence, position: 0, token: 1, wanted: true };
+//! let row = Row { sequence, position: 0, token: 1, wanted: true, draft: false };
 //! let layers = 0..model.config.layers.len();
 //! forward(&model, &team, &mut state, &mut cache, Batch { rows: &[row] }, layers)?;
 //! let logits = head(&model, &team, &mut state, 0..1, HeadRequest::Full);

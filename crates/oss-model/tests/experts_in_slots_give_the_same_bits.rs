@@ -73,8 +73,13 @@ fn a_step_whose_expert_cannot_be_read_fails_and_the_next_one_is_right() {
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len(whole.len() as u64 - 300_000).unwrap();
     let sequence = runner.cache.create();
-    let row =
-        |(position, token): (usize, &u32)| Row { sequence, position, token: *token, wanted: true };
+    let row = |(position, token): (usize, &u32)| Row {
+        sequence,
+        position,
+        token: *token,
+        wanted: true,
+        draft: false,
+    };
     let rows: Vec<Row> = ids.iter().enumerate().map(row).collect();
     let Runner { model, team, state, cache } = &mut runner;
     let layers = 0..model.config.layers.len();

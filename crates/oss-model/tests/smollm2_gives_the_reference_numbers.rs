@@ -171,6 +171,7 @@ fn keys_and_values_of_real_text_shrink_as_the_compressed_tier_wants() {
             position,
             token: *token,
             wanted: false,
+            draft: false,
         };
         let rows: Vec<Row> = ids.iter().enumerate().map(row).collect();
         rows.chunks(256).for_each(|rows| runner.step(rows));

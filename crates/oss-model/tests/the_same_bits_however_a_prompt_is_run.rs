@@ -161,6 +161,7 @@ fn company_in_the_batch_does_not_change_a_bit() {
                     position,
                     token: ids[position],
                     wanted: true,
+                    draft: false,
                 }));
                 done[i] += n;
             }
@@ -196,6 +197,7 @@ fn sharing_a_long_sequence_among_workers_does_not_change_a_bit() {
                 position,
                 token: ids[position],
                 wanted: position >= LONG,
+                draft: false,
             };
             for begin in (0..LONG).step_by(250) {
                 let end = LONG.min(begin + 250);
@@ -227,7 +229,13 @@ fn some_logits_are_the_same_as_in_the_full_head() {
     let rows: Vec<Row> = prompt(9, 1)
         .into_iter()
         .enumerate()
-        .map(|(position, token)| Row { sequence, position, token, wanted: position % 4 == 0 })
+        .map(|(position, token)| Row {
+            sequence,
+            position,
+            token,
+            wanted: position % 4 == 0,
+            draft: false,
+        })
         .collect();
     runner.step(&rows);
     assert_eq!(runner.state.wanted(), 3);
@@ -245,12 +253,14 @@ fn some_logits_are_the_same_as_in_the_full_head() {
 fn a_batch_that_does_not_continue_its_sequence_is_refused_and_changes_nothing() {
     let mut runner = Runner::new(&data("edge/edge.gguf"), Setting::fast());
     let sequence = runner.cache.create();
-    let row = |position, token| Row { sequence, position, token, wanted: true };
+    let row = |position, token| Row { sequence, position, token, wanted: true, draft: false };
+    let draft = |position, token| Row { draft: true, ..row(position, token) };
     let layers = 0..runner.model.config.layers.len();
     for (rows, words) in [
         (vec![row(1, 0)], "row 0: position: got 1, expected 0"),
         (vec![row(0, 0), row(2, 0)], "row 1: position: got 2, expected 1"),
         (vec![row(0, 300)], "row 0: token: got 300, expected below 300"),
+        (vec![draft(0, 0), row(1, 0)], "row 1: draft: got 0, expected 1, as the row before"),
     ] {
         let Runner { model, team, state, cache } = &mut runner;
         let batch = Batch { rows: &rows };
@@ -268,7 +278,13 @@ fn a_row_that_is_not_finite_is_refused_and_changes_nothing() {
     let want = bits(&runner.logits(&ids, 40));
     let (layers, hidden) = (runner.model.config.layers.len(), runner.model.config.hidden_dim);
     let sequence = runner.cache.create();
-    let row = |(position, &token)| Row { sequence, position, token, wanted: position % 20 == 19 };
+    let row = |(position, &token)| Row {
+        sequence,
+        position,
+        token,
+        wanted: position % 20 == 19,
+        draft: false,
+    };
     let rows: Vec<Row> = ids.iter().enumerate().map(row).collect();
     let blocks = runner.cache.blocks();
     for (done, bad) in [(1, 3), (1, 39), (layers - 1, 3), (layers - 1, 39)] {

@@ -47,6 +47,20 @@ pub(crate) fn layers(cache: &KvCache) -> usize {
 
 /// "Computes" the tokens from the sequence's length on.
 pub(crate) fn compute(cache: &mut KvCache, id: SequenceId, tokens: &[u32]) -> Result<(), Error> {
+    let from = write(cache, id, tokens)?;
+    cache.commit_tokens(id, tokens[from..].iter().copied());
+    Ok(())
+}
+
+/// The same for drafts.
+pub(crate) fn draft(cache: &mut KvCache, id: SequenceId, tokens: &[u32]) -> Result<(), Error> {
+    let from = write(cache, id, tokens)?;
+    cache.commit_drafts(id, tokens[from..].iter().copied());
+    Ok(())
+}
+
+/// Writes what is not yet committed, and returns where that begins.
+fn write(cache: &mut KvCache, id: SequenceId, tokens: &[u32]) -> Result<usize, Error> {
     let from = cache.len(id);
     cache.reserve(id, tokens.len() - from)?;
     for (position, state) in states(tokens).into_iter().enumerate().skip(from) {
@@ -56,8 +70,7 @@ pub(crate) fn compute(cache: &mut KvCache, id: SequenceId, tokens: &[u32]) -> Re
             cache.arena_mut(layer)[at..at + BYTES].copy_from_slice(&pattern(layer, state));
         }
     }
-    cache.commit_tokens(id, tokens[from..].iter().copied());
-    Ok(())
+    Ok(from)
 }
 
 /// What the next query needs reads back as if computed.
@@ -164,10 +177,32 @@ impl Run {
                     self.cache.remove(id);
                 }
             }
+            83..90 => self.draft(at),
             _ => {
                 let (id, _) = self.plain.swap_remove(at);
                 self.cache.remove(id);
             }
         }
+    }
+
+    /// Drafts, all of them, some or none right; now and then nobody says which.
+    fn draft(&mut self, at: usize) {
+        let n = 1 + self.seeded.below(PAGE);
+        let more = self.tokens(n);
+        let (id, tokens) = &mut self.plain[at];
+        let before = tokens.len();
+        tokens.extend_from_slice(&more);
+        let drafted = draft(&mut self.cache, *id, tokens).is_ok();
+        let right = if drafted { self.seeded.below(n + 1) } else { 0 };
+        if drafted && self.seeded.chance(0.8) {
+            let len = self.cache.truncate(*id, before + right).expect("within the sequence");
+            assert_eq!(len, before + right, "a page can be taken back");
+            self.cache.accept_drafts(*id);
+        } else if drafted {
+            check(&self.cache, *id, tokens);
+            let (id, _) = self.plain.swap_remove(at);
+            return self.cache.remove(id);
+        }
+        self.plain[at].1.truncate(before + right);
     }
 }

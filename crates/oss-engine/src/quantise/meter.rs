@@ -154,7 +154,8 @@ impl Reader {
     fn run(&mut self, model: &Model, window: &Window, layers: Range<usize>) -> Result<()> {
         let Self { team, state, cache, .. } = self;
         let (n, sequence) = (window.tokens.len(), cache.create());
-        let row = |(position, &token)| Row { sequence, position, token, wanted: true };
+        let row =
+            |(position, &token)| Row { sequence, position, token, wanted: true, draft: false };
         let rows: Vec<Row> = window.tokens.iter().enumerate().map(row).collect();
         if layers.start > 0 {
             cache.reserve(sequence, n)?;

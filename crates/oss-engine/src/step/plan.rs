@@ -68,7 +68,8 @@ impl Scheduler {
             let from = self.cache.len(sequence);
             for position in from..from + part.rows {
                 let (token, wanted) = (task.token(position), task.wants(position));
-                self.plan.rows.push(Row { sequence, position, token, wanted });
+                let draft = position >= task.tokens.len();
+                self.plan.rows.push(Row { sequence, position, token, wanted, draft });
             }
         }
     }

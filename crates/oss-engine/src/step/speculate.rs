@@ -4,7 +4,8 @@
 //! pass; tokens are drawn from them one after another as they would be alone, and a row counts
 //! while the tokens before it are those that were drawn. So tokens, log-probabilities, penalties
 //! and constraints never see a wrong guess, and nothing of them has to be taken back: only the
-//! cache forgets the positions behind the last one that counted.
+//! cache forgets the positions behind the last one that counted, which nobody could find there
+//! before.
 
 use crate::options::Speculation;
 use crate::step::cost::StepCost;
@@ -60,6 +61,7 @@ impl Scheduler {
             let wrong = computed.saturating_sub(counts);
             let kept = cache.truncate(sequence, computed - wrong);
             debug_assert_eq!(kept.ok(), Some(computed - wrong), "a page more than needed is kept");
+            cache.accept_drafts(sequence);
             let mut metrics = recorder.lock();
             metrics.drafted_tokens += part.drafts as u64;
             metrics.accepted_drafts += (part.drafts - wrong.min(part.drafts)) as u64;

@@ -41,7 +41,7 @@ fn probabilities(container: Arc<Container>, window: &[u32]) -> Vec<Vec<f64>> {
     let mut state = State::new(&model, window.len(), 1);
     let mut cache = oss_cache::KvCache::new(model.cache_shape(), 64 << 20).unwrap();
     let sequence = cache.create();
-    let row = |(position, &token)| Row { sequence, position, token, wanted: true };
+    let row = |(position, &token)| Row { sequence, position, token, wanted: true, draft: false };
     let rows: Vec<Row> = window.iter().enumerate().map(row).collect();
     let layers = 0..model.config.layers.len();
     forward(&model, &team, &mut state, &mut cache, Batch { rows: &rows }, layers).unwrap();

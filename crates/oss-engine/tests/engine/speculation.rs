@@ -240,6 +240,26 @@ fn wrong_guesses_behind_the_windows_of_a_random_model_change_nothing() {
 }
 
 #[test]
+fn what_was_guessed_wrong_is_not_kept() {
+    let seen = |speculation| {
+        let engine = engine_with(EngineOptions { reuse_prefixes: true, ..with(speculation) });
+        let ask = |seed| parts(&engine.generate(hot(&refrain(), 1.5, seed)).unwrap());
+        let answers: Vec<_> = (1..5).map(ask).collect();
+        assert_eq!(engine.check_books().unwrap(), 0, "pages that nobody gave back");
+        let metrics = engine.metrics();
+        let wrong = metrics.drafted_tokens - metrics.accepted_drafts;
+        (answers, metrics.tiers.counts.inserted_blocks, wrong)
+    };
+    let (answers, blocks, _) = seen(Speculation::Off);
+    for guesses in [4, 15] {
+        let (got, got_blocks, wrong) = seen(Speculation::Always(guesses));
+        assert!(got == answers, "{guesses} guesses");
+        assert!(wrong > 100, "{wrong} wrong guesses: too few complete a page");
+        assert_eq!(got_blocks, blocks, "{guesses} guesses");
+    }
+}
+
+#[test]
 fn a_session_goes_on_from_the_same_place() {
     let request = |turn: &str| long(&(refrain() + turn), 50);
     let [plain, guessing @ ..] = engines();

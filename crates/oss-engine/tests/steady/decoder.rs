@@ -41,7 +41,7 @@ impl Decoder {
     pub(crate) fn step(&mut self) {
         let Self { model, team, state, cache, .. } = self;
         let (sequence, position, token) = (self.sequence, self.position, self.token);
-        let rows = [Row { sequence, position, token, wanted: true }];
+        let rows = [Row { sequence, position, token, wanted: true, draft: false }];
         let layers = 0..model.config.layers.len();
         forward(model, team, state, cache, Batch { rows: &rows }, layers).unwrap();
         let logits = head(model, team, state, 0..1, HeadRequest::Full);

@@ -113,6 +113,7 @@ impl Runner {
                     position: n * chunk + i,
                     token: *token,
                     wanted: true,
+                    draft: false,
                 })
                 .collect();
             self.step(&rows);
