@@ -140,10 +140,23 @@ impl KvCache {
             return;
         }
         self.accept_drafts(id);
-        let sequence = self.sequences.get(id);
-        self.keep_window(sequence.len, sequence.block);
+        self.mark_at(id, self.sequences.get(id).len);
         if !self.sequences.get(id).pending.is_empty() {
             self.insert_tail(id);
+        }
+    }
+
+    /// Marks the end of an earlier message, at position `len`: the window pages that it needs, as
+    /// far as their blocks are complete, are thinned last.
+    ///
+    /// # Panics
+    /// When the sequence is shorter, or has been removed.
+    pub fn mark_at(&mut self, id: SequenceId, len: usize) {
+        let sequence = self.sequences.get(id);
+        assert!(len <= sequence.len, "mark: got {len}, expected at most {}", sequence.len);
+        if sequence.tracked {
+            let block = self.tree.ancestor(sequence.block, self.layout.pages_for(len));
+            self.keep_window(len, block);
         }
     }
 

@@ -130,6 +130,30 @@ fn window_pages_thin_before_full_pages_go_and_message_ends_last() {
 }
 
 #[test]
+fn a_message_that_ended_within_a_prompt_is_gone_on_from_when_windows_have_thinned() {
+    for is_marked in [true, false] {
+        // 45 blocks in two groups make 90 pages; there is room for 70.
+        let mut cache = KvCache::new(shape(WINDOWED), 70 * PAGE * BYTES).unwrap();
+        let tokens: Vec<u32> = (0..100).collect();
+        let id = cache.create();
+        compute(&mut cache, id, &tokens).unwrap();
+        if is_marked {
+            cache.mark_at(id, 50);
+        }
+        cache.remove(id);
+        let id = cache.create();
+        compute(&mut cache, id, &(1000..1080).collect::<Vec<u32>>()).unwrap();
+        let stats = cache.stats();
+        assert!(stats.thinned_pages > 0 && stats.evicted_pages == 0, "{stats:?}");
+        let known = [40, 50, 66].map(|len| cache.lookup(&tokens[..len]).len());
+        // Position 52 ends the block in which the message ended.
+        assert_eq!(known, if is_marked { [0, 50, 52] } else { [0, 0, 0] });
+        assert_eq!(cache.lookup(&tokens).len(), 100, "the last message's end is kept");
+        cache.validate().unwrap();
+    }
+}
+
+#[test]
 fn drafts_are_found_once_they_are_accepted() {
     let mut cache = KvCache::new(shape(WINDOWED), 1 << 20).unwrap();
     let tokens: Vec<u32> = (0..26).collect();

@@ -61,6 +61,7 @@ pub(crate) fn prepare(
     if !request.ignore_stops {
         stop_tokens = ends;
     }
+    let message_ends = (1..=ids.len()).filter(|end| text.ends_message(ids[end - 1])).collect();
     let ends = Ends { max_tokens: request.max_tokens.unwrap_or(room).min(room), stop_tokens };
     let link = Link::new(inner.limits.stream_events);
     let task = Task {
@@ -68,6 +69,7 @@ pub(crate) fn prepare(
         priority: request.priority,
         session,
         prompt_len: ids.len(),
+        message_ends,
         tokens: ids.clone(),
         sequence: None,
         ends,

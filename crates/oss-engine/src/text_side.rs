@@ -128,6 +128,14 @@ impl Text {
         &self.stops
     }
 
+    /// Whether a token ends a message of a prompt: one at which answers stop, or that the harmony
+    /// format puts between an answer's messages.
+    #[must_use]
+    pub fn ends_message(&self, id: u32) -> bool {
+        let is_end = matches!(self.format, Format::Harmony(tokens) if tokens.end == id);
+        is_end || self.stops.binary_search(&id).is_ok()
+    }
+
     /// How tokens are drawn when a request does not say.
     #[must_use]
     pub fn defaults(&self) -> &Options {

@@ -95,11 +95,13 @@ impl Scheduler {
         outcome
     }
 
-    /// Books the prompts that are complete now; sessions keep where their answers begin.
+    /// Books what has been computed of prompts; sessions keep where the answers of those begin that
+    /// are complete now.
     fn finish_prompts(&mut self) {
         let Self { cache, plan, running, sessions, .. } = self;
         for part in plan.parts.iter().filter(|part| part.is_prompt) {
             let Some(task) = running.iter_mut().find(|task| task.id == part.task) else { continue };
+            mark_messages(task, part.rows, cache);
             if task.drawn() == 0 && task.left(cache) == 0 {
                 finish_prompt(task, cache, sessions);
             }
@@ -151,6 +153,19 @@ impl Scheduler {
         let owners = self.plan.parts.iter().flat_map(|part| (0..part.rows).map(|_| part.task));
         let rows = owners.zip(&self.plan.rows).filter(|(_, row)| row.wanted);
         rows.map(|(task, row)| Wanted { task, position: row.position, token: row.token }).collect()
+    }
+}
+
+/// Marks where messages end in the blocks that the last so many rows of a prompt have completed, and
+/// in its last one.
+fn mark_messages(task: &Task, rows: usize, cache: &mut KvCache) {
+    let Some(sequence) = task.sequence else { return };
+    let (len, page_tokens) = (cache.len(sequence), cache.shape().page_tokens);
+    let complete = |len: usize| len / page_tokens * page_tokens;
+    let before = complete(len - rows);
+    let now = if task.left(cache) == 0 { len } else { complete(len) };
+    for &end in task.message_ends.iter().filter(|end| (before + 1..=now).contains(end)) {
+        cache.mark_at(sequence, end);
     }
 }
 

@@ -26,6 +26,8 @@ pub(crate) struct Task {
     pub(crate) priority: i32,
     pub(crate) session: Option<u64>,
     pub(crate) prompt_len: usize,
+    /// Where messages of the prompt end: how many of its tokens come before.
+    pub(crate) message_ends: Vec<usize>,
     /// Prompt and answer.
     pub(crate) tokens: Vec<u32>,
     pub(crate) sequence: Option<SequenceId>,

@@ -2,7 +2,9 @@
 
 use oss_engine::{EngineOptions, Event, Finish, Request};
 
-use crate::support::{engine, engine_with, eventually, options, prompts, story};
+use crate::support::{
+    engine, engine_with, eventually, options, page_bytes, prompts, story, tokens,
+};
 
 /// A prompt of many steps.
 fn long() -> String {
@@ -53,6 +55,38 @@ fn nobody_waits_for_a_request_whose_consumer_is_slow() {
     let expected = crate::support::engine().generate(story(&text, 10)).unwrap();
     assert_eq!(answer.ids(), expected.ids());
     assert_eq!(slow.collect_all().unwrap().tokens.len(), 10);
+}
+
+#[test]
+fn a_message_that_ended_within_a_first_prompt_is_gone_on_from_when_windows_have_thinned() {
+    let end = engine().text().tokenizer().unwrap().token_id("<|end|>").unwrap();
+    for (last, expected) in [(end, [300, 304]), (299, [0, 0])] {
+        // Two such prompts take 176 pages, 88 of them of the layers with full attention.
+        let engine = engine_with(EngineOptions {
+            reuse_prefixes: true,
+            cache_bytes: Some(140 * page_bytes()),
+            repeat_bytes: 0,
+            max_rows: Some(64),
+            ..options()
+        });
+        let ask = |ids: &[u32]| {
+            let request = || Request::tokens(ids).max_tokens(4).greedy();
+            let answer = engine.generate(request()).unwrap();
+            let plain = crate::support::engine().generate(request()).unwrap();
+            assert_eq!(answer.ids(), plain.ids());
+            answer.usage.cached_tokens
+        };
+        let mut first = tokens(0);
+        first[299] = last;
+        assert_eq!((ask(&first), ask(&tokens(1))), (0, 0));
+        eventually("the engine is idle", || engine.metrics().running == 0);
+        let counts = engine.metrics().tiers.counts;
+        assert!(counts.thinned_pages >= 36 && counts.evicted_pages == 0, "{counts:?}");
+        // Position 304 ends the page in which the message ended.
+        let cached = [300, 500].map(|len| ask(&[&first[..len], &tokens(2)[..20]].concat()));
+        assert_eq!(cached, expected);
+        assert_eq!(ask(&first), 699, "the last message's end is kept");
+    }
 }
 
 #[test]

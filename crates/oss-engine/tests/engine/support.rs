@@ -38,6 +38,17 @@ pub(crate) fn prompts(n: usize) -> Vec<String> {
     (0..n).map(|i| openings[i % 4].to_owned() + &" and then the rain came".repeat(i / 2)).collect()
 }
 
+/// 700 tokens that no other kind begins with.
+pub(crate) fn tokens(kind: usize) -> Vec<u32> {
+    (0..700).map(|i| (300 + kind * 400 + i * i % 397) as u32).collect()
+}
+
+/// Bytes of a page of keys and values.
+pub(crate) fn page_bytes() -> usize {
+    engine().check_books().unwrap(); // it has started, and its numbers are there
+    engine().metrics().pages[0].page_bytes
+}
+
 pub(crate) fn story(prompt: &str, tokens: usize) -> Request {
     Request::text(prompt).max_tokens(tokens).greedy()
 }
