@@ -15,7 +15,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use oss_engine::model::{Precision, pack_to_file};
 use oss_engine::weights::Container;
 use oss_engine::{
-    Activation, ColdTier, Engine, EngineOptions, KvFormat, Placement, Speculation, Tune,
+    Activation, ColdTier, Engine, EngineOptions, KvFormat, Placement, PolicyKind, Speculation, Tune,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -68,6 +68,10 @@ pub struct ModelArgs {
     /// a machine with one node all are the same. It never changes tokens
     #[arg(long, default_value_t)]
     pub placement: Placement,
+    /// Which keys and values go first when they must leave memory: lru, lfu, adaptive, or, to compare
+    /// with, random. It never changes tokens
+    #[arg(long, default_value_t)]
+    pub eviction: PolicyKind,
     /// A directory where keys and values of prompts are kept for the next run (at most 4 GiB for
     /// each model and choice of numbers); it never changes tokens
     #[arg(long)]
@@ -176,6 +180,7 @@ impl ModelArgs {
             max_memory: self.max_memory,
             huge_pages: self.huge_pages,
             placement: self.placement,
+            eviction: self.eviction,
             pack_directory: self.pack_directory.clone(),
             cold: self.keep.clone().map(|directory| ColdTier { directory, bytes: KEPT_BYTES }),
             activation,

@@ -32,6 +32,12 @@ pub enum Error {
         /// The sequence's length.
         expected: usize,
     },
+    /// A text names no eviction policy.
+    #[error("got the eviction policy {got}, expected lru, lfu, adaptive or random")]
+    Policy {
+        /// The name.
+        got: String,
+    },
     /// The shape makes no sense.
     #[error("cache shape: {field}: got {got}, expected {expected}")]
     Shape {

@@ -18,7 +18,10 @@ mod list;
 mod lru;
 mod random;
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
+use std::str::FromStr;
+
+use crate::{Error, Result};
 
 /// An eviction policy over small, dense keys.
 pub trait Policy: Debug + Send + Sync {
@@ -68,7 +71,7 @@ impl PolicyKind {
     pub const ALL: [PolicyKind; 4] =
         [PolicyKind::Lru, PolicyKind::Lfu, PolicyKind::Adaptive, PolicyKind::Random];
 
-    /// A name for tables and options.
+    /// A name for tables and command lines.
     pub fn name(self) -> &'static str {
         match self {
             PolicyKind::Lru => "lru",
@@ -86,6 +89,21 @@ impl PolicyKind {
             PolicyKind::Adaptive => Box::<adaptive::Adaptive>::default(),
             PolicyKind::Random => Box::<random::Random>::default(),
         }
+    }
+}
+
+impl fmt::Display for PolicyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for PolicyKind {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<PolicyKind> {
+        let found = PolicyKind::ALL.into_iter().find(|kind| kind.name() == text);
+        found.ok_or_else(|| Error::Policy { got: text.to_owned() })
     }
 }
 
@@ -118,6 +136,15 @@ mod tests {
             while policy.victim(&mut |_| true).is_some() {}
             assert!(policy.is_empty());
         }
+    }
+
+    #[test]
+    fn a_policy_is_known_by_its_name() {
+        for kind in PolicyKind::ALL {
+            assert_eq!(kind.to_string().parse::<PolicyKind>().unwrap(), kind);
+        }
+        let error = "arc".parse::<PolicyKind>().unwrap_err().to_string();
+        assert_eq!(error, "got the eviction policy arc, expected lru, lfu, adaptive or random");
     }
 
     #[test]

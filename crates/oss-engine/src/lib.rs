@@ -97,7 +97,7 @@ pub use text_side::Text;
 pub use tiers::ColdTier;
 pub use tuning::{Choice, Observed, Origin, Profile, ThreadProfile, Tuning};
 
-pub use oss_cache::{ColdStats, Stats as CacheStats};
+pub use oss_cache::{ColdStats, PolicyKind, Stats as CacheStats};
 pub use oss_kernels::Activation;
 pub use oss_memory::placement::Placement;
 pub use oss_model as model;

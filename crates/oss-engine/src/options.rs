@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use oss_cache::PolicyKind;
 use oss_kernels::Activation;
 use oss_memory::placement::Placement;
 use oss_quant::kv::KvFormat;
@@ -80,6 +81,9 @@ pub struct EngineOptions {
     /// for eight full contexts but at most 2 GiB, or 4 GiB for one context that needs them. Memory
     /// is taken as it is used.
     pub cache_bytes: Option<usize>,
+    /// Which resident keys and values go first when they must. It never changes tokens, only how
+    /// many are found again.
+    pub eviction: PolicyKind,
     /// Bytes of compressed keys and values that are kept when resident ones must go; 0: none. A
     /// thread of its own compresses them, bf16 to about two thirds; other formats hardly shrink and
     /// are not kept.
@@ -151,6 +155,7 @@ impl Default for EngineOptions {
             kv_format: KvFormat::Bf16,
             context_len: None,
             cache_bytes: None,
+            eviction: PolicyKind::Adaptive,
             warm_bytes: 0,
             cold: None,
             repeat_bytes: 16 << 20,
@@ -210,6 +215,7 @@ impl fmt::Debug for EngineOptions {
             .field("kv_format", &self.kv_format)
             .field("context_len", &self.context_len)
             .field("cache_bytes", &self.cache_bytes)
+            .field("eviction", &self.eviction)
             .field("warm_bytes", &self.warm_bytes)
             .field("cold", &self.cold)
             .field("repeat_bytes", &self.repeat_bytes)

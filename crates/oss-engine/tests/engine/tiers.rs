@@ -3,11 +3,13 @@
 use std::path::Path;
 
 use oss_engine::{
-    Activation, ColdTier, Completion, Engine, EngineOptions, Error, KvFormat, Metrics, Request,
-    Token,
+    Activation, ColdTier, Completion, Engine, EngineOptions, Error, KvFormat, Metrics, PolicyKind,
+    Request, Token,
 };
 
-use crate::support::{engine, engine_with, eventually, options, prompts, story};
+use crate::support::{
+    engine, engine_with, eventually, options, page_bytes, prompts, story, tokens,
+};
 
 /// Room for about two prompts of this file.
 const TIGHT: usize = 400 << 10;
@@ -85,6 +87,26 @@ fn tokens_are_the_same_from_compressed_pages() {
     assert!(cached > 100, "{cached}");
     assert!(metrics.tiers.warm_rate() > 0.05 && metrics.memory.warm > 0, "{metrics:?}");
     assert_eq!(metrics.tiers.cold_pages, 0);
+}
+
+#[test]
+fn a_policy_of_choice_decides_what_goes_first() {
+    for (eviction, expected) in [(PolicyKind::Lru, 0), (PolicyKind::Lfu, 699)] {
+        // Three such prompts take 132 pages of the layers with full attention alone.
+        let engine = engine_with(EngineOptions {
+            eviction,
+            cache_bytes: Some(140 * page_bytes()),
+            max_rows: Some(64),
+            ..reusing()
+        });
+        let ask = |kind| {
+            let request = Request::tokens(tokens(kind)).max_tokens(1).greedy();
+            engine.generate(request).unwrap().usage.cached_tokens
+        };
+        // The first one comes often, the others later.
+        assert_eq!([0, 0, 0, 1, 2].map(ask), [0, 699, 699, 0, 0]);
+        assert_eq!(ask(0), expected, "{eviction}");
+    }
 }
 
 #[test]

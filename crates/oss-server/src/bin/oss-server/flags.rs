@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use oss_engine::{ColdTier, EngineOptions, Placement, Tune};
+use oss_engine::{ColdTier, EngineOptions, Placement, PolicyKind, Tune};
 use oss_server::ServerOptions;
 use tracing::Level;
 
@@ -41,6 +41,9 @@ pub(crate) struct Flags {
     /// Memory for keys and values
     #[arg(long, value_parser = bytes)]
     cache_memory: Option<usize>,
+    /// Which of them go first when they must: lru, lfu, adaptive, or, to compare with, random
+    #[arg(long, default_value_t)]
+    eviction: PolicyKind,
     /// Memory for compressed keys and values
     #[arg(long, value_parser = bytes, default_value = "0")]
     warm_memory: usize,
@@ -137,6 +140,7 @@ impl Flags {
             tune: self.tune.clone(),
             max_memory: self.max_memory,
             cache_bytes: self.cache_memory,
+            eviction: self.eviction,
             warm_bytes: self.warm_memory,
             cold: self.keep.clone().map(|directory| ColdTier { directory, bytes }),
             pack_directory: self.pack_directory.clone(),
@@ -204,11 +208,12 @@ mod tests {
 
     #[test]
     fn the_flags_are_sound_and_the_name_is_the_files() {
-        let flags =
-            Flags::try_parse_from(["oss-server", "--model", "a/b.gguf", "--placement", "row-slab"]);
+        let text = "oss-server --model a/b.gguf --placement row-slab --eviction lfu";
+        let flags = Flags::try_parse_from(text.split(' '));
         let flags = flags.unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(flags.server().model_name, "b");
         assert_eq!(flags.engine().placement, Placement::RowSlab);
+        assert_eq!(flags.engine().eviction, PolicyKind::Lfu);
     }
 
     #[test]
