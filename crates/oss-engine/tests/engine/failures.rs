@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use oss_engine::{ColdTier, Engine, EngineOptions, Error, Event, Fault, Request, Speculation};
+use oss_engine::weights::{Container, Data};
+use oss_engine::{
+    ColdTier, Engine, EngineOptions, Error, Event, Fault, Request, Speculation, model,
+};
 
 use crate::support::{engine, engine_with, options, story};
 
@@ -28,7 +31,7 @@ fn reusing(directory: &Path) -> EngineOptions {
 }
 
 fn is_not_finite(error: &Error) -> bool {
-    matches!(error, Error::Model(oss_engine::model::Error::NotFinite { .. }))
+    matches!(error, Error::Model(model::Error::NotFinite { .. }))
 }
 
 #[test]
@@ -58,6 +61,55 @@ fn what_is_no_number_is_never_found_again() {
         assert_eq!(ids(&engine, &long()), expected, "by the next process");
         assert!(engine.metrics().cached_tokens > 0, "what was right is found");
     }
+}
+
+/// The demo model, where an expert of the last layer adds infinity to what it gives.
+fn with_bad_expert(expert: usize) -> &'static [u8] {
+    let container = Container::from_bytes("demo", oss_demo::GGUF, Vec::new()).unwrap();
+    let tensor = container.tensor("blk.3.ffn_down_exps.bias").unwrap();
+    let Data::Plain(bytes) = tensor.data else { panic!("{:?}", tensor.info) };
+    let start = oss_demo::GGUF.windows(bytes.len()).position(|window| window == bytes).unwrap();
+    let of_expert = start + expert * bytes.len() / tensor.info.shape[0];
+    let mut model = oss_demo::GGUF.to_vec();
+    model[of_expert..of_expert + 4].copy_from_slice(&f32::INFINITY.to_le_bytes());
+    model.leak()
+}
+
+#[test]
+fn a_row_that_is_no_number_after_the_last_layer_fails_its_request_alone_and_is_not_found() {
+    let good = || story("One day", 1);
+    let model = (0..8).map(with_bad_expert).find(|model| {
+        let engine = Engine::from_bytes_with(model, options()).unwrap();
+        engine.generate(good()).is_ok() && engine.generate(story(&long(), 1)).is_err()
+    });
+    let model = model.expect("one of the experts is for the second prompt's last row alone");
+    let directory = tempfile::tempdir().unwrap();
+    // The prompt is computed in one step.
+    let options = || EngineOptions { max_rows: Some(512), ..reusing(directory.path()) };
+    let load = || Engine::from_bytes_with(model, options()).unwrap();
+    let engine = load();
+    for _ in 0..2 {
+        let stream = engine.submit(story(&long(), 1)).unwrap();
+        let prompt_tokens = stream.prompt_ids().len();
+        let error = stream.collect_all().unwrap_err();
+        let Error::Model(model::Error::NotFinite { position, .. }) = error else {
+            panic!("{error}")
+        };
+        assert_eq!(position, prompt_tokens - 1, "no other row went through the last layer");
+    }
+    assert_eq!(engine.check_books().unwrap(), 0, "pages that nobody gave back");
+    assert_eq!(engine.metrics().tiers.counts.inserted_blocks, 0);
+    drop(engine);
+    let engine = load();
+    let [bad, good] = [story(&long(), 1), good()].map(|request| engine.submit(request).unwrap());
+    assert!(is_not_finite(&bad.collect_all().unwrap_err()));
+    assert_eq!(good.collect_all().unwrap().ids(), plain("One day")[..1]);
+    assert_eq!(engine.metrics().tiers.counts.cold.restored_slots, 0, "nothing was written");
+    // An answer that comes to that expert later is right until then.
+    let stream = engine.submit(story("One day", 20)).unwrap();
+    let token = |event| if let Event::Token(token) = event { Some(token.id) } else { None };
+    let drawn: Vec<u32> = stream.filter_map(token).collect();
+    assert!(drawn.len() < 20 && drawn == plain("One day")[..drawn.len()], "{drawn:?}");
 }
 
 #[test]
