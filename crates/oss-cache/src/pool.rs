@@ -154,11 +154,13 @@ impl Pool {
     }
 
     /// Moves pages so that less memory is taken, if that is more than may be, and returns the new
-    /// numbers of those that have moved: their owners have to be told.
-    pub(crate) fn compact(&mut self, layout: &Layout) -> HashMap<PageId, PageId> {
-        let mut moved = HashMap::new();
+    /// numbers of those that have moved, of which their owners have to be told, and the bytes that
+    /// were.
+    pub(crate) fn compact(&mut self, layout: &Layout) -> (HashMap<PageId, PageId>, usize) {
+        let (mut moved, mut bytes) = (HashMap::new(), 0);
         for step in self.arena.plan_compaction() {
             self.arena.apply(step);
+            bytes += layout.extent_bytes;
             let (from, to) = (step.from.first, step.to.first);
             self.extents.swap(from, to);
             let Extent { group, listed_at, free } = self.extents[to];
@@ -174,7 +176,7 @@ impl Pool {
                 }
             }
         }
-        moved
+        (moved, bytes)
     }
 
     /// Pages the group could still get if no other group took any.

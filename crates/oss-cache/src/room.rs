@@ -86,7 +86,7 @@ impl KvCache {
     /// Moves pages together where more memory is taken than may be, in as many rounds as help.
     fn compact(&mut self) {
         loop {
-            let moved = self.pool.compact(&self.layout);
+            let (moved, bytes) = self.pool.compact(&self.layout);
             if moved.is_empty() {
                 return;
             }
@@ -96,6 +96,7 @@ impl KvCache {
             }
             self.tree.hot_pages_mut().for_each(renumber);
             self.stats.moved_pages += moved.len() as u64;
+            self.stats.moved_bytes += bytes as u64;
         }
     }
 

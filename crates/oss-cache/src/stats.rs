@@ -27,8 +27,14 @@ pub struct Stats {
     pub evicted_pages: u64,
     /// Pages moved so that memory could be given back.
     pub moved_pages: u64,
+    /// Bytes moved with them.
+    pub moved_bytes: u64,
     /// Pages compressed when they were given up.
     pub compressed_pages: u64,
+    /// Their bytes before.
+    pub compressed_bytes: u64,
+    /// Bytes of the pages that were decompressed.
+    pub restored_bytes: u64,
     /// Pages that would not have shrunk enough.
     pub incompressible_pages: u64,
     /// Compressed pages given up.

@@ -378,6 +378,10 @@ fn pages_move_together_when_capacity_is_taken_away() {
             run.plain.iter().for_each(|(id, tokens)| check(&run.cache, *id, tokens));
             moved = run.cache.stats().moved_pages;
         }
+        let bytes = run.cache.stats().moved_bytes as usize;
+        let extents = bytes / page;
+        assert!(bytes.is_multiple_of(page) && extents <= moved as usize);
+        assert!(moved as usize <= 3 * extents, "{moved} pages in {extents} extents");
         assert!(moved > 0 || capacity == 64 * page, "{capacity}: nothing had to move");
     }
 }

@@ -250,7 +250,10 @@ impl KvCache {
             return Err(Missing::Lost);
         }
         match is_warm {
-            true => self.stats.warm_hits += 1,
+            true => {
+                self.stats.warm_hits += 1;
+                self.stats.restored_bytes += page_bytes as u64;
+            }
             false => self.stats.cold_hits += 1,
         }
         self.forget_warm(block, group);

@@ -133,6 +133,7 @@ impl KvCache {
             match packed {
                 Some(packed) => {
                     self.stats.compressed_pages += 1;
+                    self.stats.compressed_bytes += bytes.len() as u64;
                     self.tiers.warm.bytes += packed.len();
                     self.tree.places_mut(block, group).warm = Some(Packed::Ready(packed));
                 }

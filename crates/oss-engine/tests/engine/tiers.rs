@@ -86,6 +86,9 @@ fn tokens_are_the_same_from_compressed_pages() {
     let metrics = settled(&engine);
     assert!(cached > 100, "{cached}");
     assert!(metrics.tiers.warm_rate() > 0.05 && metrics.memory.warm > 0, "{metrics:?}");
+    let counts = metrics.tiers.counts;
+    assert_eq!(counts.restored_bytes, counts.warm_hits * page_bytes() as u64);
+    assert!(counts.compressed_bytes >= counts.restored_bytes, "{counts:?}");
     assert_eq!(metrics.tiers.cold_pages, 0);
 }
 

@@ -99,6 +99,15 @@ fn caches(text: &mut Text, metrics: &Metrics) {
     ];
     let hits = hits.map(|(tier, pages)| (tier.to_owned(), pages));
     text.by(("oss_cache_hits_total", "counter"), "Pages found, by tier.", "tier", hits);
+    let moved = [
+        ("compressed", counts.compressed_bytes),
+        ("decompressed", counts.restored_bytes),
+        ("written", counts.cold.written_bytes),
+        ("read", counts.cold.read_bytes),
+        ("compacted", counts.moved_bytes),
+    ];
+    let moved = moved.map(|(how, bytes)| (how.to_owned(), bytes));
+    text.by(("oss_cache_moved_bytes_total", "counter"), "Bytes of pages moved.", "how", moved);
     let asked = metrics.tiers.asked_pages;
     text.counter("oss_cache_asked_pages_total", "Pages that prompts needed.", asked);
     if let Some(experts) = metrics.experts {

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use oss_engine::EngineOptions;
 use oss_server::Error;
 use serde_json::json;
 
 use crate::client::{get, post};
 use crate::support::{
-    bare, engine, engine_options, engine_with, eventually, load, server, server_options,
+    bare, engine, engine_options, engine_with, eventually, load, server, server_options, start,
 };
 
 #[test]
@@ -75,6 +76,35 @@ fn loads_have_the_shape_that_gateways_read() {
     assert!(shares.iter().all(is_share), "{load}");
     assert!(load["gen_throughput"].as_f64().unwrap() >= 0.0);
     assert!(load["max_total_num_tokens"].as_u64().unwrap() > 16);
+}
+
+#[test]
+fn bytes_of_pages_that_move_are_told_by_how() {
+    // Room for about two prompts.
+    let engine = EngineOptions {
+        cache_bytes: Some(400 << 10),
+        warm_bytes: 16 << 20,
+        repeat_bytes: 0,
+        ..engine_options()
+    };
+    let running = start(server_options(), engine);
+    let moved = |how: &str| {
+        let page = get(running.address, "/metrics").body;
+        let labels = format!("{{model_name=\"demo\",engine=\"0\",how=\"{how}\"}} ");
+        let name = "oss_cache_moved_bytes_total".to_owned() + &labels;
+        let value = page.lines().find_map(|line| line.strip_prefix(&name));
+        value.unwrap_or_else(|| panic!("{page}")).parse::<u64>().unwrap()
+    };
+    let hows = ["compressed", "decompressed", "written", "read", "compacted"];
+    assert_eq!(hows.map(moved), [0; 5]);
+    let texts = [" and then the rain came", " and then the sun came", " and so they went on"];
+    for text in texts.iter().cycle().take(6) {
+        let body = json!({"prompt": "One day".to_owned() + &text.repeat(12), "max_tokens": 2});
+        post(running.address, "/v1/completions", &body).fine();
+    }
+    eventually("pages have come back", || moved("decompressed") > 0);
+    assert!(moved("compressed") >= moved("decompressed"));
+    assert_eq!(["written", "read"].map(moved), [0; 2], "there is no file");
 }
 
 /// The names that dashboards and gateways rely on, and their types.
