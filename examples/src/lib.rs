@@ -57,7 +57,8 @@ pub struct ModelArgs {
     #[arg(long, value_parser = bytes)]
     pub max_memory: Option<usize>,
     /// A directory where a model that is not packed is packed to at its first load: later ones map
-    /// that file, in a fraction of a second
+    /// that file, in a fraction of a second; default: only a mixture larger than --max-memory is
+    /// packed, to oss-engine/packed in XDG_CACHE_HOME or ~/.cache
     #[arg(long)]
     pub pack_directory: Option<PathBuf>,
     /// Whether the weights of a packed file are brought onto huge pages where there is room; it

@@ -1,6 +1,6 @@
-//! What is done for a packed file's weights in the background: they are brought onto huge pages
-//! while the engine works, and then compared with their checksums while it does not. Both only
-//! where there is room in memory.
+//! What is done for weights in files in the background: those of a packed file are brought onto huge
+//! pages while the engine works, and then compared with their checksums while it does not, both only
+//! where there is room in memory. All the while it is seen to that the files keep their length.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,6 +19,8 @@ use crate::options::EngineOptions;
 const QUIET: Duration = Duration::from_secs(1);
 /// How often a thread that waits for that looks.
 const LOOK: Duration = Duration::from_millis(50);
+/// How often the files' lengths are asked for, beside each request's asking.
+const WATCH: Duration = Duration::from_millis(500);
 
 /// The thread that does so; it ends with this, after the section that it brings onto huge pages.
 pub(crate) struct Background {
@@ -27,9 +29,9 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Starts it, where there are mapped weights.
+    /// Starts it, where weights are mapped or looked up in files.
     pub(crate) fn start(model: &Arc<Model>, options: &EngineOptions) -> Result<Option<Self>> {
-        if !model.weights.are_mapped() {
+        if !(model.weights.are_mapped() || model.weights.are_in_files()) {
             return Ok(None);
         }
         let (model, root) = (Arc::clone(model), options.system_root.clone());
@@ -38,13 +40,14 @@ impl Background {
         let asked = Arc::clone(&stop);
         let work = move || {
             let stopped = || asked.load(Ordering::Relaxed);
-            let go_on = |bytes| huge_pages && !stopped() && has_room(&root, bytes);
+            let is_whole = || model.weights.verify_len().is_ok();
+            let go_on = |bytes| huge_pages && !stopped() && is_whole() && has_room(&root, bytes);
             if let Err(error) = model.weights.promote(go_on) {
                 tracing::warn!(%error, "the weights stay in the file's own pages");
             }
             let mut used = Instant::now();
             let go_on = |bytes| {
-                while !stopped() {
+                while !stopped() && is_whole() {
                     if model.weights.are_in_use() {
                         used = Instant::now();
                     }
@@ -55,8 +58,14 @@ impl Background {
                 }
                 false
             };
-            if let Err(error) = model.weights.verify(go_on) {
-                tracing::error!(%error, "the packed file is damaged: requests are refused");
+            // What is wrong is remembered, as a length that has changed is.
+            let _remembered = model.weights.verify(go_on);
+            while !stopped() && model.weights.are_in_files() {
+                if let Err(error) = model.weights.verify_len() {
+                    tracing::error!(%error, "the file is damaged: requests are refused");
+                    break;
+                }
+                thread::park_timeout(WATCH);
             }
         };
         let builder = thread::Builder::new().name("oss-background".to_owned());

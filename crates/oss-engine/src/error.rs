@@ -128,10 +128,11 @@ pub enum Error {
         /// What is needed.
         expected: usize,
     },
-    /// The model is larger than the budget, and its experts can stay in a packed file alone.
+    /// The model is larger than the budget, its experts can stay in a packed file alone, and there
+    /// is no folder to pack it to.
     #[error(
-        "{}: got a memory budget of {got} bytes, expected at least {expected}, or a packed file \
-         (`pack` writes one, or the engine itself where `pack_directory` is given)",
+        "{}: got a memory budget of {got} bytes, expected at least {expected}, or a folder to pack \
+         it to: `pack_directory`, or XDG_CACHE_HOME or HOME in the environment",
         path.display()
     )]
     LargerThanMemory {
@@ -141,6 +142,20 @@ pub enum Error {
         got: usize,
         /// What the packed weights and the caches that were asked for take.
         expected: usize,
+    },
+    /// The model could not be packed to a file.
+    #[error(
+        "{}: could not be packed to {} (`pack_directory` names another folder): {source}",
+        path.display(),
+        directory.display()
+    )]
+    NotPacked {
+        /// The model.
+        path: PathBuf,
+        /// The folder of packed files.
+        directory: PathBuf,
+        /// Why not.
+        source: Box<Error>,
     },
     /// The queue is full: try again later.
     #[error("overloaded: got {got} queued requests, expected at most {expected}")]

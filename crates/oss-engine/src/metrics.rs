@@ -107,6 +107,9 @@ pub struct PageUse {
 pub struct MemoryUse {
     /// Packed weights; where experts stay in their file, the slots and everything else.
     pub weights: usize,
+    /// Those of them that the system may not swap out: all but experts, where these are in slots
+    /// and the process may lock so much (`RLIMIT_MEMLOCK`).
+    pub locked: usize,
     /// What resident keys and values may take.
     pub cache_limit: usize,
     /// What resident keys and values take.

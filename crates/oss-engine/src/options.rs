@@ -101,8 +101,10 @@ pub struct EngineOptions {
     /// same.
     pub max_memory: Option<usize>,
     /// A folder where a model that is not packed is packed to when it is loaded first: this engine
-    /// and later ones map that file. `None`: weights are packed in memory at each load, and a model
-    /// with experts that is larger than [`EngineOptions::max_memory`] is refused.
+    /// and later ones map that file. `None`: weights are packed in memory at each load; but a model
+    /// with experts that is larger than [`EngineOptions::max_memory`] is packed to the user's folder
+    /// of caches, `oss-engine/packed` in `XDG_CACHE_HOME` or else in `.cache` in `HOME`. Such files
+    /// are never deleted here: who has no use for a model any more may do it.
     pub pack_directory: Option<PathBuf>,
     /// On which NUMA nodes weights lie; with [`Placement::Interleave`] keys and values too. On a
     /// machine with one node, or where this process may use the CPUs of one alone, every choice is

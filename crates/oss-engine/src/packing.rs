@@ -1,6 +1,11 @@
-//! Models that are not packed: packed to a file at their first load where a folder is given, so
-//! that later loads map it, and experts for which there is no memory can stay there.
+//! Models that are not packed: packed to a file at their first load where a folder is given or they
+//! are larger than their memory, so that later loads map it, and experts for which there is no
+//! memory can stay there.
 
+use std::borrow::Cow;
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use oss_memory::file;
@@ -11,8 +16,8 @@ use crate::budget;
 use crate::error::{Error, Result};
 use crate::options::EngineOptions;
 
-/// The container itself; or, where the options name a folder and it is not packed, its packed file
-/// there, written unless it is there.
+/// The container itself; or, where it is not packed and should be, its packed file in the folder
+/// that the options name, else in the user's own, written unless it is there.
 pub(crate) fn packed_where_wanted(
     container: Arc<Container>,
     options: &EngineOptions,
@@ -20,27 +25,88 @@ pub(crate) fn packed_where_wanted(
     if container.kind() == Kind::Packed {
         return Ok(container);
     }
-    let Some(directory) = &options.pack_directory else {
-        return check_budget(&container, options).map(|()| container);
+    let directory = match &options.pack_directory {
+        Some(directory) => Cow::Borrowed(directory.as_path()),
+        None => match larger_than_memory(&container, options)? {
+            None => return Ok(container),
+            Some(error) => Cow::Owned(users_directory(|name| env::var_os(name)).ok_or(error)?),
+        },
     };
-    file::create_directory(directory)?;
     let path = directory.join(packed_name(&container)?);
     if !path.exists() {
-        let progress = options.progress.as_deref();
-        let progress = progress.map(|progress| progress as oss_model::Progress<'_>);
-        pack_to_file(&container, &Precision::default(), &path, progress)?;
+        pack(&container, &directory, &path, options)?;
     }
     Ok(Arc::new(Container::open(&path)?))
 }
 
-/// Refuses experts that do not fit: only those of a packed file can stay outside memory.
-fn check_budget(container: &Container, options: &EngineOptions) -> Result<()> {
-    let Some(got) = options.max_memory else { return Ok(()) };
+fn pack(
+    container: &Container,
+    directory: &Path,
+    path: &Path,
+    options: &EngineOptions,
+) -> Result<()> {
+    // What is wrong with the model is said as such.
+    packed_bytes(container)?;
+    let (model, directory) = (container.path(), directory.to_owned());
+    if options.pack_directory.is_none() {
+        tracing::warn!(
+            model = %model.display(),
+            directory = %directory.display(),
+            "the model is larger than its memory: it is packed to disk first"
+        );
+    }
+    let progress = options.progress.as_deref();
+    let progress = progress.map(|progress| progress as oss_model::Progress<'_>);
+    let packed = file::create_directory(&directory)
+        .map_err(Error::from)
+        .and_then(|()| Ok(pack_to_file(container, &Precision::default(), path, progress)?));
+    packed.map_err(|source| Error::NotPacked {
+        path: model.to_owned(),
+        directory,
+        source: Box::new(source),
+    })
+}
+
+/// Where programs of this user keep what can be made again.
+fn users_directory(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let folder = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let caches = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?;
+    Some(caches.join("oss-engine/packed"))
+}
+
+/// Says so where a model's experts do not fit: only those of a packed file can stay outside memory.
+fn larger_than_memory(container: &Container, options: &EngineOptions) -> Result<Option<Error>> {
+    let Some(got) = options.max_memory else { return Ok(None) };
     let cache = options.cache_bytes.unwrap_or(budget::LEAST);
     let others = cache + options.warm_bytes + options.repeat_bytes;
     let expected = packed_bytes(container)? + others;
     if expected <= got || !has_experts(container)? {
-        return Ok(());
+        return Ok(None);
     }
-    Err(Error::LargerThanMemory { path: container.path().to_owned(), got, expected })
+    Ok(Some(Error::LargerThanMemory { path: container.path().to_owned(), got, expected }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_users_folder_is_where_the_environment_says() {
+        let directory = |variables: &[(&str, &str)]| {
+            let value = |name: &str| {
+                let found = variables.iter().find(|(known, _)| *known == name);
+                found.map(|(_, value)| OsString::from(value))
+            };
+            users_directory(value)
+        };
+        let packed = |folder: &str| Some(Path::new(folder).join("oss-engine/packed"));
+        let home = ("HOME", "/home/ada");
+        assert_eq!(directory(&[home]), packed("/home/ada/.cache"));
+        assert_eq!(directory(&[home, ("XDG_CACHE_HOME", "/caches")]), packed("/caches"));
+        // The standard has relative and empty ones ignored.
+        assert_eq!(directory(&[home, ("XDG_CACHE_HOME", "here")]), packed("/home/ada/.cache"));
+        assert_eq!(directory(&[home, ("XDG_CACHE_HOME", "")]), packed("/home/ada/.cache"));
+        assert_eq!(directory(&[("HOME", "")]), None);
+        assert_eq!(directory(&[]), None);
+    }
 }

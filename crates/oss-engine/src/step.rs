@@ -332,6 +332,7 @@ impl Scheduler {
         metrics.experts = self.model.weights.expert_use();
         metrics.memory = MemoryUse {
             weights: self.model.weights.resident_bytes(),
+            locked: self.model.weights.locked_bytes(),
             cache_limit: self.cache_options.capacity_bytes,
             cache: self.cache.bytes_resident(),
             warm: self.cache.warm_bytes(),

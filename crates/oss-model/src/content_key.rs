@@ -1,5 +1,7 @@
 //! A key for what was computed: keys and values that outlive the process.
 
+use std::time::UNIX_EPOCH;
+
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::model::Model;
@@ -18,17 +20,16 @@ const SAMPLE_BYTES: usize = 4096;
 
 impl Model {
     /// A key for caches of keys and values that outlive the process: equal for what gives the same
-    /// bits. It is made of the model's content and configuration, the version of the packed layout,
-    /// the instruction set, activations, the format of keys and values and [`NUMERICS_VERSION`].
+    /// bits. It is made of all numbers of the model and its configuration, the version of the
+    /// packed layout, the instruction set, activations, the format of keys and values and
+    /// [`NUMERICS_VERSION`].
     ///
-    /// Of the content it sees the fingerprint of the files and samples of every tensor, not all
-    /// bytes: some ten megabytes of a file of twelve gigabytes.
+    /// Of a packed file it takes the table's word for its sections; else packed matrices are read
+    /// once in memory, and the embeddings of a model with a head of its own in their file.
     #[must_use]
     pub fn content_key(&self) -> u64 {
         let mut hash = Xxh3::new();
-        let container = self.weights.container();
-        hash.update(&container.fingerprint().0.to_le_bytes());
-        add_samples(container, &mut hash);
+        self.weights.add_content(&mut hash);
         // Every number of the configuration, written exactly.
         add(&mut hash, format!("{:?}", self.config).as_bytes());
         add(&mut hash, &packed::VERSION.to_le_bytes());
@@ -40,7 +41,8 @@ impl Model {
     }
 }
 
-/// A number for a model's files: samples of the tensors, and all of what stands beside them.
+/// A number for a model's files: samples of the tensors (of bytes in memory all), and all of what
+/// stands beside them.
 pub(crate) fn of_files(container: &Container, beside: &[(&str, Vec<u8>)]) -> u128 {
     let mut hash = Xxh3::new();
     hash.update(&container.fingerprint().0.to_le_bytes());
@@ -52,14 +54,26 @@ pub(crate) fn of_files(container: &Container, beside: &[(&str, Vec<u8>)]) -> u12
     hash.digest128()
 }
 
+/// Another number for such files whenever one of them has been written again.
+pub(crate) fn of_written_files(of_files: u128, container: &Container) -> u128 {
+    let mut hash = Xxh3::new();
+    hash.update(&of_files.to_le_bytes());
+    for modified in container.modified() {
+        let age = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        hash.update(&age.unwrap_or_default().as_nanos().to_le_bytes());
+    }
+    hash.digest128()
+}
+
 /// Adds bytes and how many they are, so that neighbours cannot be taken for each other.
-fn add(hash: &mut Xxh3, bytes: &[u8]) {
+pub(crate) fn add(hash: &mut Xxh3, bytes: &[u8]) {
     hash.update(&(bytes.len() as u64).to_le_bytes());
     hash.update(bytes);
 }
 
 /// Adds samples of every tensor: small ones, as norms and biases, as a whole.
 fn add_samples(container: &Container, hash: &mut Xxh3) {
+    let is_in_files = container.is_in_files();
     for info in container.tensors() {
         add(hash, info.name.as_bytes());
         let Some(tensor) = container.find(&info.name) else { continue };
@@ -68,6 +82,10 @@ fn add_samples(container: &Container, hash: &mut Xxh3) {
             Data::Split { codes, scales } => [codes, scales],
         };
         for part in parts {
+            if !is_in_files {
+                add(hash, part);
+                continue;
+            }
             let last = part.len().saturating_sub(SAMPLE_BYTES);
             for sample in 0..SAMPLES {
                 let start = (last as u128 * sample as u128 / (SAMPLES as u128 - 1)) as usize;

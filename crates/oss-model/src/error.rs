@@ -79,7 +79,8 @@ pub enum Error {
         /// Why not.
         source: oss_memory::Error,
     },
-    /// The packed file is not what was written any more.
+    /// A file is not what was opened any more: it has another length, or a section of a packed file
+    /// has other bytes than were written.
     #[error(transparent)]
     Damaged(Arc<oss_weights::Error>),
     /// The system refused a thread.

@@ -6,6 +6,7 @@
 //! which is mapped instead: nothing is read before it is used. Where memory is short, its experts
 //! stay in the file, but for as many as there are slots.
 
+mod content;
 mod experts;
 mod layout;
 mod pack;
@@ -247,15 +248,19 @@ impl Weights {
         in_layers.chain([&self.head])
     }
 
+    /// All packed parts of matrices, those of routers too.
+    fn all_stored(&self) -> impl Iterator<Item = &Stored> {
+        let routers = self.layers.iter().filter_map(|layer| match &layer.feed_forward {
+            FeedForwardWeights::Experts(weights) => Some(&weights.router),
+            FeedForwardWeights::Dense(_) => None,
+        });
+        self.matrices().chain(routers).flat_map(|matrix| &matrix.parts).map(|(_, stored)| stored)
+    }
+
     /// Whether some matrices, but for routers, are of floating-point numbers.
     pub(crate) fn has_float_matrices(&self) -> bool {
         let mut all = self.matrices().flat_map(|matrix| &matrix.parts);
         all.any(|(_, stored)| stored.packing.format.is_float())
-    }
-
-    /// The files that the weights come from.
-    pub(crate) fn container(&self) -> &Container {
-        &self.container
     }
 
     /// Brings the matrices of a packed file into memory, section by section, and sees to it that
@@ -426,12 +431,12 @@ pub fn has_experts(container: &Container) -> Result<bool> {
 }
 
 /// The name of a container's packed file in a folder of such files: another one for other weights,
-/// another configuration or tokenizer, and another layout.
+/// another configuration or tokenizer, another layout, and whenever a file has been written again.
 ///
 /// # Errors
 /// When it is a packed file, or a file beside the weights cannot be read.
 pub fn packed_name(container: &Container) -> Result<String> {
-    Ok(format!("{:032x}-{}.oss", packed_file::source(container)?, packed_file::LAYOUT))
+    Ok(format!("{:032x}-{}.oss", packed_file::written(container)?, packed_file::LAYOUT))
 }
 
 /// Writes a container's model as a packed file, whole or not at all, its matrices in the types that

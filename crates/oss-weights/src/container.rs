@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
-use oss_memory::file::{self, Advice};
+use oss_memory::file::{self, Advice, Map};
 use oss_quant::Dtype;
 
 use crate::error::{Error, Result, shown};
@@ -158,9 +159,25 @@ impl Container {
         self.sources.iter().map(Source::path)
     }
 
+    /// When each of these files had last been written when it was opened; none for bytes in memory,
+    /// or where the system does not say.
+    pub fn modified(&self) -> impl Iterator<Item = Option<SystemTime>> {
+        self.sources.iter().map(Source::modified)
+    }
+
     /// Whether the contents are files, and not bytes in memory.
     pub fn is_in_files(&self) -> bool {
         self.sources.iter().all(Source::is_file)
+    }
+
+    /// Checks that the files still have the lengths that were mapped: to touch what has been cut
+    /// off kills the process.
+    ///
+    /// # Errors
+    /// Names the first file that has another length, or about which the system does not say.
+    pub fn verify_len(&self) -> Result<()> {
+        let mut maps = self.sources.iter().filter_map(Source::map);
+        Ok(maps.try_for_each(Map::verify_len)?)
     }
 
     /// The bytes of all files together.

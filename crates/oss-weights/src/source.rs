@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use oss_memory::file::{Advice, Map};
 
@@ -14,6 +15,7 @@ use crate::error::Result;
 pub(crate) struct Source {
     path: Arc<PathBuf>,
     bytes: Bytes,
+    modified: Option<SystemTime>,
 }
 
 #[derive(Clone)]
@@ -26,13 +28,14 @@ impl Source {
     /// Maps the file at `path`.
     pub(crate) fn open(path: &Path) -> Result<Source> {
         let map = Map::open(path)?;
-        Ok(Source { path: Arc::new(path.to_path_buf()), bytes: Bytes::Map(map) })
+        let modified = path.metadata().and_then(|about| about.modified()).ok();
+        Ok(Source { path: Arc::new(path.to_path_buf()), bytes: Bytes::Map(map), modified })
     }
 
     /// Bytes in memory; `name` takes the place of the path in errors.
     pub(crate) fn memory(name: &str, bytes: Cow<'static, [u8]>) -> Source {
         let bytes = Bytes::Memory(Arc::new(bytes));
-        Source { path: Arc::new(PathBuf::from(name)), bytes }
+        Source { path: Arc::new(PathBuf::from(name)), bytes, modified: None }
     }
 
     /// Whether it is a file, and not bytes in memory.
@@ -43,6 +46,11 @@ impl Source {
     /// The path that errors name.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// When the file had last been written when it was opened, where the system says.
+    pub(crate) fn modified(&self) -> Option<SystemTime> {
+        self.modified
     }
 
     /// The whole file.

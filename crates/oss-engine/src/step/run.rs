@@ -78,6 +78,7 @@ impl Scheduler {
         let (layers, batch) = (model.config.layers.len(), Batch { rows: &plan.rows });
         let begin = Instant::now();
         let outcome = catch(|| {
+            model.weights.check_damage()?;
             for part in &plan.parts {
                 let task = running.iter_mut().find(|task| task.id == part.task);
                 let task = task.expect("nobody leaves during a step");

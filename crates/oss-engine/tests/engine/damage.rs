@@ -1,5 +1,6 @@
 //! Packed files that are not what was written any more.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use oss_engine::weights::Container;
@@ -7,12 +8,70 @@ use oss_engine::{Engine, EngineOptions, Error, model};
 
 use crate::support::{eventually, options, story};
 
+/// The demo model as a packed file.
+fn packed(directory: &Path) -> PathBuf {
+    let path = directory.join("demo.oss");
+    let demo = Container::from_bytes("demo", oss_demo::GGUF, Vec::new()).unwrap();
+    model::pack_to_file(&demo, &model::Precision::default(), &path, None).unwrap();
+    path
+}
+
+#[test]
+fn a_file_that_is_cut_off_while_it_is_mapped_has_requests_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let gguf = directory.path().join("demo.gguf");
+    std::fs::write(&gguf, oss_demo::GGUF).unwrap();
+    // Of the first all matrices are in the map, of the second embeddings alone.
+    for path in [packed(directory.path()), gguf] {
+        let options = EngineOptions { stream_events: 4, ..options() };
+        let engine = Engine::load_with(&path, options).unwrap();
+        let paused = engine.submit(story("Once upon a time", 400)).unwrap();
+        let mut drawn = 0;
+        eventually("the answer waits for its reader", || {
+            std::thread::sleep(Duration::from_millis(300));
+            let before = std::mem::replace(&mut drawn, engine.metrics().completion_tokens);
+            drawn > 0 && drawn == before
+        });
+        let whole = std::fs::read(&path).unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(4096).unwrap();
+        let expect_refused = || {
+            let error = engine.submit(story("Once upon a time", 4)).unwrap_err();
+            assert!(matches!(error, Error::Model(model::Error::Damaged(_))), "{error:?}");
+            let said = error.to_string();
+            for part in ["demo.", "4096 bytes", &whole.len().to_string()] {
+                assert!(said.contains(part), "{said}");
+            }
+        };
+        expect_refused();
+        let error = paused.collect_all().unwrap_err();
+        assert!(matches!(error, Error::Model(model::Error::Damaged(_))), "{error:?}");
+        // What has come back may be anything.
+        file.set_len(whole.len() as u64).unwrap();
+        expect_refused();
+    }
+}
+
+#[test]
+fn an_idle_engine_sees_by_itself_that_its_file_was_cut_off() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = packed(directory.path());
+    let engine = Engine::load_with(&path, options()).unwrap();
+    let expected = engine.generate(story("Once upon a time", 8)).unwrap().ids();
+    assert!(!expected.is_empty());
+    let length = path.metadata().unwrap().len();
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(4096).unwrap();
+    std::thread::sleep(Duration::from_millis(1200));
+    file.set_len(length).unwrap();
+    let error = engine.submit(story("Once upon a time", 8)).unwrap_err();
+    assert!(matches!(error, Error::Model(model::Error::Damaged(_))), "{error:?}");
+}
+
 #[test]
 fn a_damaged_section_is_found_in_idle_time_and_requests_are_refused() {
     let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("demo.oss");
-    let demo = Container::from_bytes("demo", oss_demo::GGUF, Vec::new()).unwrap();
-    model::pack_to_file(&demo, &model::Precision::default(), &path, None).unwrap();
+    let path = packed(directory.path());
     let packed = Container::open(&path).unwrap();
     let section = packed.packed().unwrap().find("experts.1").unwrap().clone();
     drop(packed);

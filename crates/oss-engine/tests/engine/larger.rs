@@ -8,7 +8,7 @@ use oss_engine::model::{self, ExpertRoom, LoadOptions, Model};
 use oss_engine::weights::Container;
 use oss_engine::{Engine, EngineOptions, Error, LoadProgress, Request};
 
-use crate::support::{engine, options, prompts, story};
+use crate::support::{engine, options, prompts, story, within};
 
 const TOP: usize = 2;
 const CACHE: usize = 4 << 20;
@@ -114,13 +114,19 @@ fn a_model_that_is_not_packed_is_packed_first_where_a_folder_is_given() {
     let directory = tempfile::tempdir().unwrap();
     let least = least(&packed(directory.path()));
     let cache = directory.path().join("packed");
-    let load = |pack_directory: Option<PathBuf>| {
+    let load = |pack_directory: PathBuf| {
+        let pack_directory = Some(pack_directory);
         let options = EngineOptions { max_memory: Some(least), pack_directory, ..small() };
         Engine::from_container(Arc::new(demo()), options)
     };
-    let error = load(None).unwrap_err();
-    assert!(matches!(error, Error::LargerThanMemory { got, .. } if got == least), "{error}");
-    assert!(error.to_string().contains("pack_directory"), "{error}");
+    let file = directory.path().join("a file");
+    std::fs::write(&file, b"no folder").unwrap();
+    let error = load(file).unwrap_err();
+    assert!(matches!(error, Error::NotPacked { .. }), "{error}");
+    let said = error.to_string();
+    for part in ["demo: could not be packed to ", "a file", "pack_directory"] {
+        assert!(said.contains(part), "{said}");
+    }
     let expected = engine().generate(story("Once upon a time", 20)).unwrap();
     let written = || {
         let files: Vec<_> = std::fs::read_dir(&cache).unwrap().map(|file| file.unwrap()).collect();
@@ -129,7 +135,7 @@ fn a_model_that_is_not_packed_is_packed_first_where_a_folder_is_given() {
     };
     let mut times = Vec::new();
     for _ in 0..2 {
-        let engine = load(Some(cache.clone())).unwrap();
+        let engine = load(cache.clone()).unwrap();
         assert_eq!(engine.generate(story("Once upon a time", 20)).unwrap().ids(), expected.ids());
         assert!(engine.metrics().experts.unwrap().misses > 0);
         times.push(written());
@@ -161,15 +167,39 @@ fn a_folder_makes_later_loads_map_what_the_first_one_packed() {
 }
 
 #[test]
+fn a_model_file_that_is_changed_in_place_is_packed_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, packed) = (directory.path().join("demo.gguf"), directory.path().join("packed"));
+    let mut bytes = oss_demo::GGUF.to_vec();
+    for round in 1..=2 {
+        std::fs::write(&path, &bytes).unwrap();
+        let expected = Engine::from_bytes_with(bytes.clone().leak(), small()).unwrap();
+        let pack_directory = Some(packed.clone());
+        let engine = Engine::load_with(&path, EngineOptions { pack_directory, ..small() }).unwrap();
+        let [got, expected] = [engine, expected]
+            .map(|engine| engine.generate(story("Once upon a time", 20)).unwrap().tokens);
+        assert_eq!(got, expected);
+        assert_eq!(std::fs::read_dir(&packed).unwrap().count(), round);
+        // Bits that tell an answer's log-probabilities apart: the scales of a few blocks.
+        let at = within("blk.2.ffn_down_exps.weight");
+        bytes[at..at + 64].iter_mut().for_each(|byte| *byte ^= 1);
+    }
+}
+
+#[test]
 fn an_expert_that_cannot_be_read_fails_its_requests_and_the_next_ones_are_right() {
     let directory = tempfile::tempdir().unwrap();
     let path = packed(directory.path());
-    let engine = with_budget(&path, least(&path));
-    let whole = std::fs::read(&path).unwrap();
+    let (budget, whole) = (least(&path), std::fs::read(&path).unwrap());
+    let container = Container::open(&path).unwrap();
+    // Experts are read from the file that has the name: the map's own stays as it is.
+    let other = directory.path().join("other.oss");
     // The last layer's experts are the end of the file.
     let last = room(&path).slot_bytes * 3;
-    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-    file.set_len((whole.len() - last) as u64).unwrap();
+    std::fs::write(&other, &whole[..whole.len() - last]).unwrap();
+    std::fs::rename(&other, &path).unwrap();
+    let options = EngineOptions { max_memory: Some(budget), ..small() };
+    let engine = Engine::from_container(Arc::new(container), options).unwrap();
     let error = engine.generate(story("Once upon a time, there was", 20)).unwrap_err();
     assert!(matches!(error, Error::Model(model::Error::Expert { .. })), "{error}");
     let text = error.to_string();

@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use oss_engine::weights::{Container, Data};
 use oss_engine::{Activation, Engine, EngineOptions, KvFormat, Request, Tune};
 
 /// One thread, and every prompt computed: the plain engine that others are held against. What else
@@ -51,6 +52,15 @@ pub(crate) fn page_bytes() -> usize {
 
 pub(crate) fn story(prompt: &str, tokens: usize) -> Request {
     Request::text(prompt).max_tokens(tokens).greedy()
+}
+
+/// Where a byte of one of the demo model's tensors stands in its file: one that no sample of the
+/// tensor holds, at a sixth of it.
+pub(crate) fn within(tensor: &str) -> usize {
+    let demo = Container::from_bytes("demo", oss_demo::GGUF, Vec::new()).unwrap();
+    let Data::Plain(bytes) = demo.tensor(tensor).unwrap().data else { panic!("two parts") };
+    assert!(bytes.len() > 32 << 10, "{} bytes, which samples may cover", bytes.len());
+    bytes.as_ptr().addr() - oss_demo::GGUF.as_ptr().addr() + bytes.len() / 6
 }
 
 /// Waits, within reason, until something holds.

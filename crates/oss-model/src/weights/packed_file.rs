@@ -35,10 +35,16 @@ pub(super) fn blobs(container: &Container, catalog: &Catalog) -> Result<Blobs> {
 }
 
 /// A number for what a packed file is made from: another one for other weights, another
-/// configuration or another tokenizer. Of the weights it sees what
-/// [`Model::content_key`](crate::Model::content_key) does.
-pub(super) fn source(container: &Container) -> Result<u128> {
+/// configuration or another tokenizer. Of weights in files it sees samples of every tensor: all
+/// bytes would take as long as packing.
+fn source(container: &Container) -> Result<u128> {
     Ok(content_key::of_files(container, &beside(container)?))
+}
+
+/// The same, and another number whenever a file has been written again, as one that was changed in
+/// place.
+pub(super) fn written(container: &Container) -> Result<u128> {
+    Ok(content_key::of_written_files(source(container)?, container))
 }
 
 /// What stands beside the tensors.

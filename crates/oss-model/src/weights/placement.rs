@@ -1,6 +1,6 @@
 //! Weights on the NUMA nodes of the machine.
 
-use super::{FeedForwardWeights, Weights};
+use super::Weights;
 use crate::error::Result;
 use oss_memory::placement::{MemoryPolicy, Node, Placement};
 use oss_threads::topology::{Core, Topology};
@@ -58,12 +58,8 @@ impl Weights {
 
     /// Where the matrices of each section lie in it, in order.
     pub(super) fn section_matrices(&self) -> Vec<Vec<Range<usize>>> {
-        let routers = self.layers.iter().filter_map(|layer| match &layer.feed_forward {
-            FeedForwardWeights::Experts(weights) => Some(&weights.router),
-            FeedForwardWeights::Dense(_) => None,
-        });
         let mut sections: Vec<Vec<Range<usize>>> = Vec::new();
-        for (_, stored) in self.matrices().chain(routers).flat_map(|matrix| &matrix.parts) {
+        for stored in self.all_stored() {
             if sections.len() <= stored.section {
                 sections.resize(stored.section + 1, Vec::new());
             }

@@ -78,8 +78,9 @@ impl Weights {
         let (path, packed_bytes) = (self.container.path(), self.storage.bytes());
         let places = self.expert_places(sections);
         let experts = ExpertSlots::open(path, &places, slots, policy, &self.expert_matrices())?;
-        let dense = storage::read(path, &sections[0], policy, &self.section_matrices()[0])?;
-        self.storage = Storage::Slots { dense, experts, packed_bytes };
+        let (dense, locked) =
+            storage::read(path, &sections[0], policy, &self.section_matrices()[0])?;
+        self.storage = Storage::Slots { dense, locked, experts, packed_bytes };
         Ok(())
     }
 
@@ -88,6 +89,13 @@ impl Weights {
     #[must_use]
     pub fn resident_bytes(&self) -> usize {
         self.storage.resident_bytes()
+    }
+
+    /// Those of them that are locked in memory: everything but experts, where these are in slots and
+    /// the process may lock so much (`RLIMIT_MEMLOCK`).
+    #[must_use]
+    pub fn locked_bytes(&self) -> usize {
+        self.storage.locked_bytes()
     }
 
     /// How experts were found; none where all are in memory.

@@ -4,7 +4,7 @@ use super::experts::ExpertSlots;
 use super::layout::Layout;
 use super::packed_file::{LAYOUT, MATRICES};
 use crate::error::{Error, Result};
-use oss_memory::file::{DIRECT_ALIGNMENT, RandomAccess};
+use oss_memory::file::{self, DIRECT_ALIGNMENT, RandomAccess};
 use oss_memory::placement::{MemoryPolicy, Replicas};
 use oss_memory::{Buffer, Pages};
 use oss_weights::Container;
@@ -13,6 +13,7 @@ use rayon::prelude::*;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::OnceLock;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Bytes of one read or copy of a thread.
 const PART: usize = 4 << 20;
@@ -30,8 +31,8 @@ pub(super) enum Storage {
     Memory(Vec<Replicas>),
     /// The sections of the container, which is a packed file, and copies of some in huge pages.
     Mapped { sections: Vec<Section>, copies: Vec<OnceLock<Buffer>> },
-    /// The first section in memory, experts in slots.
-    Slots { dense: Buffer, experts: ExpertSlots, packed_bytes: usize },
+    /// The first section in memory, of which so many bytes are locked there, and experts in slots.
+    Slots { dense: Buffer, locked: usize, experts: ExpertSlots, packed_bytes: usize },
 }
 
 impl Storage {
@@ -98,12 +99,35 @@ impl Storage {
         }
     }
 
+    /// The checksums of the sections of matrices: those that the packed file states, else of what
+    /// lies in memory.
+    pub(super) fn checksums(&self, container: &Container) -> Vec<u64> {
+        match (container.packed(), self) {
+            (Some(file), _) => {
+                let matrices = file.sections().filter(|section| section.kind == MATRICES);
+                matrices.map(|section| section.checksum).collect()
+            }
+            (None, Self::Memory(sections)) => {
+                sections.par_iter().map(|section| xxh3_64(section.near())).collect()
+            }
+            (None, _) => panic!("sections that are not in memory, expected a packed file"),
+        }
+    }
+
     /// Bytes of memory that the sections take when all has been used once.
     pub(super) fn resident_bytes(&self) -> usize {
         match self {
             Self::Memory(sections) => sections.iter().map(Replicas::resident_bytes).sum(),
             Self::Mapped { .. } => self.bytes(),
             Self::Slots { dense, experts, .. } => dense.len() + experts.bytes(),
+        }
+    }
+
+    /// Bytes that the system may not take back.
+    pub(super) const fn locked_bytes(&self) -> usize {
+        match self {
+            Self::Memory(_) | Self::Mapped { .. } => 0,
+            Self::Slots { locked, .. } => *locked,
         }
     }
 
@@ -210,13 +234,13 @@ fn copy(from: &[u8], to: &mut Replicas, range: Range<usize>) {
 }
 
 /// Reads a section, in which `matrices` lie, into memory of its own, which stays resident where the
-/// process may say so.
+/// process may say so: the bytes for which it may.
 pub(super) fn read(
     path: &Path,
     section: &Section,
     policy: &MemoryPolicy,
     matrices: &[Range<usize>],
-) -> Result<Buffer> {
+) -> Result<(Buffer, usize)> {
     let file = RandomAccess::open_direct(path)?;
     let length = section.length as usize;
     let mut buffer = Buffer::new(length.next_multiple_of(DIRECT_ALIGNMENT), Pages::Huge)?;
@@ -235,8 +259,25 @@ pub(super) fn read(
             expected: format!("{expected} bytes"),
         })
     })?;
-    if let Err(refused) = buffer.lock() {
-        tracing::debug!(%refused, "the dense weights are not locked in memory");
-    }
-    Ok(buffer)
+    let locked = match buffer.lock() {
+        Ok(()) => buffer.len(),
+        Err(refused) => {
+            tracing::warn!(
+                %refused,
+                limit = lock_limit(),
+                "the dense weights may be swapped out: RLIMIT_MEMLOCK (`ulimit -l`) is too low"
+            );
+            0
+        }
+    };
+    Ok((buffer, locked))
+}
+
+/// What the process may lock in memory, in the system's own words.
+fn lock_limit() -> String {
+    let limits = file::read(Path::new("/proc/self/limits"), 1 << 16).unwrap_or_default();
+    let limits = String::from_utf8_lossy(&limits);
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
+    let soft = line.and_then(|line| line.split_whitespace().next());
+    soft.map_or_else(|| "unknown".to_owned(), |bytes| format!("{bytes} bytes"))
 }

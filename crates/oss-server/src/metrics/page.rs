@@ -77,6 +77,7 @@ fn caches(text: &mut Text, metrics: &Metrics) {
     ];
     let kinds = kinds.map(|(kind, bytes)| (kind.to_owned(), bytes));
     text.by(("oss_memory_bytes", "gauge"), "Memory by kind.", "kind", kinds);
+    text.gauge("oss_locked_bytes", "Weights that are never swapped out.", memory.locked);
     let limit = memory.cache_limit;
     text.gauge("oss_cache_limit_bytes", "What keys and values may take.", limit);
     let sum = |of: fn(&PageUse) -> usize| metrics.pages.iter().map(of).sum::<usize>();

@@ -53,7 +53,8 @@ pub(crate) struct Flags {
     /// The most bytes kept there
     #[arg(long, value_parser = bytes, default_value = "4GiB", requires = "keep")]
     keep_bytes: usize,
-    /// A directory where a model that is not packed is packed to at its first load
+    /// A directory where a model that is not packed is packed to at its first load; default: only a
+    /// mixture larger than --max-memory is packed, to oss-engine/packed in XDG_CACHE_HOME or ~/.cache
     #[arg(long)]
     pack_directory: Option<PathBuf>,
     /// On which NUMA nodes weights lie: system, interleave, replicate, row-slab or first-touch; on

@@ -1,0 +1,138 @@
+//! What depends on the process around an engine: its environment and its limits. Each test runs
+//! itself once more, as a process of its own.
+#![cfg(unix)]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use oss_engine::weights::Container;
+use oss_engine::{Engine, EngineOptions, Error, Request, Tune, model};
+
+const CACHE: usize = 4 << 20;
+/// Set for the second process.
+const WITHIN: &str = "OSS_ENGINE_OWN_PROCESS";
+
+/// Runs the test of that name once more, behind a line of shell and in that environment.
+fn again(test: &str, before: &str, environment: &[(&str, &Path)]) -> Output {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("{before} exec \"$@\"")]).arg("sh");
+    command.arg(std::env::current_exe().expect("the test's own program"));
+    command.args(["--exact", test, "--nocapture"]);
+    command.env_remove("XDG_CACHE_HOME").env_remove("HOME").env(WITHIN, "yes");
+    command.envs(environment.iter().copied()).output().expect("a shell")
+}
+
+fn is_within() -> bool {
+    std::env::var_os(WITHIN).is_some()
+}
+
+#[track_caller]
+fn expect_passed(output: &Output) {
+    let said = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    assert!(output.status.success(), "{}{}", said[0], said[1]);
+}
+
+/// A budget for some of the demo model's experts.
+fn small() -> EngineOptions {
+    let demo = Container::from_bytes("demo", oss_demo::GGUF, Vec::new()).unwrap();
+    EngineOptions {
+        threads: Some(1),
+        tune: Tune::Off,
+        max_memory: Some(model::packed_bytes(&demo).unwrap() + CACHE - 1),
+        cache_bytes: Some(CACHE),
+        repeat_bytes: 0,
+        max_rows: Some(24),
+        prefill_chunk: Some(16),
+        system_root: "/no/such/folder".into(),
+        ..EngineOptions::default()
+    }
+}
+
+fn load() -> oss_engine::Result<Engine> {
+    Engine::from_bytes_with(oss_demo::GGUF, small())
+}
+
+fn answer(engine: &Engine) -> Vec<u32> {
+    engine.generate(Request::text("Once upon a time").max_tokens(8).greedy()).unwrap().ids()
+}
+
+#[test]
+fn a_model_larger_than_its_memory_is_packed_to_the_users_folder() {
+    let test = "a_model_larger_than_its_memory_is_packed_to_the_users_folder";
+    if is_within() {
+        let engine = load().unwrap();
+        let whole = EngineOptions { max_memory: None, ..small() };
+        let whole = Engine::from_bytes_with(oss_demo::GGUF, whole).unwrap();
+        assert_eq!(answer(&engine), answer(&whole));
+        assert!(engine.metrics().experts.unwrap().misses > 0);
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let packed = |folder: &str| {
+        let files = std::fs::read_dir(directory.path().join(folder)).unwrap();
+        let files = files.map(|file| file.unwrap().metadata().unwrap().modified().unwrap());
+        files.collect::<Vec<_>>()
+    };
+    expect_passed(&again(test, "", &[("HOME", directory.path())]));
+    let first = packed(".cache/oss-engine/packed");
+    assert_eq!(first.len(), 1);
+    expect_passed(&again(test, "", &[("HOME", directory.path())]));
+    assert_eq!(packed(".cache/oss-engine/packed"), first, "packed once");
+    expect_passed(&again(test, "", &[("XDG_CACHE_HOME", &directory.path().join("caches"))]));
+    assert_eq!(packed("caches/oss-engine/packed").len(), 1);
+}
+
+#[test]
+fn without_a_folder_of_the_user_such_a_model_is_refused() {
+    if is_within() {
+        let error = load().unwrap_err();
+        assert!(matches!(error, Error::LargerThanMemory { .. }), "{error}");
+        let said = error.to_string();
+        for part in ["pack_directory", "XDG_CACHE_HOME", "HOME"] {
+            assert!(said.contains(part), "{said}");
+        }
+        return;
+    }
+    expect_passed(&again("without_a_folder_of_the_user_such_a_model_is_refused", "", &[]));
+}
+
+/// The system refuses to let a file grow beyond 256 KiB, as a full disk would.
+#[test]
+fn a_disk_without_room_for_the_packed_file_is_a_clear_error() {
+    if is_within() {
+        let error = load().unwrap_err();
+        assert!(matches!(error, Error::NotPacked { .. }), "{error}");
+        let said = error.to_string();
+        for part in ["oss-engine/packed", "pack_directory", ".oss.partial: could not "] {
+            assert!(said.contains(part), "{said}");
+        }
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let test = "a_disk_without_room_for_the_packed_file_is_a_clear_error";
+    let before = "trap '' XFSZ; ulimit -f 512;";
+    expect_passed(&again(test, before, &[("HOME", directory.path())]));
+}
+
+/// Whether root may lock what it likes is up to a capability, which goes here.
+#[test]
+#[cfg(target_os = "linux")]
+fn dense_weights_are_locked_where_the_process_may_and_metrics_say_so() {
+    const LOCKED: &str = "OSS_ENGINE_LOCKED";
+    if is_within() {
+        let engine = load().unwrap();
+        answer(&engine);
+        let memory = engine.metrics().memory;
+        let locked = std::env::var_os(LOCKED).is_some();
+        assert_eq!(memory.locked > 0, locked, "{memory:?}");
+        assert!(memory.locked < memory.weights, "{memory:?}");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let test = "dense_weights_are_locked_where_the_process_may_and_metrics_say_so";
+    let home = ("HOME", directory.path());
+    let drop = "test $(id -u) = 0 && set -- setpriv --bounding-set=-ipc_lock \"$@\";";
+    expect_passed(&again(test, &format!("ulimit -l 64; {drop}"), &[home]));
+    let enough = "ulimit -l 65536 2>/dev/null || ulimit -l $(ulimit -H -l);";
+    expect_passed(&again(test, enough, &[home, (LOCKED, Path::new("yes"))]));
+}

@@ -1,0 +1,65 @@
+//! Everything about weights that decides results, as a hash.
+
+use super::{Embedding, FeedForwardWeights, Weights};
+use crate::content_key::add;
+use oss_weights::Data;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+impl Weights {
+    /// Adds all matrices, vectors and embeddings: the same for a file and the packed one made of
+    /// it.
+    pub(crate) fn add_content(&self, hash: &mut Xxh3) {
+        for checksum in self.storage.checksums(&self.container) {
+            hash.update(&checksum.to_le_bytes());
+        }
+        for stored in self.all_stored() {
+            // Its format, its size, and where it lies.
+            add(hash, format!("{stored:?}").as_bytes());
+        }
+        self.vectors().for_each(|numbers| add_numbers(hash, numbers));
+        if let Embedding::Tensor(name) = &self.embedding {
+            hash.update(&self.tensor_checksum(name).to_le_bytes());
+        }
+    }
+
+    /// Norms, biases and sinks in a fixed order; where a layer has none, none.
+    fn vectors(&self) -> impl Iterator<Item = Option<&Vec<f32>>> {
+        let in_layers = self.layers.iter().flat_map(|layer| {
+            let experts = match &layer.feed_forward {
+                FeedForwardWeights::Experts(experts) => Some(experts),
+                FeedForwardWeights::Dense(_) => None,
+            };
+            [
+                Some(&layer.attention_norm),
+                layer.qkv_bias.as_ref(),
+                layer.output_bias.as_ref(),
+                layer.sinks.as_ref(),
+                Some(&layer.feed_forward_norm),
+                experts.and_then(|experts| experts.router_bias.as_ref()),
+                experts.and_then(|experts| experts.gate_up_bias.as_ref()),
+                experts.and_then(|experts| experts.down_bias.as_ref()),
+            ]
+        });
+        [Some(&self.norm)].into_iter().chain(in_layers)
+    }
+
+    /// The checksum of the bytes of a tensor that is kept as it is.
+    fn tensor_checksum(&self, name: &str) -> u64 {
+        let container = &self.container;
+        if let Some(section) = container.packed().and_then(|file| file.find(name)) {
+            return section.checksum;
+        }
+        let checksum = match container.find(name).map(|tensor| tensor.data) {
+            Some(Data::Plain(bytes)) => xxh3_64(bytes),
+            _ => panic!("tensor {name}: expected a plain one, as when the weights were loaded"),
+        };
+        container.release(name);
+        checksum
+    }
+}
+
+fn add_numbers(hash: &mut Xxh3, numbers: Option<&Vec<f32>>) {
+    let numbers = numbers.map_or(&[][..], Vec::as_slice);
+    hash.update(&(numbers.len() as u64).to_le_bytes());
+    numbers.iter().for_each(|number| hash.update(&number.to_bits().to_le_bytes()));
+}

@@ -1,0 +1,72 @@
+//! Keys and values that outlive the process are found again by a model's content: all of it, in
+//! whatever form it comes.
+
+#[path = "support/runner.rs"]
+mod common;
+
+use common::data;
+use oss_model::{LoadOptions, Model, Precision, pack_to_file, packed_name};
+use oss_quant::kv::KvFormat;
+use oss_simd::Isa;
+use oss_weights::{Container, Data};
+use std::sync::Arc;
+
+fn load(container: Container) -> Model {
+    let (isa, kv_format) = (Isa::scalar(), KvFormat::Bf16);
+    let options = LoadOptions { isa, activation: None, kv_format, progress: None };
+    Model::load(Arc::new(container), options).unwrap()
+}
+
+fn key_of(bytes: &[u8]) -> u64 {
+    load(Container::from_bytes("model", bytes.to_vec(), Vec::new()).unwrap()).content_key()
+}
+
+#[test]
+fn a_bit_of_any_tensor_gives_another_key() {
+    let whole: &[u8] = std::fs::read(data("demo.gguf")).unwrap().leak();
+    let container = Container::from_bytes("model", whole, Vec::new()).unwrap();
+    let mut keys = vec![key_of(whole)];
+    for info in container.tensors() {
+        let Data::Plain(bytes) = container.find(&info.name).unwrap().data else {
+            panic!("{}: two parts", info.name);
+        };
+        // A byte that no sample of a large tensor holds.
+        let at = bytes.as_ptr().addr() - whole.as_ptr().addr() + bytes.len() / 6;
+        let mut changed = whole.to_vec();
+        changed[at] ^= 1;
+        let key = key_of(&changed);
+        assert!(!keys.contains(&key), "{}: the key of another model", info.name);
+        keys.push(key);
+    }
+    assert_eq!(key_of(whole), keys[0]);
+    assert!(keys.len() > 50, "{} tensors", keys.len());
+}
+
+#[test]
+fn the_key_is_that_of_the_numbers_and_not_of_their_file() {
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["demo.gguf", "edge/edge.gguf"] {
+        let path = directory.path().join("model.oss");
+        let container = Container::open(&data(name)).unwrap();
+        pack_to_file(&container, &Precision::default(), &path, None).unwrap();
+        let (in_memory, mut packed) =
+            (load(container), load(Container::open(&path).unwrap()));
+        assert_eq!(in_memory.content_key(), packed.content_key(), "{name}");
+        packed.weights.keep_experts_in_slots(3, &Default::default()).unwrap();
+        assert_eq!(in_memory.content_key(), packed.content_key(), "{name}, in slots");
+    }
+}
+
+#[test]
+fn a_file_that_is_written_again_has_another_name_when_packed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.gguf");
+    let bytes = std::fs::read(data("demo.gguf")).unwrap();
+    std::fs::write(&path, &bytes).unwrap();
+    let name = || packed_name(&Container::open(&path).unwrap()).unwrap();
+    let before = name();
+    assert_eq!(name(), before);
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    std::fs::write(&path, &bytes).unwrap();
+    assert_ne!(name(), before);
+}
