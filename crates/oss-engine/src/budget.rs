@@ -14,6 +14,10 @@ const ONE_CONTEXT: usize = 4 << 30;
 /// The least that keys and values are worth.
 pub(crate) const LEAST: usize = 16 << 20;
 
+/// Rows of a prompt that are reckoned with at once when it is told what the pages can hold: larger
+/// chunks, as where each reads experts from their file, are cut where pages are short.
+pub(crate) const ALWAYS_ROWS: usize = 512;
+
 /// Full contexts that are worth having room for without being asked.
 const CONTEXTS: usize = 8;
 

@@ -144,9 +144,10 @@ impl Engine {
         }
         let cache_options = tiers::cache_options(&model, &options, shares.cache_bytes, policy)?;
         let cache = KvCache::with_options(model.cache_shape(), &cache_options)?;
-        let longest = cache.longest(max_rows);
+        let rows = max_rows.min(budget::ALWAYS_ROWS);
+        let longest = cache.longest(rows);
         if longest == 0 {
-            let expected = budget::context_bytes(&model, 1, max_rows);
+            let expected = budget::context_bytes(&model, 1, rows);
             let got = shares.cache_bytes;
             return Err(oss_cache::Error::Capacity { got, expected }.into());
         }

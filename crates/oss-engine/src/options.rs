@@ -120,7 +120,10 @@ pub struct EngineOptions {
     pub system_root: PathBuf,
     /// The most rows (tokens of all sequences) in one step; `None`: a chunk beside all sequences.
     pub max_rows: Option<usize>,
-    /// The most prompt tokens in one step; `None`: by measurement.
+    /// The most prompt tokens in one step; `None`: by measurement, or, where experts are read from
+    /// their file, as many as a sixteenth of [`EngineOptions::max_memory`] is scratch for (512 to
+    /// 4,096): each step reads the experts that it misses once. Requests that come meanwhile wait
+    /// for its end; beside answers that are streaming, chunks are cut as always.
     pub prefill_chunk: Option<usize>,
     /// The most sequences that run at once; further requests wait. `None`: by measurement, and
     /// fewer (never below 16) while steps take longer than [`EngineOptions::max_step`].

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use oss_kernels::Activation;
-use oss_model::Model;
+use oss_model::{Model, State};
 use oss_quant::{Dtype, Packing};
 use oss_threads::topology::Topology;
 use serde::{Deserialize, Serialize};
@@ -127,6 +127,8 @@ pub(crate) struct Subject {
     needs: choose::Needs,
     /// Whether a part of the weights may stay in the file.
     has_experts: bool,
+    /// Bytes of scratch for a row of a large step.
+    row_bytes: usize,
 }
 
 impl Subject {
@@ -141,7 +143,8 @@ impl Subject {
         };
         let has_experts = weights.expert_room().is_some();
         let (isa, activation) = (model.isa, model.activation);
-        Self { isa, activation, common: census.common, needs, has_experts }
+        let row_bytes = State::row_bytes(model);
+        Self { isa, activation, common: census.common, needs, has_experts, row_bytes }
     }
 }
 

@@ -109,6 +109,9 @@ impl WorkerScratch {
     }
 }
 
+/// From so many rows on, scratch grows evenly.
+const MANY_ROWS: usize = 256;
+
 /// Scratch for batches of up to `max_rows` rows.
 pub struct State {
     pub(crate) max_rows: usize,
@@ -226,6 +229,13 @@ impl State {
             logits: Vec::new(),
             probe: None,
         }
+    }
+
+    /// Bytes that scratch takes for each further row of large steps, about.
+    #[must_use]
+    pub fn row_bytes(model: &Model) -> usize {
+        let bytes = |rows| Self::new(model, rows, 1).bytes();
+        (bytes(2 * MANY_ROWS) - bytes(MANY_ROWS)) / MANY_ROWS
     }
 
     /// The most rows of a step.

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use oss_cache::SequenceId;
 
+use crate::budget::ALWAYS_ROWS;
 use crate::step::hold::Hold;
 use crate::step::{Scheduler, Task};
 
@@ -94,7 +95,8 @@ impl Scheduler {
             let others = others.map(|(sequence, other)| (sequence, other.left(&self.cache)));
             let mut growing = vec![(sequence, task.left(&self.cache) + HEADROOM)];
             growing.extend(others);
-            if self.cache.can_hold(&growing, self.batching.max_rows).is_ok() {
+            let rows = self.batching.max_rows.min(ALWAYS_ROWS);
+            if self.cache.can_hold(&growing, rows).is_ok() {
                 return true;
             }
             if !self.sessions.give_up_oldest(&mut self.cache) && !self.preempt_paused() {

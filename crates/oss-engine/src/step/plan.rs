@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use oss_model::Row;
 
+use crate::budget::ALWAYS_ROWS;
 use crate::error::Error;
 use crate::event::Finish;
 use crate::step::{Scheduler, Task};
@@ -125,8 +126,10 @@ impl Scheduler {
                 part.rows -= std::mem::take(&mut part.drafts);
                 continue;
             }
-            if self.running.len() == 1 && part.rows > SHARE {
-                part.rows = (part.rows / 2).max(SHARE);
+            // Others are only asked for what was reckoned with when they were let in.
+            let least = if self.running.len() == 1 { SHARE } else { ALWAYS_ROWS };
+            if part.rows > least {
+                part.rows = (part.rows / 2).max(least);
                 continue;
             }
             if self.sessions.give_up_oldest(&mut self.cache) {

@@ -14,8 +14,11 @@ const CHUNKS: (usize, usize) = (64, 256);
 const PAGE: usize = 16;
 /// Without measurements.
 const CHUNK: usize = 128;
-/// Where experts are read from their file: each is read once a chunk.
-const CHUNK_LARGER: usize = 512;
+/// Where experts are read from their file, each is read once a chunk: as large a one as there is
+/// scratch for, within these.
+const CHUNKS_LARGER: (usize, usize) = (512, 4096);
+/// Scratch for it may take this part of the memory, as experts need the rest.
+const SCRATCH_PART: usize = 16;
 const SEQUENCES: usize = 32;
 /// The limits of sequences among which is chosen.
 const LIMITS: (usize, usize) = (16, 64);
@@ -152,9 +155,15 @@ impl Choosing<'_> {
 
     /// The shortest chunk in which reading all weights adds little to multiplying with them.
     fn chunk(&self, machine: Option<&ThreadProfile>, most: usize) -> Choice {
-        if self.is_larger_than_memory() {
-            let reason = "the model is larger than its memory: each chunk reads what is missing";
-            return chosen(CHUNK_LARGER.min(most), reason.to_owned());
+        if let Some(memory) = self.options.max_memory.filter(|_| self.is_larger_than_memory()) {
+            let enough = memory / SCRATCH_PART / self.subject.row_bytes.max(1);
+            let value = (enough - enough % PAGE).clamp(CHUNKS_LARGER.0, CHUNKS_LARGER.1);
+            let reason = format!(
+                "the model is larger than its memory: each chunk reads what is missing; scratch \
+                 for {enough} rows takes a {SCRATCH_PART}th of the memory; within {} to {}",
+                CHUNKS_LARGER.0, CHUNKS_LARGER.1
+            );
+            return chosen(value.min(most), reason);
         }
         let Some(machine) = machine else {
             return chosen(CHUNK.min(most), "the usual chunk: nothing was measured".to_owned());
@@ -214,7 +223,8 @@ mod tests {
         let (all_bytes, token_bytes) = (12.0 * GB, 2.0 * GB);
         let needs = Needs { all_bytes, token_bytes, products_per_byte: 2.0, phases: 264.0 };
         let (isa, activation) = (Isa::scalar(), Activation::Int8);
-        Subject { isa, activation, common: None, needs, has_experts: true }
+        let row_bytes = 200_000;
+        Subject { isa, activation, common: None, needs, has_experts: true, row_bytes }
     }
 
     /// What is chosen on a machine of four cores and eight hardware threads.
@@ -277,7 +287,10 @@ mod tests {
             choose(&options, &[]).prefill_chunk.value
         };
         assert_eq!([None, Some(12_000_000_000)].map(chunk), [CHUNK; 2]);
-        assert_eq!(chunk(Some(11_999_999_999)), CHUNK_LARGER);
+        let larger = [11_999_999_999, 8_000_000_000, 4_000_000_000, 1_000_000_000];
+        let rows = larger.map(|memory| chunk(Some(memory)));
+        assert_eq!(rows, [3744, 2496, 1248, 512]);
+        assert!(rows[..3].iter().zip(larger).all(|(rows, memory)| rows * 200_000 <= memory / 16));
     }
 
     #[test]

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use oss_engine::model::{self, ExpertRoom, LoadOptions, Model};
 use oss_engine::weights::Container;
-use oss_engine::{Engine, EngineOptions, Error, LoadProgress, Request};
+use oss_engine::{Engine, EngineOptions, Error, LoadProgress, Request, Speculation};
 
-use crate::support::{engine, options, prompts, story, within};
+use crate::support::{engine, eventually, options, prompts, story, within};
 
 const TOP: usize = 2;
 const CACHE: usize = 4 << 20;
@@ -86,6 +86,40 @@ fn every_budget_gives_the_same_tokens_and_is_kept() {
         assert!(experts.misses > 0 && hits, "{experts:?}");
         assert!(experts.foreseen_used + experts.foreseen_wasted <= experts.foreseen);
     }
+}
+
+#[test]
+fn a_prompt_in_one_chunk_reads_each_expert_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = packed(directory.path());
+    let room = room(&path);
+    let text = prompts(26).pop().unwrap();
+    let mut read = Vec::new();
+    for chunk in [16, 128] {
+        let options = EngineOptions {
+            max_rows: Some(128 + 8),
+            prefill_chunk: Some(chunk),
+            speculation: Speculation::Off,
+            ..small()
+        };
+        let error =
+            Engine::load_with(&path, EngineOptions { max_memory: Some(1), ..options.clone() });
+        let Error::Budget { expected: least, .. } = error.unwrap_err() else { panic!("no budget") };
+        let options = EngineOptions { max_memory: Some(least), ..options };
+        let engine = Engine::load_with(&path, options).unwrap();
+        let request = || Request { logprobs: Some(2), ..story(&text, 1) };
+        let answer = engine.generate(request()).unwrap();
+        let prompt = answer.usage.prompt_tokens;
+        assert!((48..=128).contains(&prompt), "{prompt} tokens: three small chunks, a large one");
+        assert_eq!(answer.tokens, crate::support::engine().generate(request()).unwrap().tokens);
+        eventually("the numbers are told", || engine.metrics().running == 0);
+        read.push(engine.metrics().experts.unwrap());
+    }
+    let all = room.experts as u64;
+    let once = read[1];
+    assert!(once.hits + once.misses <= all && once.misses > all / 2, "{once:?} of {all}");
+    assert!(once.read_bytes <= all * room.slot_bytes as u64, "{once:?}");
+    assert!(read[0].misses > 2 * once.misses, "{read:?}");
 }
 
 #[test]
