@@ -7,7 +7,7 @@ use oss_engine::model::{
     Batch, Config, Event, FeedForward, HeadRequest, LoadOptions, Model, Probe, Row, State, forward,
     head, memory_policy, team_options,
 };
-use oss_engine::{Isa, Team};
+use oss_engine::{Isa, Pages, Team};
 use oss_examples::machine::{Energy, ReadProbe, ReadWay, Sample, int8_peak, resident_peak};
 use oss_testing::median;
 use oss_threads::topology::default_threads;
@@ -132,7 +132,8 @@ impl Bench {
         let start = Instant::now();
         let container = Arc::new(arguments.model.container()?);
         let (activation, kv_format) = arguments.model.numbers();
-        let options = LoadOptions { isa, activation, kv_format, progress: None };
+        let options =
+            LoadOptions { isa, activation, kv_format, pages: Pages::Huge, progress: None };
         let mut model = Model::load(container, options)?;
         model.weights.place(&policy)?;
         let load_s = start.elapsed().as_secs_f64();

@@ -15,7 +15,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use oss_engine::model::{Precision, pack_to_file};
 use oss_engine::weights::Container;
 use oss_engine::{
-    Activation, ColdTier, Engine, EngineOptions, KvFormat, Placement, PolicyKind, Speculation, Tune,
+    Activation, ColdTier, Engine, EngineOptions, KvFormat, Pages, Placement, PolicyKind,
+    Speculation, Tune,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -73,6 +74,11 @@ pub struct ModelArgs {
     /// with, random. It never changes tokens
     #[arg(long, default_value_t)]
     pub eviction: PolicyKind,
+    /// The pages of memory that lies in no file: transparent huge ones, reserved ones (set aside by
+    /// vm.nr_hugepages; transparent where they are too few) or ordinary ones. It never changes
+    /// tokens
+    #[arg(long, value_parser = pages, default_value = "transparent")]
+    pub pages: Pages,
     /// A directory where keys and values of prompts are kept for the next run (at most 4 GiB for
     /// each model and choice of numbers); it never changes tokens
     #[arg(long)]
@@ -182,6 +188,7 @@ impl ModelArgs {
             huge_pages: self.huge_pages,
             placement: self.placement,
             eviction: self.eviction,
+            pages: self.pages,
             pack_directory: self.pack_directory.clone(),
             cold: self.keep.clone().map(|directory| ColdTier { directory, bytes: KEPT_BYTES }),
             activation,
@@ -205,6 +212,15 @@ fn tune(text: &str) -> Result<Tune, String> {
         "on" => Tune::AtLoad,
         directory => Tune::Stored(directory.into()),
     })
+}
+
+fn pages(text: &str) -> Result<Pages, String> {
+    match text {
+        "transparent" => Ok(Pages::Huge),
+        "reserved" => Ok(Pages::Reserved),
+        "ordinary" => Ok(Pages::Default),
+        other => Err(format!("got {other}, expected transparent, reserved or ordinary")),
+    }
 }
 
 /// A number of bytes, with or without a unit.

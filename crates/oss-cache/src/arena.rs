@@ -35,8 +35,12 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    pub(crate) fn new(layout: &Layout, extents: usize, memory: &MemoryPolicy) -> Result<Arena> {
-        let mut bytes = Buffer::new(extents * layout.extent_bytes, Pages::Huge)?;
+    pub(crate) fn new(
+        layout: &Layout,
+        extents: usize,
+        (memory, pages): (&MemoryPolicy, Pages),
+    ) -> Result<Arena> {
+        let mut bytes = Buffer::new(extents * layout.extent_bytes, pages)?;
         if memory.placement() == Placement::Interleave {
             memory.place(&mut bytes, &[])?;
         }
@@ -86,6 +90,11 @@ impl Arena {
     /// Bytes of memory taken.
     pub(crate) fn bytes_resident(&self) -> usize {
         self.open() * self.slots * self.slot
+    }
+
+    /// Bytes on pages that were set aside: none, or all.
+    pub(crate) fn bytes_reserved(&self) -> usize {
+        if self.bytes.pages() == Pages::Reserved { self.bytes.len() } else { 0 }
     }
 
     /// The share of the free memory that cannot be given back as it is.
@@ -148,8 +157,12 @@ impl Arena {
     pub(crate) fn release_free(&mut self) -> Result<()> {
         let free: Vec<Extent> = self.books.free_pieces().collect();
         let bytes = self.slots * self.slot;
+        // What is set aside is of no use to others.
+        let goes_back = self.bytes_reserved() == 0;
         for piece in free {
-            self.bytes.release(piece.first * bytes..(piece.first + piece.len) * bytes)?;
+            if goes_back {
+                self.bytes.release(piece.first * bytes..(piece.first + piece.len) * bytes)?;
+            }
             if self.books.allocate_at(piece) {
                 self.closed.push(piece.first);
             }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use oss_memory::Pages;
 use oss_memory::placement::MemoryPolicy;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -15,7 +16,7 @@ use crate::tree::{ROOT, Tree};
 use crate::{Error, Result};
 
 /// What a cache may use, and how.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Bytes of resident pages, shared by all groups.
     pub capacity_bytes: usize,
@@ -23,12 +24,28 @@ pub struct Options {
     /// Otherwise they lie where the system puts them: as a rule, by the worker that writes there
     /// first.
     pub memory: MemoryPolicy,
+    /// The machine's pages that resident ones lie on. Those that are set aside
+    /// ([`Pages::Reserved`]) are taken at once, and for good.
+    pub pages: Pages,
     /// Which reusable page goes first.
     pub policy: PolicyKind,
     /// Bytes of compressed pages beside the resident ones; 0: none are kept.
     pub warm_bytes: usize,
     /// A file for pages that leave memory, and for the next process.
     pub cold: Option<ColdOptions>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            capacity_bytes: 0,
+            memory: MemoryPolicy::default(),
+            pages: Pages::Huge,
+            policy: PolicyKind::default(),
+            warm_bytes: 0,
+            cold: None,
+        }
+    }
 }
 
 /// Keys and values of many sequences, in pages (see the crate's tour).
@@ -84,7 +101,7 @@ impl KvCache {
         let groups = layout.groups.len();
         let blocks = options.capacity_bytes / layout.extent_bytes;
         let mut cache = KvCache {
-            pool: Pool::new(&layout, options.capacity_bytes, &options.memory)?,
+            pool: Pool::new(&layout, options.capacity_bytes, (&options.memory, options.pages))?,
             sequences: Sequences::new(groups),
             tree: Tree::new(layout.page_tokens, groups, blocks),
             policy: options.policy.build(),
@@ -368,6 +385,12 @@ impl KvCache {
     /// Bytes of memory that the pages take of the machine, free ones beside them included.
     pub fn bytes_resident(&self) -> usize {
         self.pool.bytes_resident()
+    }
+
+    /// Bytes that lie on pages which the administrator has set aside: all that the cache may ever
+    /// take, or none.
+    pub fn bytes_reserved(&self) -> usize {
+        self.pool.bytes_reserved()
     }
 
     /// The share of the free memory among that ([`KvCache::bytes_resident`]) that could not be

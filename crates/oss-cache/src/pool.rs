@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 
+use oss_memory::Pages;
 use oss_memory::placement::MemoryPolicy;
 
 use crate::arena::{Arena, PageBytes};
@@ -58,7 +59,7 @@ impl Pool {
     pub(crate) fn new(
         layout: &Layout,
         capacity_bytes: usize,
-        memory: &MemoryPolicy,
+        memory: (&MemoryPolicy, Pages),
     ) -> Result<Pool> {
         let n_extents = capacity_bytes / layout.extent_bytes;
         let most = (NO_PAGE >> layout.extent_shift) as usize;
@@ -191,6 +192,11 @@ impl Pool {
     /// Bytes of memory taken.
     pub(crate) fn bytes_resident(&self) -> usize {
         self.arena.bytes_resident()
+    }
+
+    /// Bytes on pages that were set aside.
+    pub(crate) fn bytes_reserved(&self) -> usize {
+        self.arena.bytes_reserved()
     }
 
     /// The share of the free memory that cannot be given back before pages are moved.

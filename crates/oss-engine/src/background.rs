@@ -1,6 +1,6 @@
-//! What is done for weights in files in the background: those of a packed file are brought onto huge
-//! pages while the engine works, and then compared with their checksums while it does not, both only
-//! where there is room in memory. All the while it is seen to that the files keep their length.
+//! What is done for weights in files in the background: those of a packed file are brought onto
+//! huge pages while the engine works, and then compared with their checksums while it does not,
+//! both only where there is room in memory. All the while the files' lengths are watched.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -9,6 +9,7 @@ use std::{fmt, panic, thread};
 
 use oss_cache::KvCache;
 use oss_kernels::Activation;
+use oss_memory::Pages;
 use oss_memory::placement::Placement;
 use oss_model::{Config, LoadOptions, Model, memory_policy, team_options};
 use oss_simd::Isa;
@@ -118,6 +119,7 @@ impl Engine {
             isa,
             activation: options.activation,
             kv_format: options.kv_format,
+            pages: options.pages,
             progress: progress.as_deref().map(|progress| progress as oss_model::Progress<'_>),
         };
         let policy = memory_policy(options.placement, &options.system_root)?;
@@ -145,6 +147,7 @@ impl Engine {
         let cache_options = tiers::cache_options(&model, &options, shares.cache_bytes, policy)?;
         let cache = KvCache::with_options(model.cache_shape(), &cache_options)?;
         let rows = max_rows.min(budget::ALWAYS_ROWS);
+        tell_reserved(&model, &cache, &options);
         let longest = cache.longest(rows);
         if longest == 0 {
             let expected = budget::context_bytes(&model, 1, rows);
@@ -366,6 +369,24 @@ impl Inner {
                 Err(Error::Overloaded { got, expected })
             }
         }
+    }
+}
+
+/// Says so where there were too few huge pages set aside for those that were asked for.
+fn tell_reserved(model: &Model, cache: &KvCache, options: &EngineOptions) {
+    if options.pages != Pages::Reserved {
+        return;
+    }
+    let (weights, keys_and_values) = (model.weights.reserved_bytes(), cache.bytes_reserved());
+    if keys_and_values == 0
+        || (!model.weights.are_mapped() && weights < model.weights.resident_bytes())
+    {
+        tracing::warn!(
+            weights,
+            keys_and_values,
+            "bytes on huge pages that are set aside (vm.nr_hugepages); the rest, for which there \
+             are too few, lies on transparent ones"
+        );
     }
 }
 

@@ -99,6 +99,7 @@ pub use tuning::{Choice, Observed, Origin, Profile, ThreadProfile, Tuning};
 
 pub use oss_cache::{ColdStats, PolicyKind, Stats as CacheStats};
 pub use oss_kernels::Activation;
+pub use oss_memory::Pages;
 pub use oss_memory::placement::Placement;
 pub use oss_model as model;
 pub use oss_model::ExpertUse;

@@ -110,6 +110,9 @@ pub struct MemoryUse {
     /// Those of them that the system may not swap out: all but experts, where these are in slots
     /// and the process may lock so much (`RLIMIT_MEMLOCK`).
     pub locked: usize,
+    /// Bytes of weights, and of what keys and values may take, on huge pages that were set aside:
+    /// see [`EngineOptions::pages`](crate::EngineOptions::pages).
+    pub reserved: usize,
     /// What resident keys and values may take.
     pub cache_limit: usize,
     /// What resident keys and values take.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use oss_cache::PolicyKind;
 use oss_kernels::Activation;
+use oss_memory::Pages;
 use oss_memory::placement::Placement;
 use oss_quant::kv::KvFormat;
 use oss_simd::Isa;
@@ -73,6 +74,14 @@ pub struct EngineOptions {
     /// pages itself on some file systems; elsewhere the weights are copied, to memory that is this
     /// process's own and not shared with others that map the file.
     pub huge_pages: bool,
+    /// The pages on which weights lie that are in memory of the process's own (packed in memory,
+    /// placed, or experts in slots), and resident keys and values: transparent huge pages
+    /// ([`Pages::Huge`]), those that the administrator has set aside (`vm.nr_hugepages`,
+    /// [`Pages::Reserved`]), or ordinary ones ([`Pages::Default`]). Where too few are set aside,
+    /// transparent ones do, and a warning says so; [`MemoryUse::reserved`](crate::MemoryUse) counts
+    /// those that were had. They are taken when the engine is loaded, and pressure does not shrink
+    /// what lies on them.
+    pub pages: Pages,
     /// The longest sequence, prompt and answer together; `None`: the model's own. It is shorter
     /// where keys and values of so many tokens have no room, see
     /// [`Engine::context_len`](crate::Engine::context_len).
@@ -102,9 +111,9 @@ pub struct EngineOptions {
     pub max_memory: Option<usize>,
     /// A folder where a model that is not packed is packed to when it is loaded first: this engine
     /// and later ones map that file. `None`: weights are packed in memory at each load; but a model
-    /// with experts that is larger than [`EngineOptions::max_memory`] is packed to the user's folder
-    /// of caches, `oss-engine/packed` in `XDG_CACHE_HOME` or else in `.cache` in `HOME`. Such files
-    /// are never deleted here: who has no use for a model any more may do it.
+    /// with experts that is larger than [`EngineOptions::max_memory`] is packed to the user's
+    /// folder of caches, `oss-engine/packed` in `XDG_CACHE_HOME` or else in `.cache` in `HOME`.
+    /// Such files are never deleted here: who has no use for a model any more may do it.
     pub pack_directory: Option<PathBuf>,
     /// On which NUMA nodes weights lie; with [`Placement::Interleave`] keys and values too. On a
     /// machine with one node, or where this process may use the CPUs of one alone, every choice is
@@ -157,6 +166,7 @@ impl Default for EngineOptions {
             isa: None,
             activation: None,
             huge_pages: true,
+            pages: Pages::Huge,
             kv_format: KvFormat::Bf16,
             context_len: None,
             cache_bytes: None,
@@ -217,6 +227,7 @@ impl fmt::Debug for EngineOptions {
             .field("isa", &self.isa)
             .field("activation", &self.activation)
             .field("huge_pages", &self.huge_pages)
+            .field("pages", &self.pages)
             .field("kv_format", &self.kv_format)
             .field("context_len", &self.context_len)
             .field("cache_bytes", &self.cache_bytes)

@@ -35,6 +35,7 @@ use crate::error::{Error, Result};
 use choose::{Candidate, choose};
 use meter::{Meter, Windows};
 use oss_kernels::Activation;
+use oss_memory::Pages;
 use oss_model::{LoadOptions, Model, ModelPlan, Precision, Site, describe, site_bytes};
 use oss_quant::Dtype;
 use oss_quant::kv::KvFormat;
@@ -130,6 +131,7 @@ impl Quantise {
             isa: Isa::detect()?,
             activation: self.activation,
             kv_format: KvFormat::F32,
+            pages: Pages::Huge,
             progress: None,
         };
         let model = Model::load(container.clone(), load)?;

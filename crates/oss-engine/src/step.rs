@@ -333,6 +333,7 @@ impl Scheduler {
         metrics.memory = MemoryUse {
             weights: self.model.weights.resident_bytes(),
             locked: self.model.weights.locked_bytes(),
+            reserved: self.model.weights.reserved_bytes() + self.cache.bytes_reserved(),
             cache_limit: self.cache_options.capacity_bytes,
             cache: self.cache.bytes_resident(),
             warm: self.cache.warm_bytes(),

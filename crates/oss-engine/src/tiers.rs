@@ -39,8 +39,8 @@ pub(crate) fn cache_options(
     capacity_bytes: usize,
     memory: MemoryPolicy,
 ) -> Result<Options> {
-    let (policy, warm_bytes) = (options.eviction, options.warm_bytes);
-    let mut cache = Options { capacity_bytes, memory, policy, warm_bytes, cold: None };
+    let (policy, warm_bytes, pages) = (options.eviction, options.warm_bytes, options.pages);
+    let mut cache = Options { capacity_bytes, memory, pages, policy, warm_bytes, cold: None };
     if let Some(ColdTier { directory, bytes }) = &options.cold {
         file::create_directory(directory).map_err(oss_cache::Error::from)?;
         let content_key = model.content_key();

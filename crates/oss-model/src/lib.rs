@@ -15,6 +15,7 @@
 //!     isa: oss_simd::Isa::detect()?,
 //!     activation: None,
 //!     kv_format: oss_quant::kv::KvFormat::Bf16,
+//!     pages: oss_memory::Pages::Huge,
 //!     progress: None,
 //! };
 //! let model = Model::load(container, options)?;

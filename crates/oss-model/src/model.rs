@@ -7,6 +7,7 @@ use crate::rope::Rope;
 use crate::weights::{Progress, Weights};
 use oss_cache::{Group, Shape};
 use oss_kernels::{Activation, attention};
+use oss_memory::Pages;
 use oss_quant::kv::KvFormat;
 use oss_simd::Isa;
 use oss_weights::Container;
@@ -21,6 +22,8 @@ pub struct LoadOptions<'a> {
     pub activation: Option<Activation>,
     /// How keys and values are stored.
     pub kv_format: KvFormat,
+    /// The machine's pages that packed weights lie on, where they do not lie in a mapped file.
+    pub pages: Pages,
     /// Called as packing goes on, from several threads.
     pub progress: Option<Progress<'a>>,
 }
@@ -48,7 +51,8 @@ impl Model {
     /// another shape, or memory is refused.
     pub fn load(container: Arc<Container>, options: LoadOptions<'_>) -> Result<Self> {
         let (config, plan) = arch::describe(&container)?;
-        let weights = Weights::load(container, &config, &plan, options.progress)?;
+        let (pages, progress) = (options.pages, options.progress);
+        let weights = Weights::load(container, (&config, &plan), pages, progress)?;
         let rope = Rope::new(&config.rope, config.head_dim);
         let LoadOptions { isa, kv_format, .. } = options;
         let activation = options.activation.unwrap_or_else(|| config.activation());

@@ -33,6 +33,7 @@ use crate::plan::{FeedForwardPlan, LayerPlan, MatrixPlan, ModelPlan};
 use crate::precision::Precision;
 use layout::Layout;
 use oss_kernels::GROUP_ROWS;
+use oss_memory::Pages;
 use oss_quant::{Matrix, Packing};
 use oss_weights::{Container, Kind};
 use std::collections::BTreeMap;
@@ -139,6 +140,10 @@ impl Fused {
 pub struct Weights {
     container: Arc<Container>,
     storage: Storage,
+    /// The pages that memory of the weights' own is to lie on.
+    pages: Pages,
+    /// Bytes of it that lie on pages which were set aside.
+    reserved: usize,
     /// As many as use the weights, and one.
     users: Arc<()>,
     /// What was found wrong with the packed file.
@@ -213,19 +218,34 @@ impl Weights {
     /// When a tensor is missing, has another shape or an unusable type, or memory is refused.
     pub fn load(
         container: Arc<Container>,
-        config: &Config,
-        plan: &ModelPlan,
+        (config, plan): (&Config, &ModelPlan),
+        pages: Pages,
         progress: Option<Progress<'_>>,
     ) -> Result<Self> {
         let (layout, parts) = arrange(&container, config, plan, &Precision::default())?;
         let storage = match container.kind() {
             Kind::Packed => Storage::mapped(&layout)?,
-            Kind::Gguf | Kind::Safetensors => Storage::Memory(pack::to_memory(&layout, progress)?),
+            Kind::Gguf | Kind::Safetensors => {
+                Storage::Memory(pack::to_memory(&layout, pages, progress)?)
+            }
         };
         drop(layout);
         let Parts { embedding, norm, head, layers } = parts;
         let (users, damage) = Default::default();
-        Ok(Self { container, storage, users, damage, embedding, norm, head, layers })
+        let mut weights = Self {
+            container,
+            storage,
+            pages,
+            reserved: 0,
+            users,
+            damage,
+            embedding,
+            norm,
+            head,
+            layers,
+        };
+        weights.count_reserved();
+        Ok(weights)
     }
 
     /// A packed matrix.
@@ -287,6 +307,18 @@ impl Weights {
     #[must_use]
     pub fn sections(&self) -> Vec<&[u8]> {
         self.storage.sections(&self.container)
+    }
+
+    /// Bytes of packed matrices on huge pages that the administrator has set aside, where
+    /// [`LoadOptions::pages`](crate::LoadOptions::pages) asks for them and there are enough.
+    #[must_use]
+    pub const fn reserved_bytes(&self) -> usize {
+        self.reserved
+    }
+
+    /// To be called whenever the weights have been moved.
+    fn count_reserved(&mut self) {
+        self.reserved = self.storage.reserved_bytes();
     }
 
     /// Bytes of all packed matrices, wherever they are.

@@ -5,6 +5,7 @@
 mod common;
 
 use common::data;
+use oss_memory::Pages;
 use oss_model::{LoadOptions, Model, Precision, pack_to_file, packed_name};
 use oss_quant::kv::KvFormat;
 use oss_simd::Isa;
@@ -12,8 +13,8 @@ use oss_weights::{Container, Data};
 use std::sync::Arc;
 
 fn load(container: Container) -> Model {
-    let (isa, kv_format) = (Isa::scalar(), KvFormat::Bf16);
-    let options = LoadOptions { isa, activation: None, kv_format, progress: None };
+    let (isa, kv_format, pages) = (Isa::scalar(), KvFormat::Bf16, Pages::Default);
+    let options = LoadOptions { isa, activation: None, kv_format, pages, progress: None };
     Model::load(Arc::new(container), options).unwrap()
 }
 
@@ -49,8 +50,7 @@ fn the_key_is_that_of_the_numbers_and_not_of_their_file() {
         let path = directory.path().join("model.oss");
         let container = Container::open(&data(name)).unwrap();
         pack_to_file(&container, &Precision::default(), &path, None).unwrap();
-        let (in_memory, mut packed) =
-            (load(container), load(Container::open(&path).unwrap()));
+        let (in_memory, mut packed) = (load(container), load(Container::open(&path).unwrap()));
         assert_eq!(in_memory.content_key(), packed.content_key(), "{name}");
         packed.weights.keep_experts_in_slots(3, &Default::default()).unwrap();
         assert_eq!(in_memory.content_key(), packed.content_key(), "{name}, in slots");

@@ -40,6 +40,7 @@ fn room(path: &Path) -> ExpertRoom {
         isa: engine().isa(),
         activation: options().activation,
         kv_format: options().kv_format,
+        pages: options().pages,
         progress: None,
     };
     let model = Model::load(Arc::new(Container::open(path).unwrap()), load).unwrap();

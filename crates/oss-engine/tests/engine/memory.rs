@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use oss_engine::{ColdTier, Engine, EngineOptions, Error, Fault};
+use oss_engine::{ColdTier, Engine, EngineOptions, Error, Fault, Pages};
 
 use crate::support::{engine, engine_with, eventually, options, prompts, story};
 
@@ -38,6 +38,34 @@ fn all_memory_stays_within_the_budget() {
     let tiny = EngineOptions { max_memory: Some(1 << 20), pack_directory, ..options };
     let error = Engine::from_bytes_with(oss_demo::GGUF, tiny).unwrap_err();
     assert!(matches!(error, Error::Budget { got: 1_048_576, .. }), "{error}");
+}
+
+/// Bytes of huge pages that are set aside on this machine and that nobody uses.
+fn set_aside() -> usize {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let number = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|rest| rest.split_whitespace().next()?.parse::<usize>().ok()).unwrap_or(0)
+    };
+    (number("HugePages_Free:") - number("HugePages_Rsvd:")) * number("Hugepagesize:") * 1024
+}
+
+#[test]
+fn tokens_are_the_same_on_any_pages_and_those_set_aside_are_used_where_there_are_enough() {
+    let expected = engine().generate(story("Once upon a time", 20)).unwrap();
+    for pages in [Pages::Default, Pages::Huge, Pages::Reserved] {
+        let free = set_aside();
+        let engine = engine_with(EngineOptions { pages, ..options() });
+        let answer = engine.generate(story("Once upon a time", 20)).unwrap();
+        assert_eq!(answer.ids(), expected.ids(), "{pages:?}");
+        let memory = engine.metrics().memory;
+        let all = memory.weights + memory.cache_limit;
+        match pages {
+            Pages::Reserved if free > 2 * all => assert!(memory.reserved > all / 2, "{memory:?}"),
+            Pages::Reserved if free > 0 => assert!(memory.reserved <= 2 * all, "{memory:?}"),
+            _ => assert_eq!(memory.reserved, 0, "{pages:?}, {free} bytes set aside"),
+        }
+    }
 }
 
 /// A system of 1,000,000 kB that has so much left.

@@ -2,7 +2,7 @@
 
 use oss_cache::{KvCache, SequenceId};
 use oss_engine::model::{Batch, HeadRequest, LoadOptions, Model, Row, State, forward, head};
-use oss_engine::{Activation, Isa, KvFormat, Team};
+use oss_engine::{Activation, Isa, KvFormat, Pages, Team};
 use oss_sampler::{Options, Sampler};
 use oss_weights::Container;
 use std::path::Path;
@@ -26,7 +26,8 @@ impl Decoder {
         let container = Arc::new(Container::open(&demo).unwrap());
         let (isa, kv_format) = (Isa::detect().unwrap(), KvFormat::Bf16);
         let activation = Some(Activation::Int8);
-        let options = LoadOptions { isa, activation, kv_format, progress: None };
+        let options =
+            LoadOptions { isa, activation, kv_format, pages: Pages::Huge, progress: None };
         let model = Model::load(container, options).unwrap();
         let team = Team::new(threads).unwrap();
         let state = State::new(&model, 16, team.threads());

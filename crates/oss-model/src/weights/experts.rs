@@ -108,6 +108,8 @@ pub(super) struct ExpertSlots {
     first: Vec<usize>,
     slots: usize,
     slot_bytes: usize,
+    /// Bytes of slots on pages that were set aside: all or none.
+    reserved: usize,
 }
 
 impl ExpertSlots {
@@ -117,7 +119,7 @@ impl ExpertSlots {
         path: &Path,
         layers: &[Vec<Place>],
         slots: usize,
-        policy: &MemoryPolicy,
+        (policy, pages): (&MemoryPolicy, Pages),
         matrices: &[Range<usize>],
     ) -> Result<Self> {
         assert!(slots > 0, "0 slots, expected at least 1");
@@ -128,7 +130,8 @@ impl ExpertSlots {
         let places: Vec<Place> = layers.concat();
         let slots = slots.min(places.len());
         let slot_bytes = slot_bytes(layers);
-        let mut memory = Buffer::new(slots * slot_bytes, Pages::Huge)?;
+        let mut memory = Buffer::new(slots * slot_bytes, pages)?;
+        let reserved = if memory.pages() == Pages::Reserved { memory.len() } else { 0 };
         let in_slot =
             |start: usize| matrices.iter().map(move |bytes| start + bytes.start..start + bytes.end);
         let matrices: Vec<_> = (0..slots).flat_map(|slot| in_slot(slot * slot_bytes)).collect();
@@ -142,12 +145,17 @@ impl ExpertSlots {
         }
         let file = RandomAccess::open_direct(path)?;
         let readers = Readers::start(file, Table::new(places, free))?;
-        Ok(Self { readers, first, slots, slot_bytes })
+        Ok(Self { readers, first, slots, slot_bytes, reserved })
     }
 
     /// Bytes of all slots.
     pub(super) const fn bytes(&self) -> usize {
         self.slots * self.slot_bytes
+    }
+
+    /// Bytes of slots on pages that were set aside.
+    pub(super) const fn reserved_bytes(&self) -> usize {
+        self.reserved
     }
 
     pub(super) fn counts(&self) -> ExpertUse {

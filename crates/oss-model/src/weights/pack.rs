@@ -41,11 +41,12 @@ impl<'a> Report<'a> {
 /// Packs all sections, each into a buffer.
 pub(super) fn to_memory(
     layout: &Layout<'_>,
+    pages: Pages,
     progress: Option<Progress<'_>>,
 ) -> Result<Vec<Replicas>> {
     let report = Report::new(layout, progress);
     let section = |section: &SectionLayout| {
-        let mut buffer = Buffer::new(section.bytes, Pages::Huge)?;
+        let mut buffer = Buffer::new(section.bytes, pages)?;
         for job in &section.jobs {
             let out = &mut buffer[job.stored.start..][..job.stored.packing.bytes()];
             pack_job(layout.container(), job, out, &report)?;

@@ -53,7 +53,9 @@ impl Weights {
             return Ok(());
         }
         let matrices = self.section_matrices();
-        self.storage.place(&self.container, policy, &matrices)
+        let placed = self.storage.place(&self.container, (policy, self.pages), &matrices);
+        self.count_reserved();
+        placed
     }
 
     /// Where the matrices of each section lie in it, in order.

@@ -36,7 +36,7 @@ impl Weights {
             });
         };
         let (layout, matrices) = arrange(&container, (config, plan), site, precision)?;
-        let packed = pack::to_memory(&layout, None)?;
+        let packed = pack::to_memory(&layout, self.pages, None)?;
 
         // Sections that were loaded are not replaced: other matrices lie there too.
         let loaded = 1 + self.layers.iter().filter(|layer| layer.feed_forward.has_router()).count();

@@ -77,10 +77,12 @@ impl Weights {
         };
         let (path, packed_bytes) = (self.container.path(), self.storage.bytes());
         let places = self.expert_places(sections);
-        let experts = ExpertSlots::open(path, &places, slots, policy, &self.expert_matrices())?;
+        let memory = (policy, self.pages);
+        let experts = ExpertSlots::open(path, &places, slots, memory, &self.expert_matrices())?;
         let (dense, locked) =
-            storage::read(path, &sections[0], policy, &self.section_matrices()[0])?;
+            storage::read(path, &sections[0], memory, &self.section_matrices()[0])?;
         self.storage = Storage::Slots { dense, locked, experts, packed_bytes };
+        self.count_reserved();
         Ok(())
     }
 
@@ -91,8 +93,8 @@ impl Weights {
         self.storage.resident_bytes()
     }
 
-    /// Those of them that are locked in memory: everything but experts, where these are in slots and
-    /// the process may lock so much (`RLIMIT_MEMLOCK`).
+    /// Those of them that are locked in memory: everything but experts, where these are in slots
+    /// and the process may lock so much (`RLIMIT_MEMLOCK`).
     #[must_use]
     pub fn locked_bytes(&self) -> usize {
         self.storage.locked_bytes()

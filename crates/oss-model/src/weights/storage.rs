@@ -131,6 +131,21 @@ impl Storage {
         }
     }
 
+    /// Bytes on pages that were set aside.
+    pub(super) fn reserved_bytes(&mut self) -> usize {
+        let of = |buffer: &Buffer| match buffer.pages() {
+            Pages::Reserved => buffer.len(),
+            Pages::Default | Pages::Huge => 0,
+        };
+        match self {
+            Self::Memory(sections) => {
+                sections.iter_mut().flat_map(|section| section.copies_mut().iter()).map(of).sum()
+            }
+            Self::Mapped { .. } => 0,
+            Self::Slots { dense, experts, .. } => of(dense) + experts.reserved_bytes(),
+        }
+    }
+
     /// The slots of experts, where they are in slots.
     pub(super) const fn slots(&self) -> Option<&ExpertSlots> {
         match self {
@@ -143,13 +158,13 @@ impl Storage {
     pub(super) fn place(
         &mut self,
         container: &Container,
-        policy: &MemoryPolicy,
+        (policy, pages): (&MemoryPolicy, Pages),
         matrices: &[Vec<Range<usize>>],
     ) -> Result<()> {
         match self {
             Self::Memory(sections) => {
                 for (section, matrices) in sections.iter_mut().zip(matrices) {
-                    let mut to = Replicas::new(section.bytes(), Pages::Huge, policy, matrices)?;
+                    let mut to = Replicas::new(section.bytes(), pages, policy, matrices)?;
                     for begin in (0..to.bytes()).step_by(TWICE) {
                         let range = begin..to.bytes().min(begin + TWICE);
                         copy(section.near(), &mut to, range.clone());
@@ -163,7 +178,7 @@ impl Storage {
                 let file = packed(container);
                 let read = |(section, matrices): (&Section, &Vec<_>)| {
                     let bytes = file.bytes_of(section);
-                    let mut to = Replicas::new(bytes.len(), Pages::Huge, policy, matrices)?;
+                    let mut to = Replicas::new(bytes.len(), pages, policy, matrices)?;
                     copy(bytes, &mut to, 0..bytes.len());
                     file.release(&section.name);
                     Ok(to)
@@ -238,12 +253,12 @@ fn copy(from: &[u8], to: &mut Replicas, range: Range<usize>) {
 pub(super) fn read(
     path: &Path,
     section: &Section,
-    policy: &MemoryPolicy,
+    (policy, pages): (&MemoryPolicy, Pages),
     matrices: &[Range<usize>],
 ) -> Result<(Buffer, usize)> {
     let file = RandomAccess::open_direct(path)?;
     let length = section.length as usize;
-    let mut buffer = Buffer::new(length.next_multiple_of(DIRECT_ALIGNMENT), Pages::Huge)?;
+    let mut buffer = Buffer::new(length.next_multiple_of(DIRECT_ALIGNMENT), pages)?;
     policy.place(&mut buffer, matrices)?;
     buffer.par_chunks_mut(PART).enumerate().try_for_each(|(number, part)| {
         let begin = number * PART;

@@ -3,6 +3,7 @@
 
 use oss_cache::KvCache;
 use oss_kernels::Activation;
+use oss_memory::Pages;
 use oss_memory::placement::MemoryPolicy;
 use oss_model::{Batch, HeadRequest, LoadOptions, Model, Row, State, forward, head, team_options};
 use oss_quant::kv::KvFormat;
@@ -83,7 +84,8 @@ impl Runner {
     ) -> Self {
         let container = Arc::new(Container::open(path).unwrap());
         let Setting { isa, activation, kv_format, threads } = setting;
-        let options = LoadOptions { isa, activation: Some(activation), kv_format, progress: None };
+        let (activation, pages) = (Some(activation), Pages::Huge);
+        let options = LoadOptions { isa, activation, kv_format, pages, progress: None };
         let mut model = Model::load(container, options).unwrap();
         match slots {
             Some(slots) => model.weights.keep_experts_in_slots(slots, policy).unwrap(),

@@ -34,7 +34,7 @@ impl File {
 
     fn slots(&self, slots: usize) -> ExpertSlots {
         let (path, policy) = (self.directory.path().join("experts"), MemoryPolicy::default());
-        ExpertSlots::open(&path, &self.layers, slots, &policy, &[]).unwrap()
+        ExpertSlots::open(&path, &self.layers, slots, (&policy, Pages::Huge), &[]).unwrap()
     }
 
     /// The expert's bytes.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use oss_engine::{ColdTier, EngineOptions, Placement, PolicyKind, Tune};
+use oss_engine::{ColdTier, EngineOptions, Pages, Placement, PolicyKind, Tune};
 use oss_server::ServerOptions;
 use tracing::Level;
 
@@ -53,14 +53,19 @@ pub(crate) struct Flags {
     /// The most bytes kept there
     #[arg(long, value_parser = bytes, default_value = "4GiB", requires = "keep")]
     keep_bytes: usize,
-    /// A directory where a model that is not packed is packed to at its first load; default: only a
-    /// mixture larger than --max-memory is packed, to oss-engine/packed in XDG_CACHE_HOME or ~/.cache
+    /// A directory where a model that is not packed is packed to at its first load; default: only
+    /// a mixture larger than --max-memory is packed, to oss-engine/packed in XDG_CACHE_HOME or
+    /// ~/.cache
     #[arg(long)]
     pack_directory: Option<PathBuf>,
     /// On which NUMA nodes weights lie: system, interleave, replicate, row-slab or first-touch; on
     /// a machine with one node all are the same
     #[arg(long, default_value_t)]
     placement: Placement,
+    /// The pages of memory that lies in no file: transparent huge ones, reserved ones (set aside by
+    /// vm.nr_hugepages; transparent where they are too few) or ordinary ones
+    #[arg(long, value_parser = pages, default_value = "transparent")]
+    pages: Pages,
     /// The longest sequence in tokens, prompt and answer together; default: the model's own
     #[arg(long)]
     context: Option<usize>,
@@ -146,6 +151,7 @@ impl Flags {
             cold: self.keep.clone().map(|directory| ColdTier { directory, bytes }),
             pack_directory: self.pack_directory.clone(),
             placement: self.placement,
+            pages: self.pages,
             context_len: self.context,
             queue_limit: self.queue,
             max_sequences: self.max_sequences,
@@ -164,6 +170,15 @@ fn tune(text: &str) -> Result<Tune, String> {
         "on" => Tune::AtLoad,
         directory => Tune::Stored(directory.into()),
     })
+}
+
+fn pages(text: &str) -> Result<Pages, String> {
+    match text {
+        "transparent" => Ok(Pages::Huge),
+        "reserved" => Ok(Pages::Reserved),
+        "ordinary" => Ok(Pages::Default),
+        other => Err(format!("got {other}, expected transparent, reserved or ordinary")),
+    }
 }
 
 /// A number of seconds, with or without `s`.
@@ -209,11 +224,13 @@ mod tests {
 
     #[test]
     fn the_flags_are_sound_and_the_name_is_the_files() {
-        let text = "oss-server --model a/b.gguf --placement row-slab --eviction lfu";
-        let flags = Flags::try_parse_from(text.split(' '));
+        let model = ["oss-server", "--model", "a/b.gguf"];
+        let memory = ["--placement", "row-slab", "--pages", "reserved", "--eviction", "lfu"];
+        let flags = Flags::try_parse_from(model.into_iter().chain(memory));
         let flags = flags.unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(flags.server().model_name, "b");
         assert_eq!(flags.engine().placement, Placement::RowSlab);
+        assert_eq!(flags.engine().pages, Pages::Reserved);
         assert_eq!(flags.engine().eviction, PolicyKind::Lfu);
     }
 
