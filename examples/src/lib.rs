@@ -70,8 +70,8 @@ pub struct ModelArgs {
     /// a machine with one node all are the same. It never changes tokens
     #[arg(long, default_value_t)]
     pub placement: Placement,
-    /// Which keys and values go first when they must leave memory: lru, lfu, adaptive, or, to compare
-    /// with, random. It never changes tokens
+    /// Which keys and values go first when they must leave memory: lru, lfu, adaptive, or, to
+    /// compare with, random. It never changes tokens
     #[arg(long, default_value_t)]
     pub eviction: PolicyKind,
     /// The pages of memory that lies in no file: transparent huge ones, reserved ones (set aside by

@@ -157,8 +157,8 @@ impl Scheduler {
     }
 }
 
-/// Marks where messages end in the blocks that the last so many rows of a prompt have completed, and
-/// in its last one.
+/// Marks where messages end in the blocks that the last so many rows of a prompt have completed,
+/// and in its last one.
 fn mark_messages(task: &Task, rows: usize, cache: &mut KvCache) {
     let Some(sequence) = task.sequence else { return };
     let (len, page_tokens) = (cache.len(sequence), cache.shape().page_tokens);
