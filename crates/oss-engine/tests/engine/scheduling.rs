@@ -122,7 +122,8 @@ fn a_short_prompt_does_not_wait_for_the_end_of_a_long_one_however_few_rows_there
 
 #[test]
 fn what_cannot_be_served_is_refused_at_once() {
-    let engine = engine();
+    // Others' requests would count.
+    let engine = engine_with(options());
     let context = engine.context_len();
     let refused = |request| engine.submit(request).unwrap_err();
     assert!(matches!(refused(Request::text("")), Error::EmptyPrompt));
