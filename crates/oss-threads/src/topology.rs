@@ -1,5 +1,6 @@
 //! What the machine has and what this process may use of it.
 
+mod kinds;
 mod list;
 
 use std::path::{Path, PathBuf};
@@ -11,6 +12,15 @@ use crate::os;
 /// The most CPUs that are read; Linux knows no more.
 const MAX_CPUS: usize = 8192;
 
+/// What a core is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Speed: every core of a machine whose cores are alike.
+    Performance,
+    /// Little energy: clearly slower than the machine's fastest cores.
+    Efficiency,
+}
+
 /// One physical core.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Core {
@@ -20,6 +30,8 @@ pub struct Core {
     pub package: usize,
     /// Its NUMA node.
     pub node: usize,
+    /// What it is made for.
+    pub kind: Kind,
 }
 
 /// One NUMA node.
@@ -36,7 +48,7 @@ pub struct Node {
 /// Cores, nodes and limits, as seen by this process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Topology {
-    /// Cores with at least one allowed CPU, by node, then by their first CPU.
+    /// Cores with at least one allowed CPU, by node, then by kind, then by their first CPU.
     pub cores: Vec<Core>,
     /// All nodes; at least one.
     pub nodes: Vec<Node>,
@@ -67,6 +79,7 @@ impl Topology {
         };
         let allowed = allowed(root)?.unwrap_or_else(|| online.clone());
         let nodes = nodes(&system.join("node"), &online)?;
+        let efficient = kinds::efficient(&root.join("sys/devices"), &online)?;
         let mut cores: Vec<Core> = Vec::new();
         for &cpu in online.iter().filter(|&cpu| allowed.contains(cpu)) {
             let folder = system.join(format!("cpu/cpu{cpu}/topology"));
@@ -81,24 +94,38 @@ impl Topology {
             }
             let package = number(&folder.join("physical_package_id"))?.unwrap_or(0);
             let node = nodes.iter().find(|node| node.cpus.contains(&cpu)).map_or(0, |node| node.id);
-            cores.push(Core { cpus: vec![cpu], package, node });
+            let is_efficient = efficient.contains(&cpu);
+            let kind = if is_efficient { Kind::Efficiency } else { Kind::Performance };
+            cores.push(Core { cpus: vec![cpu], package, node, kind });
         }
-        cores.sort_by_key(|core| (core.node, core.cpus[0]));
+        cores.sort_by_key(|core| (core.node, core.kind, core.cpus[0]));
         Ok(Self { cores, nodes, online, quota: quota(root)? })
     }
 
     fn plain(cpus: usize) -> Self {
-        let core = |cpu| Core { cpus: vec![cpu], package: 0, node: 0 };
+        let kind = Kind::Performance;
+        let core = |cpu| Core { cpus: vec![cpu], package: 0, node: 0, kind };
         let online: Vec<usize> = (0..cpus).collect();
         let nodes = vec![Node { id: 0, cpus: online.clone(), memory_bytes: 0 }];
         Self { cores: (0..cpus).map(core).collect(), nodes, online, quota: None }
     }
 
-    /// Threads that are worth having: the allowed physical cores, no more than the quota, at least
-    /// 1.
+    /// Threads that are worth having without measuring: the allowed performance cores, or all cores
+    /// where none of those is allowed; no more than the quota, at least 1. Threads of a phase wait
+    /// for the slowest of them.
     pub fn default_threads(&self) -> usize {
+        let fast = self.cores.iter().filter(|core| core.kind == Kind::Performance).count();
+        if fast > 0 { self.within_quota(fast) } else { self.core_threads() }
+    }
+
+    /// One thread for each allowed core of any kind; no more than the quota, at least 1.
+    pub fn core_threads(&self) -> usize {
+        self.within_quota(self.cores.len())
+    }
+
+    fn within_quota(&self, threads: usize) -> usize {
         let quota = self.quota.map_or(usize::MAX, |cpus| cpus as usize);
-        self.cores.len().min(quota).max(1)
+        threads.min(quota).max(1)
     }
 
     /// Whether this process may use every CPU without a quota.
@@ -107,8 +134,8 @@ impl Topology {
         allowed == self.online.len() && self.quota.is_none_or(|cpus| cpus >= allowed as f64)
     }
 
-    /// The CPUs for threads to be bound to, in order: one of each core, node by node, then the
-    /// cores' other CPUs.
+    /// The CPUs for threads to be bound to, in order: one of each core, node by node and within
+    /// them performance cores first, then the cores' other CPUs.
     pub fn placement(&self) -> Vec<usize> {
         let most = self.cores.iter().map(|core| core.cpus.len()).max().unwrap_or(0);
         let layer = |rank: usize| self.cores.iter().filter_map(move |core| core.cpus.get(rank));
@@ -116,7 +143,8 @@ impl Topology {
     }
 }
 
-/// Threads for a team on this machine: physical cores within mask and quota.
+/// Threads for a team on this machine: performance cores within mask and quota, see
+/// [`Topology::default_threads`].
 ///
 /// Unreadable descriptions of the machine count as none; then it is what the standard library says.
 pub fn default_threads() -> usize {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use super::Topology;
+use super::{Kind, Topology};
 use crate::error::Error;
 
 /// A folder that is removed when dropped.
@@ -31,6 +31,8 @@ fn unfold(name: &str, records: &[&str]) -> Root {
 }
 
 const TWO_SOCKETS: &str = include_str!("../../tests/data/two_sockets.txt");
+const INTEL_HYBRID: &str = include_str!("../../tests/data/intel_hybrid.txt");
+const ARM_BIG_LITTLE: &str = include_str!("../../tests/data/arm_big_little.txt");
 const QUOTA: &str = include_str!("../../tests/data/quota.txt");
 
 #[test]
@@ -41,6 +43,7 @@ fn two_sockets_give_their_cores_siblings_and_nodes() {
     let expected: [(&[usize], usize, usize); 4] =
         [(&[0, 4], 0, 0), (&[1, 5], 0, 0), (&[2, 6], 1, 1), (&[3, 7], 1, 1)];
     assert!(cores.eq(expected), "{:?}", topology.cores);
+    assert!(topology.cores.iter().all(|core| core.kind == Kind::Performance));
     assert_eq!(topology.nodes[1].cpus, [2, 3, 6, 7]);
     assert_eq!(topology.nodes[1].memory_bytes, 33_554_432 * 1024);
     assert_eq!(topology.placement(), [0, 1, 2, 3, 4, 5, 6, 7]);
@@ -55,6 +58,79 @@ fn an_affinity_mask_leaves_only_its_cores() {
     let topology = Topology::read_under(&root.0).expect("topology");
     assert_eq!((topology.default_threads(), topology.is_whole_machine()), (2, false));
     assert_eq!(topology.placement(), [1, 6, 5]);
+}
+
+/// The first CPUs of the cores of a kind, in their order.
+fn cpus_of(topology: &Topology, kind: Kind) -> Vec<usize> {
+    let cores = topology.cores.iter().filter(|core| core.kind == kind);
+    cores.map(|core| core.cpus[0]).collect()
+}
+
+/// Eight performance cores with two CPUs each, and eight efficiency cores.
+#[test]
+fn an_intel_hybrid_has_performance_cores_by_its_lists() {
+    let root = unfold("intel", &[INTEL_HYBRID]);
+    let topology = Topology::read_under(&root.0).expect("topology");
+    assert_eq!(cpus_of(&topology, Kind::Performance), [0, 2, 4, 6, 8, 10, 12, 14]);
+    assert_eq!(cpus_of(&topology, Kind::Efficiency), [16, 17, 18, 19, 20, 21, 22, 23]);
+    assert_eq!((topology.default_threads(), topology.core_threads()), (8, 16));
+    let placement = topology.placement();
+    assert_eq!(placement[..9], [0, 2, 4, 6, 8, 10, 12, 14, 16]);
+    assert_eq!((placement.len(), &placement[14..18]), (24, &[22, 23, 1, 3][..]));
+    assert!(topology.is_whole_machine());
+}
+
+#[test]
+fn masks_and_quotas_bound_the_performance_cores_too() {
+    let root = unfold("intel-mask", &[INTEL_HYBRID]);
+    let restrict = |mask: &str, quota: &str| {
+        let write = |path: &str, text: String| {
+            let path = root.0.join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("folder");
+            fs::write(path, text).expect("file");
+        };
+        write("proc/self/status", format!("Cpus_allowed_list:\t{mask}\n"));
+        write("proc/self/cgroup", "0::/\n".to_owned());
+        write("sys/fs/cgroup/cpu.max", format!("{quota} 100000\n"));
+        let topology = Topology::read_under(&root.0).expect("topology");
+        (topology.default_threads(), topology.core_threads())
+    };
+    assert_eq!(restrict("0-5,16-19", "max"), (3, 7));
+    // All that is left is slow: then it is what there is.
+    assert_eq!(restrict("16-21", "max"), (6, 6));
+    assert_eq!(restrict("0-23", "1000000"), (8, 10));
+    assert_eq!(restrict("0-23", "400000"), (4, 4));
+}
+
+/// CPUs 0 to 3 are the little ones, as boards number them.
+#[test]
+fn an_arm_machine_has_performance_cores_by_their_capacity() {
+    let root = unfold("arm", &[ARM_BIG_LITTLE]);
+    let topology = Topology::read_under(&root.0).expect("topology");
+    assert_eq!(cpus_of(&topology, Kind::Performance), [4, 5, 6, 7]);
+    assert_eq!(cpus_of(&topology, Kind::Efficiency), [0, 1, 2, 3]);
+    assert_eq!(topology.placement(), [4, 5, 6, 7, 0, 1, 2, 3]);
+    assert_eq!((topology.default_threads(), topology.core_threads()), (4, 8));
+    // A CPU that says nothing leaves the clocks, of which these cores have nearly the same.
+    fs::remove_file(root.0.join("sys/devices/system/cpu/cpu5/cpu_capacity")).expect("file");
+    let topology = Topology::read_under(&root.0).expect("topology");
+    assert_eq!(topology.default_threads(), 8);
+}
+
+#[test]
+fn clocks_tell_cores_apart_where_they_differ_by_more_than_a_fifth() {
+    let threads = |name: &str, clocks: [usize; 4]| {
+        let clock = |cpu: usize| {
+            format!("sys/devices/system/cpu/cpu{cpu}/cpufreq/cpuinfo_max_freq:{}", clocks[cpu])
+        };
+        let clocks: Vec<String> = (0..4).map(clock).collect();
+        let root = unfold(name, &["sys/devices/system/cpu/online:0-3", &clocks.join("\n")]);
+        let topology = Topology::read_under(&root.0).expect("topology");
+        (topology.default_threads(), cpus_of(&topology, Kind::Efficiency))
+    };
+    // Favoured cores clock a little higher; they are no kind of their own.
+    assert_eq!(threads("uniform", [5_700_000, 5_500_000, 5_500_000, 4_560_000]), (4, vec![]));
+    assert_eq!(threads("dense", [3_300_000, 5_100_000, 3_300_000, 5_000_000]), (2, vec![0, 2]));
 }
 
 #[test]
