@@ -118,7 +118,7 @@ pub fn head<'a>(
 ) -> &'a mut [f32] {
     let config = &model.config;
     assert!(rows.end <= state.wanted(), "rows {rows:?} of {} wanted", state.wanted());
-    let State { normed, logits, scratch, identity, .. } = state;
+    let State { tiling, normed, logits, scratch, identity, .. } = state;
     let width = match request {
         HeadRequest::Full => config.vocabulary,
         HeadRequest::Rows(ids) => ids.len(),
@@ -129,8 +129,8 @@ pub fn head<'a>(
     }
     let logits = &mut logits[..n];
     let (input, factors) = normed.view();
-    let activation = model.activation;
-    let call = project::Call { model, team, activation, input, factors, rows: &identity[rows] };
+    let (tiling, activation, rows) = (*tiling, model.activation, &identity[rows]);
+    let call = project::Call { model, team, tiling, activation, input, factors, rows };
     match request {
         HeadRequest::Full => {
             call.project(&model.weights.head, None, project::To::Write(logits), scratch);

@@ -56,6 +56,7 @@ mod precision;
 mod rope;
 mod source;
 mod state;
+mod tiling;
 mod weights;
 
 pub use arch::describe;
@@ -72,6 +73,7 @@ pub use plan::{
 pub use precision::Precision;
 pub use rope::Rope;
 pub use state::{Event, Probe, State};
+pub use tiling::Tiling;
 pub use weights::{
     ExpertRoom, ExpertUse, Fused, InUse, Network, Progress, Stored, Weights, has_experts,
     memory_policy, pack_to_file, packed_bytes, packed_bytes_by_type, packed_name, site_bytes,

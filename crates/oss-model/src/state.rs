@@ -5,7 +5,8 @@ use crate::block::foresee;
 use crate::block::norm::Normed;
 use crate::config::Config;
 use crate::model::Model;
-use crate::weights::{FEW_INPUTS, MOST_UNIT_ROWS, UNIT_ROWS};
+use crate::tiling::Tiling;
+use crate::weights::FEW_INPUTS;
 use oss_kernels::{GROUP_ROWS, InputBuffer, Panel, Product, attention, linear};
 use oss_simd::Isa;
 use std::ops::Range;
@@ -115,6 +116,7 @@ const MANY_ROWS: usize = 256;
 /// Scratch for batches of up to `max_rows` rows.
 pub struct State {
     pub(crate) max_rows: usize,
+    pub(crate) tiling: Tiling,
     /// `[rows, hidden_dim]`: the residual stream.
     pub(crate) x: Vec<f32>,
     /// The stream as the next matrices take it.
@@ -149,6 +151,11 @@ pub struct State {
     pub(crate) logits: Vec<f32>,
     /// Called with what passes through the page, for tests and measurements.
     pub(crate) probe: Option<Probe>,
+}
+
+/// The most products of a unit: one expert may get all rows.
+fn sums_len(rows: usize, tiling: Tiling) -> usize {
+    (rows * tiling.matrix_rows).max(rows.min(FEW_INPUTS) * tiling.wide_rows)
 }
 
 /// Something on its way through the forward page.
@@ -195,10 +202,12 @@ impl State {
             head_dim: config.head_dim,
             scale: 1.0,
         };
-        let sums = (rows * UNIT_ROWS).max(rows.min(FEW_INPUTS) * MOST_UNIT_ROWS);
-        let scratch = sums.max(shape.scratch_len(attention::QUERIES * config.group()));
+        let tiling = Tiling::default();
+        let scratch = shape.scratch_len(attention::QUERIES * config.group());
+        let scratch = scratch.max(sums_len(rows, tiling));
         Self {
             max_rows,
+            tiling,
             x: vec![0.0; rows * hidden],
             normed: Normed::new(config, rows, input(rows, hidden, *activation)),
             qkv: vec![0.0; rows * config.qkv_dim()],
@@ -242,6 +251,26 @@ impl State {
     #[must_use]
     pub const fn max_rows(&self) -> usize {
         self.max_rows
+    }
+
+    /// How products are cut into units.
+    #[must_use]
+    pub const fn tiling(&self) -> Tiling {
+        self.tiling
+    }
+
+    /// Cuts products otherwise from now on; results stay the same. Workers' scratch grows where
+    /// units are larger.
+    ///
+    /// # Panics
+    /// When the tiling is not possible.
+    pub fn set_tiling(&mut self, tiling: Tiling) {
+        assert!(tiling.is_possible(), "{tiling:?}");
+        self.tiling = tiling;
+        let sums = sums_len(self.max_rows, tiling);
+        for WorkerScratch { numbers, .. } in &mut self.scratch {
+            numbers.resize(numbers.len().max(sums), 0.0);
+        }
     }
 
     /// How many hidden rows the last forward pass left for the head.

@@ -31,6 +31,7 @@ use crate::config::{Config, FeedForward, LayerConfig};
 use crate::error::Result;
 use crate::plan::{FeedForwardPlan, LayerPlan, MatrixPlan, ModelPlan};
 use crate::precision::Precision;
+use crate::tiling::Tiling;
 use layout::Layout;
 use oss_kernels::GROUP_ROWS;
 use oss_memory::Pages;
@@ -74,18 +75,14 @@ pub struct Fused {
     pub parts_begin_at: usize,
 }
 
-/// Rows that a unit of work computes, if it can.
+/// Rows that a unit of work computes at least, if it can.
 pub(crate) const UNIT_ROWS: usize = 64;
 /// Matrices of fewer rows are cut finer, so that every worker gets its share,
 const COARSE_ROWS: usize = 2048;
 /// but for so many input rows, which are cut too.
 const MANY_INPUTS: usize = 32;
-/// How many times as many rows a unit has where few inputs meet it: no weights are read from one
-/// unit to the next.
-const WIDER: [usize; 2] = [4, 2];
-/// The most rows that a unit has.
-pub(crate) const MOST_UNIT_ROWS: usize = WIDER[0] * UNIT_ROWS;
-/// So many inputs are few,
+/// So many inputs are few: units may then have more rows, since no weights are read from one unit
+/// to the next,
 pub(crate) const FEW_INPUTS: usize = 16;
 /// as long as each worker has so many units, so that all end at about the same time.
 const UNITS: usize = 16;
@@ -97,30 +94,40 @@ impl Fused {
         self.parts.iter().map(|(_, stored)| stored.packing.bytes()).sum()
     }
 
-    /// Rows that a unit of work best computes for so many input rows where several such matrices
-    /// are shared out to `threads`: 64 to 256, or 16 of small matrices and where a part begins
-    /// elsewhere.
-    #[must_use]
-    pub fn unit_rows(&self, inputs: usize, matrices: usize, threads: usize) -> usize {
+    /// Rows that a unit of work computes for so many input rows where several such matrices are
+    /// shared out to `threads`: what the tiling says, or 16 of small matrices and where a part
+    /// begins elsewhere.
+    pub(crate) fn unit_rows(
+        &self,
+        tiling: Tiling,
+        (inputs, matrices): (usize, usize),
+        threads: usize,
+    ) -> usize {
         let coarse = self.rows >= COARSE_ROWS || inputs >= MANY_INPUTS;
         if !coarse {
             GROUP_ROWS
         } else if self.parts_begin_at < UNIT_ROWS {
             self.parts_begin_at
         } else {
-            self.coarse_unit_rows(inputs, matrices, threads)
+            self.coarse_unit_rows(tiling, (inputs, matrices), threads)
         }
     }
 
     /// The same for matrices whose units are never cut finer than 64 rows.
-    #[must_use]
-    pub fn coarse_unit_rows(&self, inputs: usize, matrices: usize, threads: usize) -> usize {
-        let fits = |rows: &usize| {
-            let units = matrices * self.rows / rows;
-            let parts = self.parts.iter().all(|(first, _)| first.is_multiple_of(*rows));
-            inputs <= FEW_INPUTS && units >= UNITS * threads && parts
-        };
-        WIDER.map(|times| times * UNIT_ROWS).into_iter().find(fits).unwrap_or(UNIT_ROWS)
+    pub(crate) fn coarse_unit_rows(
+        &self,
+        tiling: Tiling,
+        (inputs, matrices): (usize, usize),
+        threads: usize,
+    ) -> usize {
+        let begins = |rows: &usize| self.parts.iter().all(|(first, _)| first.is_multiple_of(*rows));
+        let serves = |rows: &usize| matrices * self.rows / rows >= UNITS * threads;
+        if inputs > FEW_INPUTS {
+            return Some(tiling.matrix_rows).filter(begins).unwrap_or(UNIT_ROWS);
+        }
+        let halves = |rows: &usize| (*rows > UNIT_ROWS).then_some(rows / 2);
+        let mut wide = std::iter::successors(Some(tiling.wide_rows), halves);
+        wide.find(|rows| begins(rows) && serves(rows)).unwrap_or(UNIT_ROWS)
     }
 
     /// The part that a unit of `unit_rows` lies in, the unit's groups of 16 rows there, and how

@@ -5,7 +5,7 @@ mod common;
 
 use common::{Runner, Setting, data};
 use oss_kernels::Activation;
-use oss_model::{Batch, Error, HeadRequest, Row, forward, head};
+use oss_model::{Batch, Error, HeadRequest, Row, Tiling, forward, head};
 use oss_quant::Dtype;
 use oss_quant::kv::KvFormat;
 use oss_simd::Isa;
@@ -138,6 +138,39 @@ fn chunks_and_threads_do_not_change_a_bit_where_rows_are_wide() {
             }
         }
     }
+}
+
+#[test]
+fn tilings_do_not_change_a_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let wide = folder.path().join("wide.gguf");
+    write_wide(&wide);
+    for path in [data("demo.gguf"), data("edge/edge.gguf"), wide] {
+        for (activation, threads) in [(Activation::F32, 2), (Activation::Int8, 1)] {
+            let setting = Setting { activation, threads, ..Setting::exact() };
+            let mut runner = Runner::new(&path, setting);
+            // So many rows that units of the largest tiling are cut too, and a few for wide units.
+            let (ids, few) = (prompt(201, 3), prompt(9, 5));
+            let want = [bits(&runner.logits(&ids, 201)), bits(&runner.logits(&few, 9))];
+            for (input_rows, matrix_rows, wide_rows) in
+                [(128, 64, 256), (1, 64, 64), (37, 192, 128), (64, 128, 512), (300, 256, 2048)]
+            {
+                let tiling = Tiling { input_rows, matrix_rows, wide_rows };
+                runner.state.set_tiling(tiling);
+                assert_eq!(runner.state.tiling(), tiling);
+                let got = [bits(&runner.logits(&ids, 201)), bits(&runner.logits(&few, 9))];
+                assert!(got == want, "{} {activation:?}, {tiling:?}", path.display());
+                assert!(bits(&runner.logits(&few, 1)) == want[1], "{activation:?}, {tiling:?}");
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "matrix_rows: 96")]
+fn a_tiling_that_would_cut_blocks_is_refused() {
+    let mut runner = Runner::new(&data("demo.gguf"), Setting::fast());
+    runner.state.set_tiling(Tiling { matrix_rows: 96, ..Tiling::default() });
 }
 
 #[test]

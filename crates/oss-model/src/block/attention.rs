@@ -22,11 +22,12 @@ use std::ops::Range;
 pub(crate) fn qkv(page: &mut Page<'_>, layer: usize) {
     let (model, team) = (page.model, page.team);
     let weights = &model.weights.layers[layer];
-    let State { normed, qkv, scratch, identity, .. } = &mut *page.state;
+    let State { tiling, normed, qkv, scratch, identity, .. } = &mut *page.state;
     let (input, factors) = normed.view();
     let call = Call {
         model,
         team,
+        tiling: *tiling,
         activation: model.activation,
         input,
         factors,
@@ -42,10 +43,11 @@ pub(crate) fn run(page: &mut Page<'_>, layer: usize) {
     let weights = &model.weights.layers[layer];
     let n_rows = page.batch.rows.len();
     attend_all(page, layer); //                                                attended [R, q_dim]
-    let State { attended, x, normed, scratch, identity, .. } = &mut *page.state;
+    let State { tiling, attended, x, normed, scratch, identity, .. } = &mut *page.state;
     let call = Call {
         model,
         team,
+        tiling: *tiling,
         activation: model.activation,
         input: attended.view(),
         factors: &[],

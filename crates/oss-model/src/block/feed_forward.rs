@@ -2,7 +2,7 @@
 
 use super::foresee;
 use super::norm::Next;
-use super::project::{self, Call, To};
+use super::project::{Call, To};
 use crate::config::{FeedForward, LayerConfig};
 use crate::error::Result;
 use crate::forward::Page;
@@ -71,11 +71,12 @@ fn dense(page: &mut Page<'_>, layer: usize, network: &Network) {
     let (model, team) = (page.model, page.team);
     let config = &model.config.layers[layer];
     let n_rows = page.batch.rows.len();
-    let State { normed, inner, x, scratch, identity, .. } = &mut *page.state;
+    let State { tiling, normed, inner, x, scratch, identity, .. } = &mut *page.state;
+    let (tiling, threads) = (*tiling, team.threads());
     let rows = &identity[..n_rows];
     inner.set_cols(n_rows, config.feed_forward.inner_dim());
-    let cuts = project::cuts(n_rows);
-    let unit_rows = network.gate_up.coarse_unit_rows(n_rows, 1, team.threads());
+    let cuts = tiling.cuts(n_rows);
+    let unit_rows = network.gate_up.coarse_unit_rows(tiling, (n_rows, 1), threads);
     let columns = unit_rows / 2; // of `inner`: rows are pairs of a gate and an up
     let out = (input::tiles(inner, cuts, columns), PerWorker::new(scratch));
     let blocks = config.feed_forward.inner_dim().div_ceil(columns);
@@ -90,7 +91,7 @@ fn dense(page: &mut Page<'_>, layer: usize, network: &Network) {
         unit.run(scratch, &mut tile);
     });
     let (activation, input) = (model.activation, inner.view());
-    let call = Call { model, team, activation, input, factors: &[], rows };
+    let call = Call { model, team, tiling, activation, input, factors: &[], rows };
     call.project(
         &network.down,
         None,
@@ -141,12 +142,12 @@ fn gate_up(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights, round: &R
     let model = page.model;
     let config = &model.config.layers[layer];
     let (inner_dim, ..) = sizes(page, layer);
-    let State { normed, routing, inner, scratch, .. } = &mut *page.state;
+    let State { tiling, normed, routing, inner, scratch, .. } = &mut *page.state;
     inner.set_cols(routing.row_of_slot.len(), inner_dim);
     let splits = &routing.splits[round.range.start..=round.range.end];
     let (n_rows, experts) = (page.batch.rows.len(), round.range.len());
     let first = &weights.experts[0].gate_up;
-    let unit_rows = first.coarse_unit_rows(n_rows, experts, page.team.threads());
+    let unit_rows = first.coarse_unit_rows(*tiling, (n_rows, experts), page.team.threads());
     let columns = unit_rows / 2; // of `inner`: rows are pairs of a gate and an up
     let tiles = input::tiles(inner, RowCuts::At(splits), columns);
     let blocks = inner_dim.div_ceil(columns);
@@ -172,10 +173,11 @@ fn gate_up(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights, round: &R
 fn down(page: &mut Page<'_>, weights: &ExpertWeights, round: &Round<'_>) {
     let (model, team) = (page.model, page.team);
     let hidden = model.config.hidden_dim;
-    let State { routing, inner, outer, scratch, identity, .. } = &mut *page.state;
+    let State { tiling, routing, inner, outer, scratch, identity, .. } = &mut *page.state;
     let splits = &routing.splits[round.range.start..=round.range.end];
     let (n_rows, experts) = (page.batch.rows.len(), round.range.len());
-    let unit_rows = weights.experts[0].down.unit_rows(n_rows, experts, team.threads());
+    let first = &weights.experts[0].down;
+    let unit_rows = first.unit_rows(*tiling, (n_rows, experts), team.threads());
     let outer = &mut outer[..routing.row_of_slot.len() * hidden];
     let tiles = Tiles::new(outer, hidden, RowCuts::At(splits), unit_rows);
     let blocks = tiles.column_blocks();

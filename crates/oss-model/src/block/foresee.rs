@@ -82,7 +82,7 @@ fn look(page: &mut Page<'_>, scratch: &mut Scratch, layer: usize, n: usize) -> O
     let weights = model.weights.layers.get(layer)?;
     let FeedForwardWeights::Experts(experts) = &weights.feed_forward else { return None };
     let FeedForward::Experts { top, .. } = config.layers[layer].feed_forward else { return None };
-    let State { x, scratch: workers, identity, .. } = &mut *page.state;
+    let State { tiling, x, scratch: workers, identity, .. } = &mut *page.state;
     let looked_at = n_rows.min(ROWS);
     for row in 0..looked_at {
         let x = &x[(row * n_rows / looked_at) * config.hidden_dim..][..config.hidden_dim];
@@ -94,6 +94,7 @@ fn look(page: &mut Page<'_>, scratch: &mut Scratch, layer: usize, n: usize) -> O
     let call = Call {
         model,
         team: page.team,
+        tiling: *tiling,
         activation: Activation::F32,
         input: scratch.input.view(),
         factors: &scratch.factors,

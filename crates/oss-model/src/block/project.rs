@@ -3,20 +3,16 @@
 use super::norm::{self, Next, Normed, NormedTiles};
 use crate::model::Model;
 use crate::state::WorkerScratch;
+use crate::tiling::Tiling;
 use crate::weights::Fused;
 use oss_kernels::{Activation, GROUP_ROWS, Input, Product, expect_soon};
-use oss_threads::{Chunks, PerWorker, RowCuts, Team, Tiles};
-
-/// Cuts the input rows of a matrix that all of them meet: what a unit's rows hold stays in a
-/// second-level cache while the matrix passes by.
-pub(crate) const fn cuts(rows: usize) -> RowCuts<'static> {
-    RowCuts::Every { rows, block: 128 }
-}
+use oss_threads::{Chunks, PerWorker, Team, Tiles};
 
 /// What a product is computed with.
 pub(crate) struct Call<'a> {
     pub(crate) model: &'a Model,
     pub(crate) team: &'a Team,
+    pub(crate) tiling: Tiling,
     pub(crate) activation: Activation,
     pub(crate) input: Input<'a>,
     /// What an input row's products are multiplied by, for all rows of the input; nothing for
@@ -55,14 +51,14 @@ impl Call<'_> {
         scratch: &mut [WorkerScratch],
     ) {
         let n_rows = self.rows.len();
-        let unit_rows = matrix.unit_rows(n_rows, 1, self.team.threads());
+        let unit_rows = matrix.unit_rows(self.tiling, (n_rows, 1), self.team.threads());
         match to {
             To::Write(numbers) => {
                 let out = Out { numbers, unit_rows, adds: false, rider: None };
                 self.run((matrix, bias), out, scratch);
             }
             To::Add(x, normed, next) if unit_rows.is_multiple_of(norm::BLOCK) => {
-                let rider = Some((next, next.tiles(normed, cuts(n_rows), unit_rows)));
+                let rider = Some((next, next.tiles(normed, self.tiling.cuts(n_rows), unit_rows)));
                 let out = Out { numbers: x, unit_rows, adds: true, rider };
                 self.run((matrix, bias), out, scratch);
                 next.finish(normed, n_rows);
@@ -85,7 +81,7 @@ impl Call<'_> {
     ) {
         let Out { numbers, unit_rows, adds, rider } = out;
         let (next, normed) = rider.unzip();
-        let cuts = cuts(self.rows.len());
+        let cuts = self.tiling.cuts(self.rows.len());
         let numbers = &mut numbers[..self.rows.len() * matrix.rows];
         let tiles = Tiles::new(numbers, matrix.rows, cuts, unit_rows);
         let blocks = tiles.column_blocks();
