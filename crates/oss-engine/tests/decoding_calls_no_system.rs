@@ -4,7 +4,7 @@
 #[path = "steady/decoder.rs"]
 mod decoder;
 
-use decoder::Decoder;
+use decoder::{Case, Decoder};
 use oss_kernels::attention::PAGE;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
 use std::process::{Command, Output};
@@ -13,8 +13,8 @@ const CHILD: &str = "OSS_TEST_WITHOUT_SYSTEM_CALLS";
 const DONE: &str = "still alive";
 
 /// Decodes most of a page with a single system call allowed: the one to say so.
-fn child(calls: bool) {
-    let mut decoder = Decoder::new(1);
+fn child(case: Case, calls: bool) {
+    let mut decoder = Decoder::new(case, 1);
     (0..=PAGE).for_each(|_| decoder.step());
     let allowed = [(libc::SYS_write, Vec::new())].into();
     let (others, listed) = (SeccompAction::KillProcess, SeccompAction::Allow);
@@ -32,16 +32,21 @@ fn child(calls: bool) {
 /// With one thread: several wait for each other, and sleep where something else runs meanwhile.
 #[test]
 fn a_token_makes_no_system_call() {
-    if let Ok(calls) = std::env::var(CHILD) {
-        return child(calls == "yes");
+    if let Ok(what) = std::env::var(CHILD) {
+        let (case, calls) = what.split_once(' ').unwrap();
+        return child(Case::ALL[case.parse::<usize>().unwrap()], calls == "yes");
     }
     // Nothing undoes the filter, so it is set in processes of their own; they die with their end.
-    let [quiet, calling] = ["no", "yes"].map(|calls| {
+    let run = |case: usize, calls: &str| {
         let mut child = Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", "a_token_makes_no_system_call", "--nocapture"]).env(CHILD, calls);
-        child.output().unwrap()
-    });
+        child.args(["--exact", "a_token_makes_no_system_call", "--nocapture"]);
+        child.env(CHILD, format!("{case} {calls}")).output().unwrap()
+    };
     let said = |output: &Output| String::from_utf8_lossy(&output.stdout).contains(DONE);
-    assert!(said(&quiet), "a system call: {quiet:?}");
+    for (index, case) in Case::ALL.iter().enumerate() {
+        let quiet = run(index, "no");
+        assert!(said(&quiet), "{case:?}: a system call: {quiet:?}");
+    }
+    let calling = run(0, "yes");
     assert!(!said(&calling), "the filter let a call pass: {calling:?}");
 }

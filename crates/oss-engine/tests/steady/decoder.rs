@@ -2,13 +2,111 @@
 
 use oss_cache::{KvCache, SequenceId};
 use oss_engine::model::{Batch, HeadRequest, LoadOptions, Model, Row, State, forward, head};
-use oss_engine::{Activation, Isa, KvFormat, Pages, Team};
+use oss_engine::{Activation, Dtype, Isa, KvFormat, Pages, Team};
 use oss_sampler::{Options, Sampler};
-use oss_weights::Container;
-use std::path::Path;
+use oss_testing::Seeded;
+use oss_weights::{Container, TensorPlan, gguf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The demo model, ready to decode.
+/// What is decoded, and how its keys and values are stored.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Case {
+    /// The demo model, bf16.
+    Demo,
+    /// A mixture of MXFP4 experts of unusual sizes, 8 bits.
+    Mixture,
+    /// A Llama of one network a layer, its sizes no multiples of anything, bf16.
+    Dense,
+}
+
+impl Case {
+    pub(crate) const ALL: [Self; 3] = [Self::Demo, Self::Mixture, Self::Dense];
+
+    /// The model's file, which is written to `folder` where there is none.
+    fn file(self, folder: &Path) -> PathBuf {
+        let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../oss-demo/data");
+        match self {
+            Self::Demo => data.join("demo.gguf"),
+            Self::Mixture => data.join("edge/edge.gguf"),
+            Self::Dense => {
+                let path = folder.join("dense.gguf");
+                write_dense(&path);
+                path
+            }
+        }
+    }
+
+    const fn kv_format(self) -> KvFormat {
+        match self {
+            Self::Mixture => KvFormat::Int8,
+            Self::Demo | Self::Dense => KvFormat::Bf16,
+        }
+    }
+}
+
+/// A Llama of random weights: 3 heads of 16 on 1 of keys and values.
+fn write_dense(path: &Path) {
+    const HIDDEN: usize = 96;
+    const INNER: usize = 160;
+    const VOCABULARY: usize = 331;
+    const LAYERS: usize = 2;
+    let counts = [
+        ("block_count", LAYERS),
+        ("context_length", 4096),
+        ("embedding_length", HIDDEN),
+        ("feed_forward_length", INNER),
+        ("attention.head_count", 3),
+        ("attention.head_count_kv", 1),
+        ("attention.key_length", 16),
+    ];
+    let key = |name: &str| format!("llama.{name}");
+    let mut metadata = vec![
+        ("general.architecture".to_owned(), "llama".into()),
+        (key("attention.layer_norm_rms_epsilon"), 1e-5f32.into()),
+        (key("rope.freq_base"), 10_000.0f32.into()),
+    ];
+    metadata.extend(counts.map(|(name, n)| (key(name), (n as u32).into())));
+    let layer: [(&str, &[usize]); 9] = [
+        ("attn_norm", &[HIDDEN]),
+        ("attn_q", &[48, HIDDEN]),
+        ("attn_k", &[16, HIDDEN]),
+        ("attn_v", &[16, HIDDEN]),
+        ("attn_output", &[HIDDEN, 48]),
+        ("ffn_norm", &[HIDDEN]),
+        ("ffn_gate", &[INNER, HIDDEN]),
+        ("ffn_up", &[INNER, HIDDEN]),
+        ("ffn_down", &[HIDDEN, INNER]),
+    ];
+    let plan = |name: String, shape: &[usize]| {
+        // Rows of 48 hold no whole blocks.
+        let is_float = shape.len() == 1 || shape[1] == 48;
+        let dtype = if is_float { Dtype::F32 } else { Dtype::Q8_0 };
+        TensorPlan { name: format!("{name}.weight"), dtype, shape: shape.to_vec() }
+    };
+    let mut plans = vec![
+        plan("token_embd".to_owned(), &[VOCABULARY, HIDDEN]),
+        plan("output_norm".to_owned(), &[HIDDEN]),
+    ];
+    for index in 0..LAYERS {
+        plans.extend(layer.iter().map(|(name, shape)| plan(format!("blk.{index}.{name}"), shape)));
+    }
+    let mut writer = gguf::Writer::create(path, &metadata, &plans).unwrap();
+    let mut seeded = Seeded::new(17);
+    for TensorPlan { dtype, shape, .. } in &plans {
+        let (cols, rows) = shape.split_last().unwrap();
+        let mut row = vec![0; dtype.row_bytes(*cols).unwrap()];
+        let mut bytes = Vec::new();
+        for _ in 0..rows.iter().product::<usize>() {
+            dtype.quantise_row(&seeded.normals(*cols, 0.1), &mut row).unwrap();
+            bytes.extend_from_slice(&row);
+        }
+        writer.tensor_bytes(&bytes).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+/// A model, ready to decode.
 pub(crate) struct Decoder {
     model: Model,
     team: Team,
@@ -21,10 +119,10 @@ pub(crate) struct Decoder {
 }
 
 impl Decoder {
-    pub(crate) fn new(threads: usize) -> Self {
-        let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../oss-demo/data/demo.gguf");
-        let container = Arc::new(Container::open(&demo).unwrap());
-        let (isa, kv_format) = (Isa::detect().unwrap(), KvFormat::Bf16);
+    pub(crate) fn new(case: Case, threads: usize) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let container = Arc::new(Container::open(&case.file(folder.path())).unwrap());
+        let (isa, kv_format) = (Isa::detect().unwrap(), case.kv_format());
         let activation = Some(Activation::Int8);
         let options =
             LoadOptions { isa, activation, kv_format, pages: Pages::Huge, progress: None };
