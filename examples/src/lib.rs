@@ -39,7 +39,7 @@ pub struct ModelArgs {
     /// How keys and values are stored
     #[arg(long, value_enum, default_value = "bf16")]
     pub kv: Kv,
-    /// Threads; default: one per physical core, or what is measured to be clearly faster
+    /// Threads; default: one per performance core, or what is measured to be clearly faster
     #[arg(long)]
     pub threads: Option<usize>,
     /// Guesses at an answer's next tokens that are verified together: auto, off, or how many (1 to

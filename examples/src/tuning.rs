@@ -1,6 +1,7 @@
 //! An engine's tuning as JSON.
 
-use oss_engine::{Choice, Origin, Tuning};
+use oss_engine::model::Tiling;
+use oss_engine::{Choice, Origin, TiledStep, Tuning};
 use serde_json::{Map, Value, json};
 
 /// The object of docs/json.md.
@@ -21,20 +22,40 @@ pub fn contract(tuning: &Tuning) -> Value {
         })
     };
     let peak = |(name, products): &(String, f64)| (name.clone(), json!(products / 1e9));
+    let step = |step: &TiledStep| {
+        let TiledStep { tiling, seconds } = step;
+        json!({ "tiling": sizes(tiling), "seconds": seconds })
+    };
+    let steps = |steps: &[TiledStep]| steps.iter().map(step).collect::<Vec<_>>();
+    let tilings = tuning.profile.tilings.as_ref().map(|tilings| {
+        json!({
+            "threads": tilings.threads,
+            "rows": tilings.rows,
+            "prompts": steps(&tilings.prompts),
+            "answers": steps(&tilings.answers),
+        })
+    });
     json!({
         "origin": origin,
         "path": path,
         "measuring_s": tuning.profile.seconds,
         "by_threads": tuning.profile.threads.iter().map(threads).collect::<Vec<_>>(),
         "peak_gproducts_per_s": tuning.profile.peaks.iter().map(peak).collect::<Map<_, _>>(),
-        "threads": choice(&tuning.threads),
-        "prefill_chunk": choice(&tuning.prefill_chunk),
-        "max_rows": choice(&tuning.max_rows),
-        "max_sequences": choice(&tuning.max_sequences),
+        "tilings": tilings,
+        "threads": choice(&tuning.threads, |value| json!(value)),
+        "prefill_chunk": choice(&tuning.prefill_chunk, |value| json!(value)),
+        "max_rows": choice(&tuning.max_rows, |value| json!(value)),
+        "max_sequences": choice(&tuning.max_sequences, |value| json!(value)),
+        "tiling": choice(&tuning.tiling, sizes),
     })
 }
 
-fn choice(choice: &Choice) -> Value {
+fn choice<T>(choice: &Choice<T>, json: impl Fn(&T) -> Value) -> Value {
     let Choice { value, given, reason } = choice;
-    json!({ "value": value, "given": given, "reason": reason })
+    json!({ "value": json(value), "given": given, "reason": reason })
+}
+
+fn sizes(tiling: &Tiling) -> Value {
+    let Tiling { input_rows, matrix_rows, wide_rows } = tiling;
+    json!({ "input_rows": input_rows, "matrix_rows": matrix_rows, "wide_rows": wide_rows })
 }

@@ -1,11 +1,12 @@
 //! How much memory keys and values get, and experts where there is not enough for all.
 
-use oss_model::{ExpertRoom, Model, State};
+use oss_model::{ExpertRoom, Model};
 
 use crate::error::{Error, Result};
 use crate::options::EngineOptions;
 use crate::step::HEAD_ROWS;
 use crate::tiers;
+use crate::tuning::Batching;
 
 /// The most that is taken without being asked, but for one full context.
 const UNASKED: usize = 2 << 30;
@@ -41,9 +42,10 @@ pub(crate) fn share(
     model: &Model,
     options: &EngineOptions,
     (context_len, threads): (usize, usize),
-    max_rows: usize,
+    batching: Batching,
     copies: usize,
 ) -> Result<Shares> {
+    let max_rows = batching.max_rows;
     let one = context_bytes(model, context_len, max_rows);
     let wanted = options.cache_bytes.unwrap_or_else(|| {
         one.saturating_mul(CONTEXTS).clamp(LEAST, one.clamp(UNASKED, ONE_CONTEXT))
@@ -51,7 +53,7 @@ pub(crate) fn share(
     let Some(budget) = options.max_memory else {
         return Ok(Shares { cache_bytes: wanted, slots: None });
     };
-    let scratch = State::new(model, max_rows, threads).bytes();
+    let scratch = batching.state(model, threads).bytes();
     let logits = 4 * model.config.vocabulary * max_rows.min(HEAD_ROWS);
     let kept = options.warm_bytes + options.repeat_bytes;
     let others = scratch + logits + kept + tiers::queue_bytes(model, options);

@@ -137,9 +137,9 @@ impl Engine {
         };
         let own = model.config.context_len;
         let context_len = options.context_len.map_or(own, |asked| asked.min(own));
-        let (threads, max_rows) = (team.threads(), tuning.max_rows.value);
-        let copies = policy.copies();
-        let shares = budget::share(&model, &options, (context_len, threads), max_rows, copies)?;
+        let (threads, batching) = (team.threads(), tuning.batching());
+        let (copies, max_rows) = (policy.copies(), batching.max_rows);
+        let shares = budget::share(&model, &options, (context_len, threads), batching, copies)?;
         match shares.slots {
             Some(slots) => model.weights.keep_experts_in_slots(slots, &policy)?,
             None => model.weights.place(&policy)?,
@@ -303,14 +303,14 @@ impl Engine {
         self.inner.tuning.lock().clone()
     }
 
-    /// Measures the machine at length (about a second for each number of threads), chooses anew
-    /// what the options left open, and keeps the numbers where [`Tune::Stored`](crate::Tune) says.
-    /// Answers pause meanwhile and then go on as if nothing had happened. Measuring takes 64 MiB,
-    /// whatever the budget.
+    /// Measures the machine at length (about a second for each number of threads, then a few for
+    /// how products are best cut, on the model itself), chooses anew what the options left open,
+    /// and keeps the numbers where [`Tune::Stored`](crate::Tune) says. Answers pause meanwhile and
+    /// then go on as if nothing had happened. Measuring takes 64 MiB, whatever the budget.
     ///
     /// # Errors
-    /// When the system refuses threads or memory, or the numbers cannot be stored: then nothing
-    /// has changed.
+    /// When the system refuses threads or memory, the weights are damaged, or the numbers cannot be
+    /// stored: then nothing has changed.
     pub fn tune(&self) -> Result<Tuning> {
         let (reply, answer) = std::sync::mpsc::channel();
         let _sent = self.inner.commands.send(Command::Tune(reply));

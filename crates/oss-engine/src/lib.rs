@@ -95,7 +95,9 @@ pub use session::Session;
 pub use stream::Stream;
 pub use text_side::Text;
 pub use tiers::ColdTier;
-pub use tuning::{Choice, Observed, Origin, Profile, ThreadProfile, Tuning};
+pub use tuning::{
+    Choice, Observed, Origin, Profile, ThreadProfile, TiledStep, TilingProfile, Tuning,
+};
 
 pub use oss_cache::{ColdStats, PolicyKind, Stats as CacheStats};
 pub use oss_kernels::Activation;

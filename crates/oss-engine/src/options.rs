@@ -47,8 +47,8 @@ pub enum Tune {
     /// Measured when the engine is loaded, in at most 200 ms.
     #[default]
     AtLoad,
-    /// The same, unless this directory has the numbers of an earlier engine of the same build on
-    /// the same processor; they are kept there.
+    /// The same, unless this directory has the numbers of an earlier engine of the same build with
+    /// the same weights on the same processor; they are kept there.
     Stored(PathBuf),
 }
 
@@ -59,8 +59,9 @@ pub enum Tune {
 pub struct EngineOptions {
     /// A team of workers to share with other engines; `None`: the engine makes its own.
     pub team: Option<Team>,
-    /// Threads of the engine's own team, the step thread included; `None`: one a physical core
-    /// that this process may use, or another number where it is measured to be clearly faster.
+    /// Threads of the engine's own team, the step thread included; `None`: one a performance core
+    /// (any core, where all are alike) that this process may use, or another number where it is
+    /// measured to be clearly faster.
     pub threads: Option<usize>,
     /// The instruction set; `None`: the best one here, or what `OSS_ISA` names.
     pub isa: Option<Isa>,

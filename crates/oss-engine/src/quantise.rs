@@ -60,7 +60,7 @@ pub struct Quantise {
     /// How activations meet weights in what is compared; `None`: as the engine chooses for the
     /// model.
     pub activation: Option<Activation>,
-    /// Threads; `None`: one a physical core that this process may use.
+    /// Threads; `None`: one a performance core that this process may use.
     pub threads: Option<usize>,
 }
 

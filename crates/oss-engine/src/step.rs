@@ -129,7 +129,7 @@ impl Scheduler {
         let Setup { team, cache, cache_options, tuner, options, .. } = setup;
         let batching = tuner.tuning.lock().batching();
         Self {
-            state: State::new(&model, batching.max_rows, team.threads()),
+            state: batching.state(&model, team.threads()),
             pace: Pace::new(options.max_step, options.max_prompt_step),
             team,
             cache,

@@ -1,11 +1,12 @@
 //! How the machine was measured, and what was chosen by it.
 //!
-//! Nothing here changes a result: threads, chunks and batches decide when rows are computed, never
-//! what they give.
+//! Nothing here changes a result: threads, chunks, batches and the cutting of products decide when
+//! rows are computed, never what they give.
 
 mod choose;
 mod probe;
 mod store;
+mod tiles;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,8 +14,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use oss_kernels::Activation;
-use oss_model::{Model, State};
+use oss_model::{Model, State, Tiling};
 use oss_quant::{Dtype, Packing};
+use oss_threads::Team;
 use oss_threads::topology::Topology;
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +25,7 @@ use crate::options::{EngineOptions, Tune};
 
 pub(crate) use self::choose::Batching;
 pub(crate) use self::probe::Census;
+pub use self::tiles::{TiledStep, TilingProfile};
 
 /// What measuring at load may take.
 const AT_LOAD: Duration = Duration::from_millis(120);
@@ -50,6 +53,9 @@ pub struct Profile {
     /// Multiplications a second by kind of activation, with all those threads; measured on request
     /// only.
     pub peaks: Vec<(String, f64)>,
+    /// Steps by how their products are cut; measured on request only, and not where experts are
+    /// read from their file.
+    pub tilings: Option<TilingProfile>,
     /// Seconds that measuring took.
     pub seconds: f64,
 }
@@ -69,11 +75,11 @@ pub enum Origin {
     Stored(PathBuf),
 }
 
-/// A number that was chosen, and why.
+/// What was chosen, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
-    /// The number.
-    pub value: usize,
+pub struct Choice<T = usize> {
+    /// The choice: a number, mostly.
+    pub value: T,
     /// Whether it was given as an option, which is never overruled.
     pub given: bool,
     /// Why it is this one.
@@ -96,6 +102,8 @@ pub struct Tuning {
     pub max_rows: Choice,
     /// The most sequences that run at once.
     pub max_sequences: Choice,
+    /// How products are cut into units of work.
+    pub tiling: Choice<Tiling>,
     /// What choosing goes on with: the times of the steps so far.
     pub observed: Observed,
 }
@@ -157,7 +165,7 @@ pub(crate) fn at_load(subject: &Subject, options: &EngineOptions) -> Result<Tuni
     let Some((dtype, packing)) = subject.common.filter(|_| choosing.wants_measuring()) else {
         return Ok(choosing.choose(Origin::Unmeasured, Profile::default()));
     };
-    let key = store::key(subject.isa, subject.activation, dtype);
+    let key = store::key(subject, dtype);
     if let Tune::Stored(directory) = &options.tune
         && let Some((path, profile)) = store::read(directory, &key)
         && choosing.counts().iter().all(|count| profile.of(*count).is_some())
@@ -174,45 +182,83 @@ pub(crate) fn at_load(subject: &Subject, options: &EngineOptions) -> Result<Tuni
     Ok(choosing.choose(Origin::AtLoad, profile))
 }
 
-/// Measures at length, keeps the result where the options say so, and chooses.
+/// Measures at length, keeps the result where the options say so, and chooses; `team` gives the
+/// team of so many threads, with which the engine goes on.
 ///
 /// # Errors
-/// When the system refuses threads or memory, or the profile cannot be stored.
-pub(crate) fn on_request(subject: &Subject, options: &EngineOptions) -> Result<Tuning> {
+/// When the system refuses threads or memory, the weights are damaged, or the profile cannot be
+/// stored.
+pub(crate) fn on_request(
+    subject: &Subject,
+    options: &EngineOptions,
+    model: &Model,
+    team: impl FnOnce(usize) -> Result<Team>,
+) -> Result<(Tuning, Team)> {
+    let begin = Instant::now();
     let choosing = Choosing { all: true, ..Choosing::new(subject, options) };
     let Some((dtype, packing)) = subject.common else {
-        return Ok(choosing.choose(Origin::Unmeasured, Profile::default()));
+        let tuning = choosing.choose(Origin::Unmeasured, Profile::default());
+        let team = team(tuning.threads.value)?;
+        return Ok((tuning, team));
     };
     let profile = choosing.measure(packing, ON_REQUEST * choosing.counts().len() as u32)?;
-    if let Tune::Stored(directory) = &options.tune {
-        let key = store::key(subject.isa, subject.activation, dtype);
-        store::write(directory, &key, &profile)?;
+    let Tuning { threads, prefill_chunk, mut profile, .. } =
+        choosing.choose(Origin::OnRequest, profile);
+    let team = team(threads.value)?;
+    if !choosing.is_larger_than_memory() {
+        profile.tilings = Some(tiles::measure(model, &team, prefill_chunk.value)?);
     }
-    Ok(choosing.choose(Origin::OnRequest, profile))
+    profile.seconds = begin.elapsed().as_secs_f64();
+    if let Tune::Stored(directory) = &options.tune {
+        store::write(directory, &store::key(subject, dtype), &profile)?;
+    }
+    Ok((choosing.choose(Origin::OnRequest, profile), team))
+}
+
+/// Threads that the machine has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Room {
+    /// One a performance core: what is usual.
+    usual: usize,
+    /// One a core of any kind.
+    cores: usize,
+    /// One a hardware thread.
+    cpus: usize,
+}
+
+impl Room {
+    fn here() -> Self {
+        // It also knows the quotas of control groups of version 1, and of other systems.
+        let available = std::thread::available_parallelism().map_or(1, usize::from);
+        let alike = Self { usual: available, cores: available, cpus: available };
+        Topology::read().map_or(alike, |topology| Self::of(&topology, available))
+    }
+
+    fn of(topology: &Topology, available: usize) -> Self {
+        let [usual, cores] = [topology.default_threads(), topology.core_threads()];
+        let cpus: usize = topology.cores.iter().map(|core| core.cpus.len()).sum();
+        let cores = cores.min(available);
+        Self { usual: usual.min(available), cores, cpus: cpus.max(cores) }
+    }
 }
 
 /// The subject, the options, and the machine.
 struct Choosing<'a> {
     subject: &'a Subject,
     options: &'a EngineOptions,
-    /// One thread a physical core, and one a hardware thread.
-    cores: usize,
-    cpus: usize,
+    room: Room,
     /// Whether every sensible number of threads is measured.
     all: bool,
 }
 
 impl<'a> Choosing<'a> {
     fn new(subject: &'a Subject, options: &'a EngineOptions) -> Self {
-        let cores = oss_threads::topology::default_threads();
-        let allowed = |topology: Topology| topology.cores.iter().map(|core| core.cpus.len()).sum();
-        let cpus = Topology::read().map_or(cores, allowed);
-        Self { subject, options, cores, cpus: cpus.max(cores), all: false }
+        Self { subject, options, room: Room::here(), all: false }
     }
 
     /// Threads that are not ours to choose.
     fn given_threads(&self) -> Option<usize> {
-        let shared = self.options.team.as_ref().map(oss_threads::Team::threads);
+        let shared = self.options.team.as_ref().map(Team::threads);
         shared.or(self.options.threads)
     }
 
@@ -237,11 +283,12 @@ impl<'a> Choosing<'a> {
         }
         // What else runs at load should not leave cores unused for good: fewer threads than cores
         // are tried on request alone.
-        let mut counts = vec![self.cores, self.cpus];
+        let Room { usual, cores, cpus } = self.room;
+        let mut counts = vec![usual, cores, cpus];
         if self.all {
-            let halves = std::iter::successors(Some(self.cpus), |n| (*n > 1).then_some(n / 2));
+            let halves = std::iter::successors(Some(cpus), |n| (*n > 1).then_some(n / 2));
             counts.extend(halves);
-            counts.extend([1, self.cores * 3 / 4]);
+            counts.extend([1, cores * 3 / 4]);
         }
         counts.retain(|count| (1..=oss_threads::MAX_THREADS).contains(count));
         counts.sort_unstable();
@@ -265,11 +312,12 @@ impl<'a> Choosing<'a> {
         for activation in Activation::ALL {
             if self.all {
                 probe = probe.with_activation(activation);
-                let measured = probe.measure(self.cores, 0.3)?;
+                let measured = probe.measure(self.room.cores, 0.3)?;
                 peaks.push((activation.name().to_owned(), measured.products_per_s));
             }
         }
-        Ok(Profile { threads, peaks, seconds: begin.elapsed().as_secs_f64() })
+        let seconds = begin.elapsed().as_secs_f64();
+        Ok(Profile { threads, peaks, tilings: None, seconds })
     }
 }
 
@@ -328,6 +376,9 @@ impl fmt::Display for Tuning {
         for (name, choice) in choices {
             writeln!(f, "{name} = {}: {}", choice.value, choice.reason)?;
         }
+        let Choice { value: Tiling { input_rows, matrix_rows, wide_rows }, reason, .. } =
+            &self.tiling;
+        writeln!(f, "tiling = {input_rows} x {matrix_rows}, {wide_rows}: {reason}")?;
         self.observed.fmt(f)
     }
 }

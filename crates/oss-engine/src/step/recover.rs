@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use oss_cache::{KvCache, SequenceId};
-use oss_model::State;
 
 use crate::error::Error;
 use crate::event::Finish;
@@ -57,7 +56,7 @@ impl Scheduler {
     }
 
     fn renew_state(&mut self) {
-        self.state = State::new(&self.model, self.batching.max_rows, self.team.threads());
+        self.state = self.batching.state(&self.model, self.team.threads());
     }
 
     /// Checks the cache's books; pages that somebody holds.

@@ -1,11 +1,11 @@
 //! What tuning changes on the step thread: the team, the scratch, and the limits of a step.
 
-use oss_model::{State, team_options};
+use oss_model::team_options;
 use oss_threads::Team;
 
 use crate::error::Result;
 use crate::step::Scheduler;
-use crate::tuning::{self, Batching, Observed, SharedTuning, Subject, Tuning};
+use crate::tuning::{self, Batching, Choice, Observed, SharedTuning, Subject, Tuning};
 
 /// What measuring needs, and where its result is told.
 pub(crate) struct Tuner {
@@ -16,17 +16,27 @@ pub(crate) struct Tuner {
 impl Scheduler {
     /// Measures the machine and takes over what follows, between two steps.
     pub(crate) fn retune(&mut self) -> Result<Tuning> {
-        let mut tuning = tuning::on_request(&self.tuner.subject, &self.options)?;
-        if self.options.max_memory.is_some() && !tuning.max_rows.given {
+        let Self { model, team, tuner, options, cache_options, .. } = self;
+        let team = |threads| match threads == team.threads() {
+            true => Ok(team.clone()),
+            false => Ok(Team::with_options(&team_options(threads, &cache_options.memory))?),
+        };
+        let (mut tuning, team) = tuning::on_request(&tuner.subject, options, model, team)?;
+        if options.max_memory.is_some() {
             // The budget was laid out for scratch of this size.
-            tuning.max_rows = self.tuner.tuning.lock().max_rows.clone();
+            let before = tuner.tuning.lock();
+            if tuning.tiling.value.matrix_rows > before.tiling.value.matrix_rows {
+                let reason =
+                    format!("the budget has no room for another: {}", tuning.tiling.reason);
+                tuning.tiling = Choice { reason, ..before.tiling.clone() };
+            }
+            if !tuning.max_rows.given {
+                tuning.max_rows = before.max_rows.clone();
+            }
         }
-        if tuning.threads.value != self.team.threads() {
-            let options = team_options(tuning.threads.value, &self.cache_options.memory);
-            self.team = Team::with_options(&options)?;
-        }
+        self.team = team;
         self.batching = tuning.batching();
-        self.state = State::new(&self.model, self.batching.max_rows, self.team.threads());
+        self.state = self.batching.state(&self.model, self.team.threads());
         *self.tuner.tuning.lock() = tuning;
         self.show_pace();
         Ok(self.tuner.tuning.lock().clone())

@@ -1,12 +1,18 @@
 //! From measured numbers to choices, each with its reason.
 
+use oss_model::{Model, State, Tiling};
+
 use crate::options::EngineOptions;
-use crate::tuning::{Choice, Choosing, Observed, Origin, Profile, ThreadProfile, Tuning};
+use crate::tuning::{
+    Choice, Choosing, Observed, Origin, Profile, Room, ThreadProfile, TiledStep, Tuning,
+};
 
 /// Phases of a layer of the forward pass, about.
 pub(crate) const PHASES_OF_A_LAYER: usize = 11;
 /// Another number of threads than the default has to be this much faster: the probes are short.
 const CLEARLY: f64 = 0.9;
+/// The same of another tiling than the usual one: medians of many runs of the model itself.
+const CLEARLY_TILED: f64 = 0.97;
 /// Reading the weights may add this share to what multiplying takes in a chunk of a prompt.
 const READING: f64 = 0.1;
 /// The chunks among which is chosen, in steps of a page.
@@ -55,12 +61,13 @@ impl Needs {
     }
 }
 
-/// How rows are put together to steps.
+/// How rows are put together to steps, and steps are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Batching {
     pub(crate) max_rows: usize,
     pub(crate) prefill_chunk: usize,
     pub(crate) max_sequences: usize,
+    pub(crate) tiling: Tiling,
     /// Whether observed step times may lower the number of sequences.
     pub(crate) adapts: bool,
 }
@@ -71,6 +78,7 @@ impl Tuning {
             max_rows: self.max_rows.value,
             prefill_chunk: self.prefill_chunk.value,
             max_sequences: self.max_sequences.value,
+            tiling: self.tiling.value,
             adapts: !self.max_sequences.given,
         }
     }
@@ -79,13 +87,20 @@ impl Tuning {
 impl Batching {
     /// Sequences that are never too many, whatever their steps take.
     pub(crate) const AT_LEAST: usize = LIMITS.0;
+
+    /// Scratch for such steps.
+    pub(crate) fn state(&self, model: &Model, threads: usize) -> State {
+        let mut state = State::new(model, self.max_rows, threads);
+        state.set_tiling(self.tiling);
+        state
+    }
 }
 
 fn given(value: usize) -> Choice {
     Choice { value, given: true, reason: "given as an option".to_owned() }
 }
 
-fn chosen(value: usize, reason: String) -> Choice {
+fn chosen<T>(value: T, reason: String) -> Choice<T> {
     Choice { value, given: false, reason }
 }
 
@@ -105,10 +120,12 @@ impl Choosing<'_> {
             },
             given,
         );
+        let tiling = self.tiling(&profile, threads.value);
         Tuning {
             origin,
             profile,
             threads,
+            tiling,
             prefill_chunk: chunk,
             max_rows: rows,
             max_sequences: sequences,
@@ -116,19 +133,24 @@ impl Choosing<'_> {
         }
     }
 
-    /// The number of threads with the fastest token; the physical cores, unless another is clearly
-    /// faster.
+    /// The number of threads with the fastest token; the performance cores, unless another is
+    /// clearly faster.
     fn threads(&self, profile: &Profile) -> Choice {
         let seconds = |machine: &ThreadProfile| self.subject.needs.token_s(machine);
-        let Some(usual) = profile.of(self.cores).filter(|_| profile.threads.len() > 1) else {
-            return chosen(self.cores, "one a physical core that may be used".to_owned());
+        let Room { usual, cores, .. } = self.room;
+        let one_a_core = match usual == cores {
+            true => "one a physical core".to_owned(),
+            false => format!("one a performance core ({usual} of {cores} cores)"),
+        };
+        let Some(usual) = profile.of(usual).filter(|_| profile.threads.len() > 1) else {
+            return chosen(usual, one_a_core + ": what may be used");
         };
         let best = profile.threads.iter().min_by(|a, b| seconds(a).total_cmp(&seconds(b)));
         let best = best.expect("the usual number is among them");
         let ms = |machine: &ThreadProfile| seconds(machine) * 1e3;
         if best.threads == usual.threads {
             let reason = format!(
-                "one a physical core; expected {:.2} ms a token, the least of {} measured numbers",
+                "{one_a_core}; expected {:.2} ms a token, the least of {} measured numbers",
                 ms(usual),
                 profile.threads.len()
             );
@@ -136,7 +158,7 @@ impl Choosing<'_> {
         }
         if seconds(best) < CLEARLY * seconds(usual) {
             let reason = format!(
-                "expected {:.2} ms a token, against {:.2} ms with one a physical core ({})",
+                "expected {:.2} ms a token, against {:.2} ms with {} threads, {one_a_core}",
                 ms(best),
                 ms(usual),
                 usual.threads
@@ -144,13 +166,32 @@ impl Choosing<'_> {
             return chosen(best.threads, reason);
         }
         let reason = format!(
-            "one a physical core: expected {:.2} ms a token; {} threads ({:.2} ms) are not clearly \
-             faster",
+            "{one_a_core}: expected {:.2} ms a token; {} threads ({:.2} ms) are not clearly faster",
             ms(usual),
             best.threads,
             ms(best)
         );
         chosen(usual.threads, reason)
+    }
+
+    /// What was fastest of all that was tried; the usual tiling, unless another is clearly faster.
+    fn tiling(&self, profile: &Profile, threads: usize) -> Choice<Tiling> {
+        let tilings = profile.tilings.as_ref().filter(|tilings| tilings.threads == threads);
+        let Some(tilings) = tilings else {
+            let why = match self.is_larger_than_memory() {
+                true => "the disk would be measured with it",
+                false => "others are measured by Engine::tune",
+            };
+            return chosen(Tiling::DEFAULT, format!("the usual one: {why}"));
+        };
+        let (prompts, why_prompts) = fastest(&tilings.prompts);
+        let (answers, why_answers) = fastest(&tilings.answers);
+        let value = Tiling { wide_rows: answers.wide_rows, ..prompts };
+        let reason = format!(
+            "layers of {} prompt rows take {why_prompts}; layers of an answer's row {why_answers}",
+            tilings.rows
+        );
+        chosen(value, reason)
     }
 
     /// The shortest chunk in which reading all weights adds little to multiplying with them.
@@ -203,13 +244,28 @@ impl Choosing<'_> {
     }
 }
 
+/// The fastest way to cut a step, the first one unless another is clearly faster, and why.
+fn fastest(steps: &[TiledStep]) -> (Tiling, String) {
+    let (usual, n) = (&steps[0], steps.len());
+    let best = steps.iter().min_by(|a, b| a.seconds.total_cmp(&b.seconds)).unwrap_or(usual);
+    let [usual_ms, best_ms] = [usual, best].map(|step| step.seconds * 1e3);
+    if best.seconds < CLEARLY_TILED * usual.seconds {
+        return (best.tiling, format!("{best_ms:.2} ms, the usual way {usual_ms:.2} ms"));
+    }
+    let reason =
+        format!("{usual_ms:.2} ms the usual way, clearly less in none of {} others", n - 1);
+    (usual.tiling, reason)
+}
+
 #[cfg(test)]
 mod tests {
     use oss_kernels::Activation;
     use oss_simd::Isa;
+    use oss_threads::topology::{Core, Kind, Topology};
 
     use super::*;
-    use crate::tuning::Subject;
+    use crate::tuning::tiles::{FOR_ANSWERS, FOR_PROMPTS};
+    use crate::tuning::{Subject, TilingProfile};
 
     const GB: f64 = 1e9;
 
@@ -229,9 +285,12 @@ mod tests {
 
     /// What is chosen on a machine of four cores and eight hardware threads.
     fn choose(options: &EngineOptions, threads: &[ThreadProfile]) -> Tuning {
-        let subject = subject();
-        let choosing = Choosing { subject: &subject, options, cores: 4, cpus: 8, all: false };
         let profile = Profile { threads: threads.to_vec(), ..Profile::default() };
+        choose_in(Room { usual: 4, cores: 4, cpus: 8 }, options, profile)
+    }
+
+    fn choose_in(room: Room, options: &EngineOptions, profile: Profile) -> Tuning {
+        let choosing = Choosing { subject: &subject(), options, room, all: false };
         choosing.choose(Origin::AtLoad, profile)
     }
 
@@ -245,6 +304,69 @@ mod tests {
         assert_eq!(threads(&[machine(2, 40.0, 400.0), cores]), 2);
         let slow_to_meet = ThreadProfile { phase_s: 1e-3, ..machine(8, 30.0, 210.0) };
         assert_eq!(threads(&[cores, slow_to_meet]), 4);
+    }
+
+    /// Eight performance cores with two CPUs each, and eight efficiency cores.
+    #[test]
+    fn performance_cores_are_usual_where_others_are_slower() {
+        let core = |cpus: Vec<usize>, kind| Core { cpus, package: 0, node: 0, kind };
+        let fast = (0..8).map(|i| core(vec![2 * i, 2 * i + 1], Kind::Performance));
+        let slow = (16..24).map(|cpu| core(vec![cpu], Kind::Efficiency));
+        let topology = Topology {
+            cores: fast.chain(slow).collect(),
+            nodes: Vec::new(),
+            online: (0..24).collect(),
+            quota: None,
+        };
+        let room = Room::of(&topology, 24);
+        assert_eq!(room, Room { usual: 8, cores: 16, cpus: 24 });
+        assert_eq!(Room::of(&topology, 4), Room { usual: 4, cores: 4, cpus: 24 });
+
+        let (open, subject) = (EngineOptions::default(), subject());
+        let choosing = Choosing { subject: &subject, options: &open, room, all: false };
+        assert_eq!(choosing.counts(), [8, 16, 24]);
+        let threads = |threads: &[ThreadProfile]| {
+            let profile = Profile { threads: threads.to_vec(), ..Profile::default() };
+            choose_in(room, &open, profile).threads
+        };
+        let performance = machine(8, 60.0, 800.0);
+        let usual = threads(&[performance, machine(16, 61.0, 1000.0), machine(24, 50.0, 1000.0)]);
+        assert_eq!(usual.value, 8);
+        let words = "one a performance core (8 of 16 cores)";
+        assert!(usual.reason.contains(words), "{}", usual.reason);
+        let all = threads(&[performance, machine(16, 90.0, 1000.0)]);
+        assert_eq!(all.value, 16);
+        assert!(all.reason.contains(words), "{}", all.reason);
+        assert_eq!(threads(&[]).value, 8);
+    }
+
+    #[test]
+    fn another_tiling_has_to_be_clearly_faster_with_the_same_threads() {
+        let tiling = |prompts: [f64; 4], answers: [f64; 3], threads| {
+            let steps = |tilings: &[Tiling], seconds: &[f64]| {
+                let step = |(tiling, seconds): (&Tiling, &f64)| TiledStep {
+                    tiling: *tiling,
+                    seconds: *seconds,
+                };
+                tilings.iter().zip(seconds).map(step).collect()
+            };
+            let (prompts, answers) = (steps(&FOR_PROMPTS, &prompts), steps(&FOR_ANSWERS, &answers));
+            let tilings = Some(TilingProfile { threads, rows: 96, prompts, answers });
+            let profile = Profile { tilings, ..Profile::default() };
+            let room = Room { usual: 4, cores: 4, cpus: 8 };
+            choose_in(room, &EngineOptions::default(), profile).tiling
+        };
+        let usual = Tiling::default();
+        let Choice { value, reason, .. } = tiling([2.0, 1.95, 2.2, 2.0], [0.5, 0.49, 0.6], 4);
+        assert_eq!(value, usual);
+        assert!(reason.contains("96 prompt rows take 2000.00 ms the usual way"), "{reason}");
+        let Choice { value, reason, .. } = tiling([2.0, 1.95, 2.2, 1.9], [0.5, 0.6, 0.4], 4);
+        assert_eq!(value, Tiling { matrix_rows: 128, wide_rows: 512, ..usual });
+        assert!(reason.contains("1900.00 ms, the usual way 2000.00 ms"), "{reason}");
+        // Measured with others.
+        let Choice { value, reason, .. } = tiling([2.0, 1.0, 2.2, 1.9], [0.5, 0.6, 0.4], 8);
+        assert_eq!(value, usual);
+        assert!(reason.contains("Engine::tune"), "{reason}");
     }
 
     #[test]

@@ -4,18 +4,16 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use oss_kernels::Activation;
 use oss_memory::file;
 use oss_model::NUMERICS_VERSION;
 use oss_quant::Dtype;
-use oss_simd::Isa;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::tuning::Profile;
+use crate::tuning::{Profile, Subject, TilingProfile};
 
 /// Counts up when what is measured changes, or how it is written.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// No profile is longer.
 const LONGEST: u64 = 1 << 20;
 
@@ -27,17 +25,19 @@ struct Stored {
 }
 
 /// What a profile holds for: this version, this build, this processor, these weights.
-pub(crate) fn key(isa: Isa, activation: Activation, dtype: Dtype) -> String {
+pub(crate) fn key(subject: &Subject, dtype: Dtype) -> String {
+    let Subject { isa, activation, needs, .. } = subject;
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let program = std::env::current_exe().unwrap_or_default();
     format!(
         "profile {VERSION}; oss-engine {}, numerics {NUMERICS_VERSION}, {}; {} {}; {cpus} CPUs; \
-         {isa}; {} activations; {}",
+         {isa}; {} activations; {} bytes of weights, mostly {}",
         env!("CARGO_PKG_VERSION"),
         build(&program),
         std::env::consts::ARCH,
         processor(),
         activation.name(),
+        needs.all_bytes,
         dtype.name()
     )
 }
@@ -72,9 +72,11 @@ pub(crate) fn read(directory: &Path, key: &str) -> Option<(PathBuf, Profile)> {
     let stored: Stored = serde_json::from_slice(&bytes).ok()?;
     let sound = |number: &f64| number.is_finite() && *number > 0.0;
     let profile = stored.profile;
-    let whole = profile.threads.iter().all(|threads| {
-        [threads.read_bytes_per_s, threads.products_per_s, threads.phase_s].iter().all(sound)
-    });
+    let tilings = profile.tilings.as_ref().is_none_or(TilingProfile::is_sound);
+    let whole = tilings
+        && profile.threads.iter().all(|threads| {
+            [threads.read_bytes_per_s, threads.products_per_s, threads.phase_s].iter().all(sound)
+        });
     (stored.key == key && whole).then_some((path, profile))
 }
 
@@ -93,13 +95,33 @@ pub(crate) fn write(directory: &Path, key: &str, profile: &Profile) -> Result<()
 
 #[cfg(test)]
 mod tests {
+    use oss_kernels::Activation;
+    use oss_simd::Isa;
+
     use super::*;
-    use crate::tuning::ThreadProfile;
+    use crate::tuning::choose::Needs;
+    use crate::tuning::tiles::{self, TiledStep};
+    use crate::tuning::{ThreadProfile, Tiling};
 
     fn profile() -> Profile {
         let (read_bytes_per_s, products_per_s) = (2.15e10, 1.5e11);
         let one = ThreadProfile { threads: 1, read_bytes_per_s, products_per_s, phase_s: 1e-6 };
-        Profile { threads: vec![one], peaks: vec![("f32".to_owned(), 3e10)], seconds: 0.1 }
+        let steps = |tilings: &[Tiling]| {
+            let step = |tiling: &Tiling| TiledStep { tiling: *tiling, seconds: 0.75 };
+            tilings.iter().map(step).collect()
+        };
+        let (prompts, answers) = (steps(&tiles::FOR_PROMPTS), steps(&tiles::FOR_ANSWERS));
+        Profile {
+            threads: vec![one],
+            peaks: vec![("f32".to_owned(), 3e10)],
+            tilings: Some(TilingProfile { threads: 1, rows: 96, prompts, answers }),
+            seconds: 0.1,
+        }
+    }
+
+    fn subject(activation: Activation, all_bytes: f64) -> Subject {
+        let needs = Needs { all_bytes, token_bytes: 1e6, products_per_byte: 2.0, phases: 264.0 };
+        Subject { isa: Isa::scalar(), activation, common: None, needs, has_experts: false }
     }
 
     #[test]
@@ -126,11 +148,30 @@ mod tests {
             whole.replace("\"a\"", "\"b\""),
             whole.replace("21500000000.0", "0.0"),
             whole.replace("21500000000.0", "-1.0"),
+            whole.replacen("0.75", "-0.75", 1),
+            whole.replacen("\"matrix_rows\": 64", "\"matrix_rows\": 65", 1),
+            whole.replacen("\"wide_rows\"", "\"other_rows\"", 1),
         ] {
             assert_ne!(damaged, whole);
             std::fs::write(&path, &damaged).unwrap();
             assert_eq!(read(directory.path(), "a"), None, "{damaged}");
         }
+    }
+
+    #[test]
+    fn a_profile_of_an_older_version_is_measured_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        let key = key(&subject(Activation::Int8, 1e9), Dtype::Q4_1);
+        let older = key.replace(&format!("profile {VERSION};"), "profile 1;");
+        assert_ne!(older, key);
+        write(directory.path(), &older, &profile()).unwrap();
+        assert_eq!(read(directory.path(), &key), None);
+        // Even where its file has the newer one's name.
+        let [from, to] = [&older, &key].map(|key| path(directory.path(), key));
+        std::fs::rename(from, to).unwrap();
+        assert_eq!(read(directory.path(), &key), None);
+        write(directory.path(), &key, &profile()).unwrap();
+        assert_eq!(read(directory.path(), &key).unwrap().1, profile());
     }
 
     #[test]
@@ -150,15 +191,18 @@ mod tests {
         }
         assert!(builds[0] != builds[1] && builds[1] != builds[2], "{builds:?}");
         let own = build(&std::env::current_exe().unwrap());
-        assert!(key(Isa::scalar(), Activation::F32, Dtype::F32).contains(&own) && !own.is_empty());
+        let key = key(&subject(Activation::F32, 1e9), Dtype::F32);
+        assert!(key.contains(&own) && !own.is_empty());
     }
 
     #[test]
     fn a_key_names_what_decides_speed() {
-        let key = |activation| key(Isa::scalar(), activation, Dtype::F32);
-        assert_ne!(key(Activation::Int8), key(Activation::F32));
-        for part in [env!("CARGO_PKG_VERSION"), std::env::consts::ARCH, "scalar", "CPUs"] {
-            assert!(key(Activation::Int8).contains(part), "{part}");
+        let key = |activation, bytes| key(&subject(activation, bytes), Dtype::F32);
+        assert_ne!(key(Activation::Int8, 5e6), key(Activation::F32, 5e6));
+        assert_ne!(key(Activation::Int8, 5e6), key(Activation::Int8, 6e6));
+        let version = env!("CARGO_PKG_VERSION");
+        for part in [version, std::env::consts::ARCH, "scalar", "CPUs", "5000000 bytes"] {
+            assert!(key(Activation::Int8, 5e6).contains(part), "{part}");
         }
     }
 }

@@ -45,6 +45,14 @@ fn tuning_between_the_tokens_of_an_answer_changes_nothing_in_it() {
     let tuning = tuned.tune().unwrap();
     let expected = (&Origin::OnRequest, Activation::ALL.len());
     assert_eq!((&tuning.origin, tuning.profile.peaks.len()), expected);
+    let tilings = tuning.profile.tilings.as_ref().expect("measured");
+    assert_eq!(tilings.threads, tuning.threads.value);
+    assert_eq!(tilings.rows, tuning.prefill_chunk.value.min(256));
+    let steps = tilings.prompts.iter().chain(&tilings.answers);
+    assert!(steps.clone().all(|step| step.seconds > 0.0), "{tilings:?}");
+    assert!(steps.clone().any(|step| step.tiling.input_rows == tuning.tiling.value.input_rows));
+    let words = format!("tiling = {} x ", tuning.tiling.value.input_rows);
+    assert!(tuning.to_string().contains(&words), "{tuning}");
     assert_eq!(values(&tuned.tuning()), values(&tuning));
     let expected = engine().generate(story("Once upon a time", 60)).unwrap();
     let rest = stream.collect_all().unwrap();
@@ -68,6 +76,11 @@ fn what_was_measured_once_is_read_by_the_next_engine() {
         assert!((a.products_per_s / b.products_per_s - 1.0).abs() < 1e-9, "{a:?}, {b:?}");
         assert_eq!(a.threads, b.threads);
     }
+    // Measured on request, it tells how products are best cut too.
+    let tuned = engine_with(options.clone()).tune().unwrap();
+    let third = engine_with(options.clone()).tuning();
+    assert!(matches!(third.origin, Origin::Stored(_)), "{third:?}");
+    assert_eq!((values(&third), third.tiling), (values(&tuned), tuned.tiling));
     for file in std::fs::read_dir(directory.path()).unwrap() {
         std::fs::write(file.unwrap().path(), "{").unwrap();
     }

@@ -29,7 +29,7 @@ pub(crate) struct Flags {
     /// which other users of the machine cannot read
     #[arg(long)]
     api_key: Option<String>,
-    /// Threads of the engine; default: one a physical core, or what is measured to be faster
+    /// Threads of the engine; default: one a performance core, or what is measured to be faster
     #[arg(long)]
     threads: Option<usize>,
     /// Measuring the machine at load: off, on, or a directory where the numbers are kept

@@ -1,0 +1,179 @@
+//! Measures how the products of a step are best cut, on the loaded model itself.
+
+use std::time::{Duration, Instant};
+
+use oss_cache::KvCache;
+use oss_model::{Batch, Model, Row, State, Tiling, forward};
+use oss_threads::Team;
+use serde::{Deserialize, Serialize};
+
+use crate::budget;
+use crate::error::Result;
+
+/// Layers of a measured step: the others are like these.
+const LAYERS: usize = 4;
+/// How often each tiling is run, one after another: so often at least, and then until the time is
+/// over, at most.
+const ROUNDS: (usize, usize) = (5, 25);
+/// What the rounds of a step may take.
+const LIMIT: Duration = Duration::from_secs(1);
+/// The most rows of a measured prompt.
+const MOST_ROWS: usize = 256;
+
+const USUAL: Tiling = Tiling::DEFAULT;
+/// Tried with a piece of a prompt.
+pub(super) const FOR_PROMPTS: [Tiling; 4] = [
+    USUAL,
+    Tiling { input_rows: 64, ..USUAL },
+    Tiling { input_rows: 256, ..USUAL },
+    Tiling { matrix_rows: 128, ..USUAL },
+];
+/// Tried with a token of an answer.
+pub(super) const FOR_ANSWERS: [Tiling; 3] =
+    [USUAL, Tiling { wide_rows: 128, ..USUAL }, Tiling { wide_rows: 512, ..USUAL }];
+
+/// What a step takes whose products are cut in some way.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TiledStep {
+    /// The way.
+    #[serde(with = "TilingFields")]
+    pub tiling: Tiling,
+    /// Seconds of the model's first layers: the median of all runs.
+    pub seconds: f64,
+}
+
+/// What steps take by how their products are cut.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TilingProfile {
+    /// Threads.
+    pub threads: usize,
+    /// Rows of the piece of a prompt.
+    pub rows: usize,
+    /// The piece of a prompt, with each tiling that was tried.
+    pub prompts: Vec<TiledStep>,
+    /// A token of an answer, with each tiling that was tried.
+    pub answers: Vec<TiledStep>,
+}
+
+/// The fields of a [`Tiling`] as a profile has them.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Tiling")]
+struct TilingFields {
+    input_rows: usize,
+    matrix_rows: usize,
+    wide_rows: usize,
+}
+
+impl TilingProfile {
+    /// Whether it has what [`measure`] gives.
+    pub(super) fn is_sound(&self) -> bool {
+        let are = |steps: &[TiledStep], tilings: &[Tiling]| {
+            let seconds = |step: &TiledStep| step.seconds.is_finite() && step.seconds > 0.0;
+            steps.iter().map(|step| &step.tiling).eq(tilings) && steps.iter().all(seconds)
+        };
+        are(&self.prompts, &FOR_PROMPTS) && are(&self.answers, &FOR_ANSWERS)
+    }
+}
+
+/// Measures steps of `rows` rows of a prompt, and of one of an answer, on a cache of their own.
+///
+/// # Errors
+/// When the weights are damaged, or the system refuses memory.
+pub(super) fn measure(model: &Model, team: &Team, rows: usize) -> Result<TilingProfile> {
+    let _in_use = model.weights.begin_use()?;
+    let rows = rows.min(MOST_ROWS);
+    let cache = KvCache::new(model.cache_shape(), budget::context_bytes(model, rows, rows))?;
+    let mut steps = Steps { model, team, state: State::new(model, rows, team.threads()), cache };
+    let prompts = steps.compare(&FOR_PROMPTS, rows)?;
+    let answers = steps.compare(&FOR_ANSWERS, 1)?;
+    Ok(TilingProfile { threads: team.threads(), rows, prompts, answers })
+}
+
+struct Steps<'a> {
+    model: &'a Model,
+    team: &'a Team,
+    state: State,
+    cache: KvCache,
+}
+
+impl Steps<'_> {
+    /// Runs steps of so many rows with each tiling in turn.
+    fn compare(&mut self, tilings: &[Tiling], rows: usize) -> Result<Vec<TiledStep>> {
+        let mut seconds = vec![Vec::with_capacity(ROUNDS.1); tilings.len()];
+        let begin = Instant::now();
+        for round in 0..ROUNDS.1 {
+            if round >= ROUNDS.0 && begin.elapsed() >= LIMIT {
+                break;
+            }
+            for (tiling, seconds) in tilings.iter().zip(&mut seconds) {
+                self.state.set_tiling(*tiling);
+                seconds.push(self.time(rows)?);
+            }
+        }
+        let measured = tilings.iter().zip(&mut seconds);
+        let measured = measured.map(|(tiling, seconds)| {
+            seconds.sort_by(f64::total_cmp);
+            TiledStep { tiling: *tiling, seconds: seconds[seconds.len() / 2] }
+        });
+        Ok(measured.collect())
+    }
+
+    /// Seconds of a step of tokens from all over the vocabulary, so that many experts have some.
+    fn time(&mut self, rows: usize) -> Result<f64> {
+        let Self { model, team, state, cache } = self;
+        let vocabulary = model.config.vocabulary;
+        let sequence = cache.create();
+        let row = |position: usize| {
+            let token = (position * 7919 % vocabulary) as u32;
+            Row { sequence, position, token, wanted: true }
+        };
+        let rows: Vec<Row> = (0..rows).map(row).collect();
+        let layers = 0..LAYERS.min(model.config.layers.len());
+        let begin = Instant::now();
+        forward(model, team, state, cache, Batch { rows: &rows }, layers)?;
+        let seconds = begin.elapsed().as_secs_f64();
+        cache.remove(sequence);
+        Ok(seconds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile() -> TilingProfile {
+        let step = |tiling: &Tiling| TiledStep { tiling: *tiling, seconds: 0.25 };
+        let (prompts, answers) = (FOR_PROMPTS.iter().map(step), FOR_ANSWERS.iter().map(step));
+        TilingProfile {
+            threads: 2,
+            rows: 128,
+            prompts: prompts.collect(),
+            answers: answers.collect(),
+        }
+    }
+
+    #[test]
+    fn all_that_is_tried_is_possible_and_the_usual_comes_first() {
+        for tilings in [&FOR_PROMPTS[..], &FOR_ANSWERS] {
+            assert!(tilings.iter().all(Tiling::is_possible));
+            assert_eq!(tilings[0], Tiling::default());
+        }
+    }
+
+    #[test]
+    fn what_was_not_measured_so_is_not_sound() {
+        assert!(profile().is_sound());
+        let broken: [fn(&mut TilingProfile); 5] = [
+            |profile| profile.prompts[1].tiling.matrix_rows = 64 << 40,
+            |profile| profile.prompts.truncate(3),
+            |profile| profile.answers.swap(0, 1),
+            |profile| profile.answers[0].seconds = 0.0,
+            |profile| profile.prompts[2].seconds = f64::INFINITY,
+        ];
+        for (index, breaks) in broken.iter().enumerate() {
+            let mut profile = profile();
+            breaks(&mut profile);
+            assert!(!profile.is_sound(), "{index}: {profile:?}");
+        }
+    }
+}
