@@ -8,7 +8,8 @@ use oss_engine::model::{
     head, memory_policy, team_options,
 };
 use oss_engine::{Isa, Pages, Team};
-use oss_examples::machine::{Energy, ReadProbe, ReadWay, Sample, int8_peak, resident_peak};
+use oss_examples::machine::{Energy, resident_peak};
+use oss_machine::{ReadProbe, ReadWay, Sample, int8_peak};
 use oss_testing::median;
 use oss_threads::topology::default_threads;
 use std::path::Path;

@@ -1,13 +1,8 @@
-//! What this machine gives at most: bytes read from memory, products of bytes, and what a process
-//! takes of memory and energy. Measurements state their shares of these.
+//! What a process takes of memory and energy.
 
 mod energy;
-mod products;
-mod read;
 
 pub use energy::{Energy, Reading};
-pub use products::int8_peak;
-pub use read::{ReadProbe, ReadWay, Sample};
 
 use oss_memory::file;
 use std::path::Path;

@@ -78,7 +78,7 @@ fn page(root: &Path, out: &mut Vec<Violation>) -> Result<()> {
     let text = fs::read_to_string(root.join(path)).context(path)?;
     for (name, layer) in manifests::LAYERS {
         let exists = root.join("crates").join(name).exists();
-        let shown = if name == "oss-testing" { "dev".to_owned() } else { layer.to_string() };
+        let shown = if layer == manifests::DEV { "dev".to_owned() } else { layer.to_string() };
         let row = format!("| {shown} | `{name}` |");
         if exists && !text.contains(&row) {
             let what = format!("no row `{row}`");

@@ -14,7 +14,7 @@ use crate::tidy::root;
 const LIMIT: u64 = 10 << 20;
 
 /// Packages that are not published.
-const PRIVATE: [&str; 3] = ["xtask", "oss-examples", "oss-testing"];
+const PRIVATE: [&str; 4] = ["xtask", "oss-examples", "oss-testing", "oss-machine"];
 
 const PROGRAM: &str = r#"//! A program outside of the workspace.
 use oss_engine::{Engine, Request};

@@ -9,8 +9,11 @@ use serde_json::Value as Json;
 
 use crate::tidy::Violation;
 
+/// The layer of what is a dependency of tests, benches and examples alone.
+pub(crate) const DEV: u8 = 6;
+
 /// The layer of each crate, as docs/architecture.md tells them. A crate uses only lower layers.
-pub(crate) const LAYERS: [(&str, u8); 14] = [
+pub(crate) const LAYERS: [(&str, u8); 15] = [
     ("oss-simd", 0),
     ("oss-threads", 0),
     ("oss-memory", 0),
@@ -24,11 +27,12 @@ pub(crate) const LAYERS: [(&str, u8); 14] = [
     ("oss-sampler", 3),
     ("oss-engine", 4),
     ("oss-server", 5),
-    ("oss-testing", 6),
+    ("oss-testing", DEV),
+    ("oss-machine", DEV),
 ];
 
 /// What tests and benches may use from anywhere.
-const FOR_TESTS: [&str; 2] = ["oss-testing", "oss-demo"];
+const FOR_TESTS: [&str; 3] = ["oss-testing", "oss-machine", "oss-demo"];
 
 /// Packages that build or bind C and C++.
 const C_TOOLS: [&str; 8] =
@@ -80,7 +84,7 @@ pub(crate) fn check(path: &str, text: &str, out: &mut Vec<Violation>) {
 fn normal(name: &str, used: &str) -> Option<&'static str> {
     let own = layer(name)?;
     match layer(used) {
-        _ if used == "oss-testing" => Some("oss-testing is a dependency of tests alone"),
+        Some(DEV) => Some("it is a dependency of tests and benches alone"),
         _ if used == "oss-demo" => Some("the demo model is a dependency of examples and tests"),
         None => Some("the crate has no row in the layer table"),
         Some(_) if name == "oss-server" && used != "oss-engine" => {
@@ -171,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_demo_model_and_the_test_helpers_are_for_tests() {
-        for used in ["oss-demo", "oss-testing"] {
+        for used in FOR_TESTS {
             let normal = format!("[dependencies]\n{used}.workspace = true");
             assert_eq!(broken("crates/oss-engine/Cargo.toml", &normal), [("layers", 4)]);
             assert_eq!(broken("examples/Cargo.toml", &normal), []);

@@ -21,10 +21,11 @@ pub(crate) const RULES: [Rule; 10] = [
 ];
 
 /// The crates that can do without unsafe code altogether.
-const SAFE_CRATES: [&str; 9] = [
+const SAFE_CRATES: [&str; 10] = [
     "oss-cache",
     "oss-demo",
     "oss-engine",
+    "oss-machine",
     "oss-model",
     "oss-sampler",
     "oss-server",

@@ -1,15 +1,16 @@
 //! How fast memory can be read: the best of several ways to read it.
 
-use anyhow::Result;
-use oss_engine::{Isa, Team};
+use crate::{Error, best};
 use oss_memory::{Buffer, Pages, file};
-use oss_simd::{Kernel, Simd};
+use oss_simd::{Isa, Kernel, Simd};
+use oss_threads::Team;
 use std::fmt;
+use std::hint::black_box;
 use std::path::Path;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Instant;
 
-/// Bytes of each of the two buffers, at least.
+/// Bytes that caches do not hold, at least.
 const BYTES: usize = 512 << 20;
 /// Bytes that a worker reads before it takes the next.
 const UNIT: usize = 1 << 20;
@@ -68,8 +69,8 @@ impl ReadProbe {
     ///
     /// # Errors
     /// When the system refuses memory or threads.
-    pub fn new(isa: Isa, threads: usize) -> Result<Self> {
-        let bytes = BYTES.max(2 * largest_cache());
+    pub fn new(isa: Isa, threads: usize) -> Result<Self, Error> {
+        let bytes = beyond_caches();
         let mut buffers = [Buffer::new(bytes, Pages::Default)?, Buffer::new(bytes, Pages::Huge)?];
         for buffer in &mut buffers {
             buffer.fill(1);
@@ -140,9 +141,32 @@ impl ReadProbe {
             sink.fetch_or(read, Ordering::Relaxed);
         });
         let seconds = start.elapsed().as_secs_f64();
-        std::hint::black_box(sink);
+        black_box(sink);
         units.iter().map(|bytes| bytes.len()).sum::<usize>() as f64 / seconds
     }
+}
+
+/// Bytes that no cache holds: twice what the largest does, at least 512 MiB.
+#[must_use]
+pub fn beyond_caches() -> usize {
+    BYTES.max(2 * largest_cache())
+}
+
+/// Bytes per second that one thread reads of so many bytes, again and again: the best of some
+/// passes, about 20 ms, as others may be disturbed.
+#[must_use]
+pub fn cached_read_rate(isa: Isa, bytes: usize) -> f64 {
+    const PASS: usize = 32 << 20;
+    let memory = vec![1; bytes.next_multiple_of(TURN)];
+    let times = (PASS / memory.len()).max(1);
+    let mut sink = 0;
+    let rate = best(times * memory.len(), || {
+        for _ in 0..times {
+            sink |= read::<1>(isa, black_box(&memory), 0, 0);
+        }
+    });
+    black_box(sink);
+    rate
 }
 
 /// Bytes of the largest cache that the first processor reaches; 0 where the system does not tell.
