@@ -1,107 +1,135 @@
-//! How fast are matrix products, per weight type and instruction set, and what share of the
-//! processor's peak is that?
+//! How fast are matrix products, per weight type, kind of activations and instruction set, and what
+//! share of the machine's bound is that?
 //!
-//! One unit of a gpt-oss layer (64 weight rows of 2,880 columns, which lie in cache) times 1 to 64
-//! rows of activations. Throughput is in multiply-adds (elements) per second; `peak` is what
-//! the instruction set does with byte products whose operands never leave registers.
-#![expect(missing_docs, reason = "criterion_group makes public functions")]
+//! - *decode*: one row times weights that no cache holds, on all threads, beside reading memory.
+//! - *8 rows*, *64 rows*: what speculation or a small batch, and a prompt, bring to one unit of a
+//!   gpt-oss layer (64 weight rows of 2,880 columns, which lie in cache), on one thread, beside the
+//!   multipliers. 16-bit activations are two planes of bytes, and both products count.
+//!
+//! bf16 activations run the same code as f32 ones. How rows between these fare is what `stream`
+//! asks.
 
 #[path = "support/packed.rs"]
 mod packed;
+#[path = "support/shares.rs"]
+mod shares;
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use oss_kernels::{Activation, InputBuffer, Panel, Product, linear, prepare};
-use oss_quant::{Dtype, Matrix};
-use oss_simd::{Isa, Kernel, Simd};
+use oss_kernels::{
+    Activation, GROUP_ROWS, InputBuffer, Panel, Product, linear, linear_columns, prepare,
+};
+use oss_machine::beyond_caches;
+use oss_memory::{Buffer, Pages};
+use oss_quant::{Dtype, Matrix, Packed, Packing};
+use oss_simd::Isa;
+use oss_threads::PerWorker;
 use packed::{numbers, packed};
-use std::hint::black_box;
-use std::time::Duration;
+use shares::{Bound, Shares, Work};
+use std::cell::LazyCell;
 
 const COLS: usize = 2880;
-const ROWS: usize = 64;
-const MOST: usize = 64;
+/// Weight rows of a unit, as the model's phases have them.
+const UNIT: usize = 64;
+/// Bytes of weights that a call of *decode* goes on by.
+const CALL: usize = 16 << 20;
+/// Experts, each of which is a row of a router.
+const EXPERTS: usize = 32;
 
-/// Independent chains of byte products.
-struct Peak {
-    calls: usize,
-}
-
-/// Multiply-adds of a call of `dot`.
-const PER_DOT: usize = 64;
-
-impl Peak {
-    #[inline(always)]
-    fn chains<S: Simd, const N: usize>(&self, s: S) -> i32 {
-        let codes: [S::U8; N] = std::array::from_fn(|_| s.load_u8(black_box(&[1; 64])));
-        let mut total = s.zero_i32();
-        let mut quad = black_box(0);
-        for _ in 0..self.calls / (4 * N) {
-            let mut sums = [s.dot_start(0, 0); N];
-            for _ in 0..4 {
-                quad += 1;
-                for (sum, codes) in sums.iter_mut().zip(codes) {
-                    *sum = s.dot(*sum, codes, quad);
-                }
-            }
-            for sum in sums {
-                total = s.add_i32(total, s.dot_sum(sum));
-            }
-        }
-        s.reduce_add_i32(total)
-    }
-}
-
-impl Kernel for Peak {
-    type Output = i32;
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) -> i32 {
-        if S::REGISTERS >= 32 { self.chains::<S, 12>(s) } else { self.chains::<S, 3>(s) }
-    }
-}
-
-/// Rows of activations in all forms.
-fn inputs(isa: Isa, cols: usize) -> InputBuffer {
-    let mut buffer = InputBuffer::new(MOST, cols, Activation::Int8);
-    for row in 0..MOST {
-        prepare(isa, Activation::Int8, &numbers(cols), buffer.row(row));
-    }
+/// Rows of activations.
+fn inputs(isa: Isa, activation: Activation, rows: usize, cols: usize) -> InputBuffer {
+    let mut buffer = InputBuffer::new(rows, cols, activation);
+    (0..rows).for_each(|row| prepare(isa, activation, &numbers(cols), buffer.row(row)));
     buffer
 }
 
-fn products(c: &mut Criterion) {
-    let types = [Dtype::Mxfp4, Dtype::Q8_0, Dtype::Q4_0, Dtype::Q4_1, Dtype::Q6K, Dtype::Bf16];
-    let rows: Vec<u32> = (0..MOST as u32).collect();
+/// One row times weights in memory: each call goes on where the last one ended.
+fn decode(shares: &mut Shares, dtype: Dtype, activation: Activation) {
+    let team = shares.team.clone();
+    let cols = COLS.next_multiple_of(dtype.block_len());
+    let (unit, bytes) = packed(dtype, UNIT, cols);
+    let units = beyond_caches() / bytes.len();
+    let weights = LazyCell::new(|| {
+        let mut weights = Buffer::new(units * bytes.len(), Pages::Huge).expect("memory");
+        weights.chunks_exact_mut(bytes.len()).for_each(|to| to.copy_from_slice(&bytes));
+        weights
+    });
+    let packing = Packing::for_dtype(dtype, units * UNIT, cols).expect("whole blocks");
+    let name = format!("decode, {} × {}", dtype.name(), activation.name());
+    let at_once = (CALL / bytes.len()).next_multiple_of(team.threads());
+    let work = Work {
+        bound: Bound::Memory,
+        amount: at_once * bytes.len(),
+        things: (at_once * UNIT, "weight row"),
+    };
     for isa in Isa::available() {
-        let mut group = c.benchmark_group(format!("linear/{isa}"));
-        group.sample_size(10);
-        group.warm_up_time(Duration::from_millis(100));
-        group.measurement_time(Duration::from_millis(300));
-        let calls = 480_000;
-        group.throughput(Throughput::Elements((calls * PER_DOT) as u64));
-        group.bench_function("peak", |b| b.iter(|| isa.run(Peak { calls: black_box(calls) })));
-        for dtype in types {
-            let cols = COLS.next_multiple_of(dtype.block_len());
-            let (packing, bytes) = packed(dtype, ROWS, cols);
-            let matrix = Matrix { packing, bytes: &bytes };
-            let inputs = inputs(isa, cols);
-            let mut panel = Panel::ZERO;
-            for activation in [Activation::Int8, Activation::F32] {
-                let product = Product { matrix, input: inputs.view(), activation };
-                for n in [1, 2, 4, 8, MOST] {
-                    let mut out = vec![0.0; n * ROWS];
-                    group.throughput(Throughput::Elements((n * ROWS * cols) as u64));
-                    let name = format!("{}/{}", dtype.name(), activation.name());
-                    group.bench_with_input(BenchmarkId::new(name, n), &n, |b, n| {
-                        let all = 0..packing.groups();
-                        let rows = &rows[..*n];
-                        b.iter(|| linear(isa, product, (rows, all.clone()), &mut panel, &mut out));
-                    });
-                }
-            }
-        }
+        let input = inputs(isa, activation, 1, cols);
+        let mut scratch = vec![(Panel::ZERO, vec![0.0; UNIT]); team.threads()];
+        let mut first = 0;
+        shares.kernel(&name, isa, work, || {
+            let matrix = Matrix { packing, bytes: &weights[..units * bytes.len()] };
+            let product = Product { matrix, input: input.view(), activation };
+            team.phase(at_once, PerWorker::new(&mut scratch), |at, (panel, out)| {
+                let group = (first + at.index) % units * unit.groups();
+                linear(isa, product, (&[0], group..group + unit.groups()), panel, out);
+            });
+            first = (first + at_once) % units;
+        });
     }
 }
 
-criterion_group!(benches, products);
-criterion_main!(benches);
+/// Some rows times weights in cache.
+fn rows(shares: &mut Shares, dtype: Dtype, activation: Activation, n: usize) {
+    let cols = COLS.next_multiple_of(dtype.block_len());
+    let (packing, bytes) = packed(dtype, UNIT, cols);
+    let matrix = Matrix { packing, bytes: &bytes };
+    let all: Vec<u32> = (0..n as u32).collect();
+    let name = format!("{n} rows, {} × {}", dtype.name(), activation.name());
+    let planes = activation.planes();
+    let bound = if planes > 0 { Bound::Int8 } else { Bound::F32 };
+    let work = Work { bound, amount: 2 * n * UNIT * cols * planes.max(1), things: (n, "row") };
+    for isa in Isa::available() {
+        let input = inputs(isa, activation, n, cols);
+        let product = Product { matrix, input: input.view(), activation };
+        let (mut panel, mut out) = (Panel::ZERO, vec![0.0; n * packing.groups() * GROUP_ROWS]);
+        shares.kernel(&name, isa, work, || {
+            linear(isa, product, (&all, 0..packing.groups()), &mut panel, &mut out);
+        });
+    }
+}
+
+/// A router's columns that one worker has: a quarter of a row, times all experts.
+fn columns(shares: &mut Shares) {
+    let (packing, bytes) = packed(Dtype::Bf16, EXPERTS, COLS);
+    let matrix = Matrix { packing, bytes: &bytes };
+    let range = 0..(COLS / 4).next_multiple_of(32);
+    let amount = bytes.len() * range.len() / COLS;
+    let work = Work { bound: Bound::Cache, amount, things: (1, "row") };
+    for isa in Isa::available() {
+        let input = inputs(isa, Activation::F32, 1, range.len());
+        let product = Product { matrix, input: input.view(), activation: Activation::F32 };
+        let mut out = vec![0.0; EXPERTS];
+        shares.kernel("columns of a router, BF16 × f32", isa, work, || {
+            let groups = (&[0][..], 0..packing.groups());
+            linear_columns(isa, product, groups, range.clone(), &mut out);
+        });
+    }
+}
+
+fn main() {
+    let mut shares = Shares::new();
+    for packed in Packed::all() {
+        let dtype = packed.dtype();
+        if packed.is_float() {
+            // What such weights take where the choice is codes.
+            decode(&mut shares, dtype, Activation::Bf16);
+            rows(&mut shares, dtype, Activation::F32, 64);
+        } else {
+            decode(&mut shares, dtype, Activation::Int8);
+            rows(&mut shares, dtype, Activation::Int8, 8);
+            for activation in [Activation::Int8, Activation::Int16, Activation::F32] {
+                rows(&mut shares, dtype, activation, 64);
+            }
+        }
+    }
+    columns(&mut shares);
+    shares.finish();
+}

@@ -1,28 +1,34 @@
 //! How many GB/s do quantising, decoding, packing and unpacking move, per format and instruction
-//! set?
+//! set, and how near is that to reading as many bytes from the same cache?
 //!
-//! `quantise` and `dequantise` count file bytes, `pack` and `unpack` packed bytes. `unpack` is what
-//! a kernel pays before it multiplies: every code vector, scale and minimum of a group that lies in
-//! cache is made and folded into one number.
-#![expect(missing_docs, reason = "criterion_group makes public functions")]
+//! Bytes are what is read and written. `dequantise` is how a token's embedding is looked up where
+//! it is a tensor of the file, `unpack a row` where it is the head's matrix. `unpack` is what a
+//! kernel pays before it multiplies: every code vector, scale and minimum of a group that lies in
+//! cache is made and folded into one number. Files are decoded, quantised and packed by code for
+//! any processor, once, when a model is loaded.
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+#[path = "support/packed.rs"]
+mod packed;
+#[path = "support/shares.rs"]
+mod shares;
+
+use oss_quant::kv::{KvFormat, PAGE_TOKENS, Rows};
 use oss_quant::{CodeFormat, Dtype, FloatFormat, Packed, Packing, Row, Visitor};
 use oss_simd::{Isa, Kernel, Simd};
+use packed::{numbers, packed};
+use shares::{Bound, Shares, Work};
 use std::hint::black_box;
 
 /// A multiple of 256 near the width of the models of interest.
 const COLS: usize = 2816;
 const ROWS: usize = 16;
+const HEAD_DIM: usize = 64;
+/// The heads whose keys and values are stored together.
+const KV_HEADS: usize = 8;
 
-fn values() -> Vec<f32> {
-    (0..COLS).map(|i| (i as f32 * 0.7).sin() * 0.05).collect()
-}
-
-fn file_row(dtype: Dtype) -> Vec<u8> {
-    let mut row = vec![0; dtype.row_bytes(COLS).expect("whole blocks")];
-    dtype.quantise_row(&values(), &mut row).expect("finite values");
-    row
+/// So many bytes read and written in cache.
+const fn work(amount: usize, things: (usize, &'static str)) -> Work {
+    Work { bound: Bound::Cache, amount, things }
 }
 
 /// Unpacks a group, with just enough work on the vectors that none can be left out.
@@ -78,47 +84,79 @@ impl<S: Simd> Visitor for Fold<'_, S> {
     }
 }
 
-fn file_formats(c: &mut Criterion) {
-    let values = values();
-    for dtype in Packed::all().map(Packed::dtype) {
-        let mut row = file_row(dtype);
-        let mut out = vec![0.0; COLS];
-        let bytes = Throughput::Bytes(row.len() as u64);
-        let mut group = c.benchmark_group("dequantise");
-        group.throughput(bytes.clone()).bench_function(dtype.name(), |b| {
-            b.iter(|| dtype.dequantise_row(black_box(&row), &mut out));
+/// What becomes of files: none of it has vectors of its own.
+fn file_formats(shares: &mut Shares, dtype: Dtype) {
+    let (isa, values, mut out) = (Isa::scalar(), numbers(COLS), vec![0.0; COLS]);
+    let mut row = vec![0; dtype.row_bytes(COLS).expect("whole blocks")];
+    dtype.quantise_row(&values, &mut row).expect("finite values");
+    let rows = vec![row.clone(); ROWS];
+    let (packing, mut packed) = packed(dtype, ROWS, COLS);
+    let name = dtype.name();
+    let both = work(4 * COLS + row.len(), (COLS, "value"));
+    shares.kernel(&format!("dequantise, {name}"), isa, both, || {
+        dtype.dequantise_row(black_box(&row), &mut out).expect("a whole row");
+    });
+    let unpacked = work(4 * COLS + packed.len() / ROWS, (COLS, "value"));
+    shares.kernel(&format!("unpack a row, {name}"), isa, unpacked, || {
+        packing.unpack_row(black_box(&packed), 1, &mut out);
+    });
+    let moved = work(ROWS * row.len() + packed.len(), (ROWS * COLS, "value"));
+    shares.kernel(&format!("pack, {name}"), isa, moved, || {
+        packing
+            .pack_group(0, |n| Row::Plain(black_box(&rows[n])), &mut packed)
+            .expect("whole rows");
+    });
+    shares.kernel(&format!("quantise, {name}"), isa, both, || {
+        dtype.quantise_row(black_box(&values), &mut row).expect("finite values");
+    });
+}
+
+/// What a kernel sees of a packed group.
+fn unpacking(shares: &mut Shares, dtype: Dtype) {
+    let (packing, packed) = packed(dtype, ROWS, COLS);
+    let work = work(packed.len(), (ROWS * COLS, "value"));
+    for isa in Isa::available() {
+        shares.kernel(&format!("unpack, {}", dtype.name()), isa, work, || {
+            black_box(isa.run(Unpack { packing, group: black_box(&packed) }));
         });
-        group.finish();
-        let mut group = c.benchmark_group("quantise");
-        group.throughput(bytes).bench_function(dtype.name(), |b| {
-            b.iter(|| dtype.quantise_row(black_box(&values), &mut row));
-        });
-        group.finish();
     }
 }
 
-fn packed_formats(c: &mut Criterion) {
-    for dtype in Packed::all().map(Packed::dtype) {
-        let row = file_row(dtype);
-        let packing = Packing::for_dtype(dtype, ROWS, COLS).expect("whole blocks");
-        let mut packed = vec![0; packing.bytes()];
-        let bytes = Throughput::Bytes(packed.len() as u64);
-        let mut group = c.benchmark_group("pack");
-        group.throughput(bytes.clone()).bench_function(dtype.name(), |b| {
-            b.iter(|| packing.pack_group(0, |_| Row::Plain(black_box(&row)), &mut packed));
+/// Storing a page of keys and values at once, and its positions one after the other.
+fn keys_and_values(shares: &mut Shares, format: KvFormat) {
+    let numbers = numbers(KV_HEADS * PAGE_TOKENS * HEAD_DIM);
+    let mut slots = vec![vec![0; format.slot_bytes(PAGE_TOKENS, HEAD_DIM)]; KV_HEADS];
+    let bytes = KV_HEADS * slots[0].len() + 2 * size_of_val(numbers.as_slice());
+    let work = work(bytes, (KV_HEADS * PAGE_TOKENS, "key and value"));
+    for isa in Isa::available() {
+        shares.kernel(&format!("store pages, {format}"), isa, work, || {
+            let heads = black_box(&numbers).chunks_exact(PAGE_TOKENS * HEAD_DIM);
+            for (slot, numbers) in slots.iter_mut().zip(heads) {
+                let rows = Rows { numbers, stride: HEAD_DIM, dim: HEAD_DIM, n: PAGE_TOKENS };
+                format.write_keys(isa, slot, 0, rows);
+                format.write_values(isa, slot, 0, rows);
+            }
         });
-        group.finish();
-        let mut group = c.benchmark_group("unpack");
-        group.throughput(bytes);
-        for isa in Isa::available() {
-            let id = BenchmarkId::new(dtype.name(), isa.name());
-            group.bench_function(id, |b| {
-                b.iter(|| isa.run(Unpack { packing, group: black_box(&packed) }));
-            });
-        }
-        group.finish();
+        shares.kernel(&format!("store positions, {format}"), isa, work, || {
+            let heads = black_box(&numbers).chunks_exact(PAGE_TOKENS * HEAD_DIM);
+            for (slot, numbers) in slots.iter_mut().zip(heads) {
+                for (position, row) in numbers.chunks_exact(HEAD_DIM).enumerate() {
+                    format.write_key(isa, slot, position, row);
+                    format.write_value(isa, slot, position, row);
+                }
+            }
+        });
     }
 }
 
-criterion_group!(benches, file_formats, packed_formats);
-criterion_main!(benches);
+fn main() {
+    let mut shares = Shares::new();
+    for dtype in Packed::all().map(Packed::dtype) {
+        file_formats(&mut shares, dtype);
+        unpacking(&mut shares, dtype);
+    }
+    for format in KvFormat::ALL {
+        keys_and_values(&mut shares, format);
+    }
+    shares.finish();
+}

@@ -1,6 +1,6 @@
 //! Do matrix products keep up with memory? Products of weights that no cache holds, as decoding
-//! meets them: GB/s of weights for 1 to 16 input rows, and the share of what the same threads read
-//! when they do nothing else.
+//! meets them: GB/s of weights for 1 to 64 input rows, and the share of what reading them alone, in
+//! the best of many ways, gives.
 //!
 //! `cargo bench -p oss-kernels --bench stream` prints a table; all columns take turns, medians. The
 //! environment chooses otherwise: `OSS_BENCH_THREADS` (2), `OSS_BENCH_TYPES` (`mxfp4,q8_0`).
@@ -9,13 +9,13 @@
 mod packed;
 
 use oss_kernels::{Activation, GROUP_ROWS, InputBuffer, Panel, Product, linear, prepare};
+use oss_machine::ReadProbe;
 use oss_memory::{Buffer, Pages};
 use oss_quant::{Dtype, Matrix, Packing};
-use oss_simd::{Isa, Kernel, Simd};
+use oss_simd::Isa;
 use oss_testing::median;
 use oss_threads::{PerWorker, Team};
 use packed::{numbers, packed};
-use std::hint::black_box;
 use std::time::Instant;
 
 const COLS: usize = 2880;
@@ -25,29 +25,6 @@ const INPUT_ROWS: [usize; 9] = [1, 2, 3, 4, 6, 8, 12, 16, 64];
 const ROUNDS: usize = 9;
 /// Bytes of weights: more than caches hold.
 const WEIGHTS: usize = 1536 << 20;
-
-/// Reads everything, as so many streams.
-struct Read<'a, const STREAMS: usize>(&'a [u8]);
-
-impl<const STREAMS: usize> Kernel for Read<'_, STREAMS> {
-    type Output = i32;
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) -> i32 {
-        let len = self.0.len() / STREAMS;
-        let mut sums = [s.zero_i32(); STREAMS];
-        for at in (0..len).step_by(64) {
-            for (stream, sum) in sums.iter_mut().enumerate() {
-                let bytes = &self.0[stream * len + at..];
-                // Twice, as the kernels do on some processors, which read faster by it.
-                s.prefetch_once(bytes, 8192 / STREAMS);
-                s.prefetch_once(bytes, 8192 / STREAMS);
-                *sum = s.add_i32(*sum, s.u8_as_i32(s.load_u8(bytes[..64].try_into().expect("64"))));
-            }
-        }
-        s.reduce_add_i32(sums.into_iter().fold(s.zero_i32(), |a, b| s.add_i32(a, b)))
-    }
-}
 
 /// What a worker computes in.
 struct Scratch {
@@ -60,17 +37,18 @@ fn main() {
     let threads = std::env::var("OSS_BENCH_THREADS").map_or(2, |n| n.parse().expect("a number"));
     let types = std::env::var("OSS_BENCH_TYPES").unwrap_or_else(|_| "mxfp4,q8_0".into());
     let team = Team::new(threads).expect("threads");
+    let probe = ReadProbe::new(isa, threads).expect("memory and threads");
     println!("{isa}, {threads} threads, GB/s of weights (share of reading alone)\n");
     print!("| weights | reading |");
     INPUT_ROWS.iter().for_each(|n| print!(" {n} |"));
     println!("\n|---|---:|{}", "---:|".repeat(INPUT_ROWS.len()));
     for name in types.split(',') {
         let dtype = Dtype::all().find(|dtype| dtype.name().eq_ignore_ascii_case(name));
-        table_row(&team, isa, dtype.expect("a type's name"));
+        table_row(&team, &probe, isa, dtype.expect("a type's name"));
     }
 }
 
-fn table_row(team: &Team, isa: Isa, dtype: Dtype) {
+fn table_row(team: &Team, probe: &ReadProbe, isa: Isa, dtype: Dtype) {
     let cols = COLS.next_multiple_of(dtype.block_len());
     let (unit, bytes) = packed(dtype, UNIT, cols);
     let units = WEIGHTS / bytes.len();
@@ -90,19 +68,7 @@ fn table_row(team: &Team, isa: Isa, dtype: Dtype) {
     let mut scratch: Vec<Scratch> = (0..team.threads()).map(|_| scratch()).collect();
     let mut seconds = vec![Vec::new(); 1 + INPUT_ROWS.len()];
     for _ in 0..ROUNDS {
-        let read = |streams: usize| {
-            let start = Instant::now();
-            team.phase(units, (), |unit, ()| {
-                let bytes = &weights[unit.index * bytes.len()..][..bytes.len()];
-                black_box(match streams {
-                    1 => isa.run(Read::<1>(bytes)),
-                    2 => isa.run(Read::<2>(bytes)),
-                    _ => isa.run(Read::<4>(bytes)),
-                });
-            });
-            start.elapsed().as_secs_f64()
-        };
-        seconds[0].push(read(1).min(read(2)).min(read(4)));
+        seconds[0].push(weights.len() as f64 / probe.rate_of(&[weights]));
         for (n, seconds) in INPUT_ROWS.into_iter().zip(&mut seconds[1..]) {
             let start = Instant::now();
             team.phase(units, PerWorker::new(&mut scratch), |unit, Scratch { panel, out }| {

@@ -1,5 +1,5 @@
 //! What the example programs share: the model's flags, opening it, printing, progress that stays
-//! off pipes, charts, and what the machine gives at most.
+//! off pipes, charts, and what a process takes of the machine.
 #![forbid(unsafe_code)]
 
 pub mod chart;
