@@ -92,15 +92,15 @@ fn file_formats(shares: &mut Shares, dtype: Dtype) {
     let rows = vec![row.clone(); ROWS];
     let (packing, mut packed) = packed(dtype, ROWS, COLS);
     let name = dtype.name();
-    let both = work(4 * COLS + row.len(), (COLS, "value"));
+    let both = work(4 * COLS + row.len(), (1, "row"));
     shares.kernel(&format!("dequantise, {name}"), isa, both, || {
         dtype.dequantise_row(black_box(&row), &mut out).expect("a whole row");
     });
-    let unpacked = work(4 * COLS + packed.len() / ROWS, (COLS, "value"));
+    let unpacked = work(4 * COLS + packed.len() / ROWS, (1, "row"));
     shares.kernel(&format!("unpack a row, {name}"), isa, unpacked, || {
         packing.unpack_row(black_box(&packed), 1, &mut out);
     });
-    let moved = work(ROWS * row.len() + packed.len(), (ROWS * COLS, "value"));
+    let moved = work(ROWS * row.len() + packed.len(), (ROWS, "row"));
     shares.kernel(&format!("pack, {name}"), isa, moved, || {
         packing
             .pack_group(0, |n| Row::Plain(black_box(&rows[n])), &mut packed)
@@ -114,7 +114,7 @@ fn file_formats(shares: &mut Shares, dtype: Dtype) {
 /// What a kernel sees of a packed group.
 fn unpacking(shares: &mut Shares, dtype: Dtype) {
     let (packing, packed) = packed(dtype, ROWS, COLS);
-    let work = work(packed.len(), (ROWS * COLS, "value"));
+    let work = work(packed.len(), (ROWS, "row"));
     for isa in Isa::available() {
         shares.kernel(&format!("unpack, {}", dtype.name()), isa, work, || {
             black_box(isa.run(Unpack { packing, group: black_box(&packed) }));
