@@ -121,7 +121,14 @@ mod tests {
 
     fn subject(activation: Activation, all_bytes: f64) -> Subject {
         let needs = Needs { all_bytes, token_bytes: 1e6, products_per_byte: 2.0, phases: 264.0 };
-        Subject { isa: Isa::scalar(), activation, common: None, needs, has_experts: false }
+        Subject {
+            isa: Isa::scalar(),
+            activation,
+            common: None,
+            needs,
+            has_experts: false,
+            row_bytes: 1,
+        }
     }
 
     #[test]

@@ -125,7 +125,7 @@ impl Steps<'_> {
         let sequence = cache.create();
         let row = |position: usize| {
             let token = (position * 7919 % vocabulary) as u32;
-            Row { sequence, position, token, wanted: true }
+            Row { sequence, position, token, wanted: true, draft: false }
         };
         let rows: Vec<Row> = (0..rows).map(row).collect();
         let layers = 0..LAYERS.min(model.config.layers.len());
