@@ -9,7 +9,8 @@
 //!
 //! `lanes` is `head_dim` rounded up to the format's step. The integer formats put their scales
 //! behind each of the two tiles. In bf16, two dimensions of a key and two positions of a value
-//! share 32 bits, see [`Bf16`]. A slot's bytes need no alignment.
+//! share 32 bits, see [`Bf16`]. A slot's bytes need no alignment. The mean of a page's keys may lie
+//! behind its slot, see [`KvFormat::write_mean`].
 
 use oss_simd::{Isa, Kernel, Simd};
 
@@ -17,12 +18,14 @@ mod bf16;
 mod float;
 mod int4;
 mod int8;
+mod mean;
 mod rows;
 
 pub use bf16::Bf16;
 pub use float::{F16, F32};
 pub use int4::Int4;
 pub use int8::Int8;
+pub use mean::{mean_bytes, mean_quad};
 pub use rows::Rows;
 
 /// Positions in a page.
@@ -296,7 +299,7 @@ impl std::fmt::Display for KvFormat {
 
 /// Lanes of a value row: `head_dim` rounded up to whole vectors.
 #[inline(always)]
-fn lanes(head_dim: usize) -> usize {
+const fn lanes(head_dim: usize) -> usize {
     head_dim.next_multiple_of(16)
 }
 

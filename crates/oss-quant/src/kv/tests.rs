@@ -134,6 +134,32 @@ fn every_instruction_set_writes_the_same_bytes() {
     }
 }
 
+#[test]
+fn the_mean_of_a_page_is_that_of_the_keys_as_they_are_stored() {
+    for format in KvFormat::ALL {
+        for head_dim in [1, 16, 33, 64, 80] {
+            let (slot, ..) = filled(format, head_dim);
+            let mut sums = vec![0.0; head_dim];
+            let mut key = vec![0.0; head_dim];
+            for position in 0..PAGE_TOKENS {
+                format.read_key(&slot, position, &mut key);
+                sums.iter_mut().zip(&key).for_each(|(sum, x)| *sum += f64::from(*x));
+            }
+            let mut first = None;
+            for isa in Isa::available() {
+                let mut mean = vec![0xaa; mean_bytes(head_dim)];
+                format.write_mean(isa, &slot, head_dim, &mut mean);
+                let quads = (0..mean.len() / 16).flat_map(|d4| mean_quad(&mean, d4));
+                for (d, got) in quads.enumerate() {
+                    let want = sums.get(d).map_or(0.0, |sum| sum / 16.0);
+                    assert!((f64::from(got) - want).abs() < 1e-6, "{format} {isa}: {got}, {want}");
+                }
+                assert_eq!(*first.get_or_insert_with(|| mean.clone()), mean, "{format} {isa}");
+            }
+        }
+    }
+}
+
 /// Vectors as a model never has them all: zeros of both signs, ties, extremes, what is not finite.
 fn odd_numbers(seed: u64, n: usize) -> Vec<f32> {
     let odd = [0.0, -0.0, 3.0, -3.0, 1e-45, -1e-30, 65_504.0, 1e30, f32::INFINITY, f32::NAN];
