@@ -63,7 +63,7 @@ fn decode(shares: &mut Shares, format: KvFormat) {
         bytes
     });
     let heads = numbers(HEADS * HEAD_DIM);
-    let query = Query { heads: &heads, sinks: None, start: 0, end: LONG };
+    let query = Query { heads: &heads, sinks: None, start: 0, end: LONG, blocks: None };
     let at_once = (CALL / sequence).next_multiple_of(team.threads());
     let work = Work {
         bound: Bound::Memory,
@@ -89,7 +89,13 @@ fn decode(shares: &mut Shares, format: KvFormat) {
 fn prompt(shares: &mut Shares, format: KvFormat) {
     let pages = vec![slot(format); SHORT / PAGE];
     let heads = numbers(HEADS * HEAD_DIM);
-    let query = |t| Query { heads: &heads, sinks: None, start: 0, end: SHORT - QUERIES + 1 + t };
+    let query = |t| Query {
+        heads: &heads,
+        sinks: None,
+        start: 0,
+        end: SHORT - QUERIES + 1 + t,
+        blocks: None,
+    };
     let queries: [Query<'_>; QUERIES] = std::array::from_fn(query);
     let seen = queries.iter().map(|query| query.end).sum::<usize>();
     // Two products a number of each key, two a number of each value.
@@ -113,7 +119,7 @@ fn join(shares: &mut Shares) {
     let shape = shape(KvFormat::Bf16);
     let page = slot(KvFormat::Bf16);
     let heads = numbers(HEADS * HEAD_DIM);
-    let query = Query { heads: &heads, sinks: None, start: 0, end: LONG };
+    let query = Query { heads: &heads, sinks: None, start: 0, end: LONG, blocks: None };
     let mut scratch = vec![0.0; shape.scratch_len(HEADS)];
     let splits: Vec<Vec<f32>> = (0..LONG / SPLIT)
         .map(|n| attend_split(Isa::scalar(), shape, &[query], n, |_| &page, &mut scratch).to_vec())

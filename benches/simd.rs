@@ -93,7 +93,7 @@ fn attention() {
         }
         let heads = numbers(8 * HEAD_DIM);
         let shape = Shape { format, head_dim: HEAD_DIM, scale: 0.125 };
-        let query = Query { heads: &heads, sinks: None, start: 0, end: positions };
+        let query = Query { heads: &heads, sinks: None, start: 0, end: positions, blocks: None };
         let mut scratch = vec![0.0; shape.scratch_len(8)];
         row(&format!("attention, {format}, 8 heads, {positions} positions"), 5.0, &mut |isa| {
             let slot = |page: usize| slots[page].as_slice();

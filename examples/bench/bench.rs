@@ -133,8 +133,9 @@ impl Bench {
         let start = Instant::now();
         let container = Arc::new(arguments.model.container()?);
         let (activation, kv_format) = arguments.model.numbers();
-        let options =
-            LoadOptions { isa, activation, kv_format, pages: Pages::Huge, progress: None };
+        let sparse_attention = arguments.model.sparse_attention;
+        let (pages, progress) = (Pages::Huge, None);
+        let options = LoadOptions { isa, activation, kv_format, pages, sparse_attention, progress };
         let mut model = Model::load(container, options)?;
         model.weights.place(&policy)?;
         let load_s = start.elapsed().as_secs_f64();

@@ -53,6 +53,7 @@ pub(crate) fn json(arguments: &Arguments, found: &Found) -> Value {
             "placement": arguments.model.placement.name(),
             "activations": found.activations,
             "kv": format!("{:?}", arguments.model.kv).to_lowercase(),
+            "sparse_attention": arguments.model.sparse_attention.map(|sparse| sparse.to_string()),
         },
         "machine": {
             "isa": found.isa.to_string(),

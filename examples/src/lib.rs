@@ -16,7 +16,7 @@ use oss_engine::model::{Precision, pack_to_file};
 use oss_engine::weights::Container;
 use oss_engine::{
     Activation, ColdTier, Engine, EngineOptions, KvFormat, Pages, Placement, PolicyKind,
-    Speculation, Tune,
+    SparseAttention, Speculation, Tune, parse_sparse_attention,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,6 +39,11 @@ pub struct ModelArgs {
     /// How keys and values are stored
     #[arg(long, value_enum, default_value = "bf16")]
     pub kv: Kv,
+    /// What tokens of long contexts see instead of everything, faster and at some loss: how many of
+    /// the first and of the last positions, and how many of the best blocks of 64 between, such as
+    /// 64,1024,32; default: everything
+    #[arg(long, value_parser = parse_sparse_attention)]
+    pub sparse_attention: Option<SparseAttention>,
     /// Threads; default: one per performance core, or what is measured to be clearly faster
     #[arg(long)]
     pub threads: Option<usize>,
@@ -193,6 +198,7 @@ impl ModelArgs {
             cold: self.keep.clone().map(|directory| ColdTier { directory, bytes: KEPT_BYTES }),
             activation,
             kv_format,
+            sparse_attention: self.sparse_attention,
             progress: Some(Arc::new(move |done, total| {
                 shown.set_length(total);
                 shown.set_position(done);

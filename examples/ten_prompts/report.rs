@@ -52,6 +52,7 @@ pub(crate) fn json(arguments: &Arguments, engine: &Engine, found: &Found) -> Val
             "seed": arguments.seed,
             "activations": engine.activation().name(),
             "kv": format!("{:?}", arguments.model.kv).to_lowercase(),
+            "sparse_attention": arguments.model.sparse_attention.map(|sparse| sparse.to_string()),
         },
         "load_s": load_s,
         "prompts": asked.iter().map(one).collect::<Vec<_>>(),

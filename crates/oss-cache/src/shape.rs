@@ -22,7 +22,7 @@ pub struct Group {
 /// The shape of one engine's keys and values.
 ///
 /// One page of a group holds `page_tokens` positions in slots, `[layer in group][kv head]`; the
-/// bytes inside a slot (a key tile, then a value tile) belong to the format.
+/// bytes inside a slot (keys, values, and what is kept beside them) belong to whoever reads them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Positions per page.
@@ -31,7 +31,8 @@ pub struct Shape {
     pub n_kv_heads: usize,
     /// Elements per head.
     pub head_dim: usize,
-    /// Bytes of one slot: the keys and values of one head and layer at `page_tokens` positions.
+    /// Bytes of one slot: the keys and values of one head and layer at `page_tokens` positions, and
+    /// what is kept beside them.
     pub slot_bytes: usize,
     /// The groups of layers.
     pub groups: Vec<Group>,

@@ -120,6 +120,7 @@ impl Engine {
             activation: options.activation,
             kv_format: options.kv_format,
             pages: options.pages,
+            sparse_attention: options.sparse_attention,
             progress: progress.as_deref().map(|progress| progress as oss_model::Progress<'_>),
         };
         let policy = memory_policy(options.placement, &options.system_root)?;

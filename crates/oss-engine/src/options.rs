@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use oss_cache::PolicyKind;
 use oss_kernels::Activation;
+use oss_kernels::attention::SparseAttention;
 use oss_memory::Pages;
 use oss_memory::placement::Placement;
 use oss_quant::kv::KvFormat;
@@ -52,9 +53,29 @@ pub enum Tune {
     Stored(PathBuf),
 }
 
+/// Sparse attention as command lines have it: first positions, last positions and blocks, such as
+/// `64,1024,32`.
+///
+/// # Errors
+/// [`Error::Option`] when these are not three numbers, or no last position is seen.
+pub fn parse_sparse_attention(text: &str) -> Result<SparseAttention> {
+    let numbers: Option<Vec<usize>> = text.split(',').map(|part| part.parse().ok()).collect();
+    match numbers.as_deref() {
+        Some(&[first, window, blocks]) if window > 0 => {
+            Ok(SparseAttention { first, window, blocks })
+        }
+        _ => {
+            let expected = "first positions, last positions (at least 1) and blocks: 64,1024,32";
+            let (got, expected) = (text.to_owned(), expected.to_owned());
+            Err(Error::Option { field: "sparse_attention", got, expected })
+        }
+    }
+}
+
 /// How an engine is made. The default suits one program that has the machine to itself.
 ///
-/// `isa`, `activation` and `kv_format` decide the bits of the results; the others never do.
+/// `isa`, `activation`, `kv_format` and `sparse_attention` decide the bits of the results; the
+/// others never do.
 #[derive(Clone)]
 pub struct EngineOptions {
     /// A team of workers to share with other engines; `None`: the engine makes its own.
@@ -70,6 +91,11 @@ pub struct EngineOptions {
     pub activation: Option<Activation>,
     /// How keys and values are stored.
     pub kv_format: KvFormat,
+    /// What tokens of long contexts see in layers that would see everything: the first positions,
+    /// the last ones and the best blocks between. Long contexts then take less time, at some loss,
+    /// and keys and values 4 bytes more for each sixteen numbers of a head. `None`: everything.
+    /// Sequences that are no longer than what is seen are computed to the same bits either way.
+    pub sparse_attention: Option<SparseAttention>,
     /// Whether the weights of a packed file are brought onto huge pages in the background, where
     /// the system says that there is room: decoding gains some 15 %. Linux keeps files on huge
     /// pages itself on some file systems; elsewhere the weights are copied, to memory that is this
@@ -169,6 +195,7 @@ impl Default for EngineOptions {
             huge_pages: true,
             pages: Pages::Huge,
             kv_format: KvFormat::Bf16,
+            sparse_attention: None,
             context_len: None,
             cache_bytes: None,
             eviction: PolicyKind::Adaptive,
@@ -204,6 +231,7 @@ impl EngineOptions {
             ("stream_events", self.stream_events),
             ("context_len", self.context_len.unwrap_or(1)),
             ("threads", self.threads.unwrap_or(1)),
+            ("sparse_attention.window", self.sparse_attention.map_or(1, |sparse| sparse.window)),
         ];
         if let Speculation::Always(got) = self.speculation
             && !(1..=MOST_DRAFTS).contains(&got)
@@ -230,6 +258,7 @@ impl fmt::Debug for EngineOptions {
             .field("huge_pages", &self.huge_pages)
             .field("pages", &self.pages)
             .field("kv_format", &self.kv_format)
+            .field("sparse_attention", &self.sparse_attention)
             .field("context_len", &self.context_len)
             .field("cache_bytes", &self.cache_bytes)
             .field("eviction", &self.eviction)

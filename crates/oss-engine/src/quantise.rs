@@ -132,6 +132,7 @@ impl Quantise {
             activation: self.activation,
             kv_format: KvFormat::F32,
             pages: Pages::Huge,
+            sparse_attention: None,
             progress: None,
         };
         let model = Model::load(container.clone(), load)?;

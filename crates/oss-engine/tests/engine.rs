@@ -27,6 +27,8 @@ mod same_tokens;
 mod scheduling;
 #[path = "engine/sharing.rs"]
 mod sharing;
+#[path = "engine/sparse.rs"]
+mod sparse;
 #[path = "engine/speculation.rs"]
 mod speculation;
 #[path = "engine/tiers.rs"]

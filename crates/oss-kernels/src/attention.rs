@@ -5,11 +5,18 @@
 //! 2018; Dao et al., 2022), tiles form splits of [`SPLIT`], and splits are combined in ascending
 //! order. Both start at absolute positions, so the result depends only on the token, its position
 //! and what the pages hold: not on how the prompt was cut or on who else is in the batch.
+//!
+//! A query may see some tiles alone, those that [`choose`] found for it ([`SparseAttention`]).
+//! Tiles that no query of a call sees are not read; one that does not see a tile is left as it is.
 
 use crate::prefetch::ask;
 use oss_quant::kv::{KvCodec, KvFormat, KvVisitor};
 use oss_simd::{Isa, Kernel, Simd, math};
 use std::{marker::PhantomData, ops::Range};
+
+mod sparse;
+
+pub use sparse::{SparseAttention, choose};
 
 /// Positions in a page.
 pub const PAGE: usize = 16;
@@ -19,6 +26,8 @@ pub const TILE: usize = 64;
 pub const SPLIT: usize = 1024;
 /// Partial sums of a head's softmax.
 const LANES: usize = 16;
+/// Tiles of a split.
+const TILES: usize = SPLIT / TILE;
 /// Tokens that a call should bring together.
 pub const QUERIES: usize = 8;
 
@@ -62,6 +71,40 @@ pub struct Query<'a> {
     pub start: usize,
     /// One past the last visible position: the token's own position + 1.
     pub end: usize,
+    /// The tiles of [`TILE`] positions that are visible of these, ascending; none: all.
+    pub blocks: Option<&'a [u32]>,
+}
+
+impl Query<'_> {
+    /// The first tile at or after `tile` of which it sees anything.
+    #[inline(always)]
+    fn tile_from(&self, tile: usize) -> Option<usize> {
+        let tile = tile.max(self.start / TILE);
+        let tile = match self.blocks {
+            None => tile,
+            Some(blocks) => {
+                let at = blocks.partition_point(|block| (*block as usize) < tile);
+                *blocks.get(at)? as usize
+            }
+        };
+        (tile * TILE < self.end).then_some(tile)
+    }
+
+    /// What it sees of a tile, as positions counted from the tile's beginning.
+    #[inline(always)]
+    fn within(&self, tile: usize) -> (usize, usize) {
+        if self.tile_from(tile) != Some(tile) {
+            return (0, 0);
+        }
+        let counted = |position: usize| position.saturating_sub(tile * TILE).min(TILE);
+        (counted(self.start), counted(self.end))
+    }
+
+    /// Whether it sees anything of a split.
+    #[must_use]
+    pub fn sees(&self, split: usize) -> bool {
+        self.tile_from(split * TILES).is_some_and(|tile| tile < (split + 1) * TILES)
+    }
 }
 
 /// The splits in which a token sees positions `start..end`.
@@ -103,7 +146,7 @@ pub fn attend_split<'a, 's>(
     scratch: &'s mut [f32],
 ) -> &'s [f32] {
     let Some(n_heads) = check(shape, queries) else { return &[] };
-    let seen = queries.iter().any(|query| splits(query.start, query.end).contains(&split));
+    let seen = queries.iter().any(|query| query.sees(split));
     assert!(seen, "split {split} is seen by no query");
     run(Call { isa, shape, queries, slot: &slot, scratch, to: To::Split(split) });
     let all = queries.len() * n_heads;
@@ -221,19 +264,13 @@ impl<'b> Running<'b> {
         }
     }
 
-    /// Takes a split of some positions in, for the queries that see any of them.
+    /// Takes a split in, for the queries that see any of it.
     #[inline(always)]
-    fn join_split<S: Simd>(
-        &mut self,
-        s: S,
-        split: Done<'_>,
-        queries: &[Query<'_>],
-        positions: Range<usize>,
-    ) {
+    fn join_split<S: Simd>(&mut self, s: S, found: Done<'_>, queries: &[Query<'_>], split: usize) {
         let n_heads = self.max.len() / queries.len();
         for (t, query) in queries.iter().enumerate() {
-            if query.start < positions.end && positions.start < query.end {
-                self.join(s, split, t * n_heads..(t + 1) * n_heads);
+            if query.sees(split) {
+                self.join(s, found, t * n_heads..(t + 1) * n_heads);
             }
         }
     }
@@ -319,11 +356,8 @@ impl<C: KvCodec> Kernel for Attend<'_, '_, C> {
         let mut total = Running::new(total, all);
         total.clear();
 
-        let mut last = queries.iter().map(|query| query.end).fold(0, usize::max);
-        let mut start = queries.iter().map(|query| query.start).fold(last, usize::min);
-        if let To::Split(split) = to {
-            (start, last) = (start.max(split * SPLIT), last.min((split + 1) * SPLIT));
-        }
+        let last = queries.iter().map(|query| query.end).fold(0, usize::max);
+        let start = queries.iter().map(|query| query.start).fold(last, usize::min);
         let pages = start / PAGE..last.div_ceil(PAGE);
         let slots = |tile: usize| {
             let mut slots: [&[u8]; TILE / PAGE] = [&[]; TILE / PAGE];
@@ -333,24 +367,26 @@ impl<C: KvCodec> Kernel for Attend<'_, '_, C> {
             }
             slots
         };
-        let mut ahead = slots(start / TILE);
-        while start < last {
-            let end = ((start / SPLIT + 1) * SPLIT).min(last);
+        let (begin, end) = match to {
+            To::Split(split) => (split * TILES, (split + 1) * TILES),
+            To::Result(_) => (0, usize::MAX),
+        };
+        // The first tile at or after one of which any query sees anything.
+        let next = |tile: usize| {
+            let tiles = queries.iter().filter_map(|query| query.tile_from(tile));
+            tiles.min().filter(|tile| *tile < end)
+        };
+        let mut coming = next(begin);
+        let mut ahead = coming.map_or([&[][..]; TILE / PAGE], slots);
+        while let Some(first) = coming {
             let mut running = Running::new(split, all);
             running.clear();
-            let mut from = start;
-            while from < end {
-                let until = ((from / TILE + 1) * TILE).min(end);
-                let mut tile = Tile {
-                    shape,
-                    first: from / TILE * TILE,
-                    queries,
-                    n_heads,
-                    slots: ahead,
-                    ahead,
-                };
-                if until < last {
-                    ahead = slots(until / TILE);
+            while let Some(tile) = coming.filter(|tile| tile / TILES == first / TILES) {
+                let mut tile =
+                    Tile { shape, first: tile * TILE, queries, n_heads, slots: ahead, ahead };
+                coming = next(tile.first / TILE + 1);
+                if let Some(coming) = coming {
+                    ahead = slots(coming);
                     for (next, ahead) in tile.ahead.iter_mut().zip(ahead) {
                         if !ahead.is_empty() {
                             *next = ahead;
@@ -358,12 +394,10 @@ impl<C: KvCodec> Kernel for Attend<'_, '_, C> {
                     }
                 }
                 tile.add::<S, C>(s, heads, scores, &mut running);
-                from = until;
             }
             if let To::Result(_) = to {
-                total.join_split(s, Done::new(split, all), queries, start..end);
+                total.join_split(s, Done::new(split, all), queries, first / TILES);
             }
-            start = end;
         }
         if let To::Result(give) = to {
             total.finish(s, shape, queries, heads, give);
@@ -393,8 +427,9 @@ impl Kernel for Join<'_, '_> {
         let last = queries.iter().map(|query| query.end).fold(0, usize::max);
         let start = queries.iter().map(|query| query.start).fold(last, usize::min);
         for split in splits(start, last) {
-            let positions = split * SPLIT..(split + 1) * SPLIT;
-            total.join_split(s, Done::new(&partial(split)[..len], all), queries, positions);
+            if queries.iter().any(|query| query.sees(split)) {
+                total.join_split(s, Done::new(&partial(split)[..len], all), queries, split);
+            }
         }
         total.finish(s, shape, queries, heads, give);
     }
@@ -472,10 +507,13 @@ impl Tile<'_, '_> {
     #[inline(always)]
     fn visible<const H: usize>(&self, h: usize) -> Visible<H> {
         let mut visible = Visible { begin: [0; H], end: [0; H] };
+        let mut known = (usize::MAX, (0, 0));
         for i in 0..H {
-            let query = &self.queries[(h + i) / self.n_heads];
-            visible.begin[i] = query.start.saturating_sub(self.first).min(TILE);
-            visible.end[i] = query.end.saturating_sub(self.first).min(TILE);
+            let t = (h + i) / self.n_heads;
+            if t != known.0 {
+                known = (t, self.queries[t].within(self.first / TILE));
+            }
+            (visible.begin[i], visible.end[i]) = known.1;
         }
         visible
     }

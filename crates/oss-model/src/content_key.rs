@@ -21,7 +21,8 @@ const SAMPLE_BYTES: usize = 4096;
 impl Model {
     /// A key for caches of keys and values that outlive the process: equal for what gives the same
     /// bits. It is made of all numbers of the model and its configuration, the version of the
-    /// packed layout, the instruction set, activations, the format of keys and values and
+    /// packed layout, the instruction set, activations, the format of keys and values, sparse
+    /// attention and
     /// [`NUMERICS_VERSION`].
     ///
     /// Of a packed file it takes the table's word for its sections; else packed matrices are read
@@ -35,6 +36,9 @@ impl Model {
         add(&mut hash, &packed::VERSION.to_le_bytes());
         for name in [self.isa.name(), self.activation.name(), self.kv_format.name()] {
             add(&mut hash, name.as_bytes());
+        }
+        if let Some(sparse) = self.sparse_attention {
+            add(&mut hash, sparse.to_string().as_bytes());
         }
         add(&mut hash, &NUMERICS_VERSION.to_le_bytes());
         hash.digest()

@@ -16,6 +16,7 @@
 //!     activation: None,
 //!     kv_format: oss_quant::kv::KvFormat::Bf16,
 //!     pages: oss_memory::Pages::Huge,
+//!     sparse_attention: None,
 //!     progress: None,
 //! };
 //! let model = Model::load(container, options)?;

@@ -6,9 +6,10 @@ use crate::error::Result;
 use crate::rope::Rope;
 use crate::weights::{Progress, Weights};
 use oss_cache::{Group, Shape};
-use oss_kernels::{Activation, attention};
+use oss_kernels::Activation;
+use oss_kernels::attention::{self, SparseAttention};
 use oss_memory::Pages;
-use oss_quant::kv::KvFormat;
+use oss_quant::kv::{KvFormat, mean_bytes};
 use oss_simd::Isa;
 use oss_weights::Container;
 use std::sync::Arc;
@@ -24,6 +25,8 @@ pub struct LoadOptions<'a> {
     pub kv_format: KvFormat,
     /// The machine's pages that packed weights lie on, where they do not lie in a mapped file.
     pub pages: Pages,
+    /// What rows of long contexts see in layers that would see everything; `None`: everything.
+    pub sparse_attention: Option<SparseAttention>,
     /// Called as packing goes on, from several threads.
     pub progress: Option<Progress<'a>>,
 }
@@ -40,6 +43,8 @@ pub struct Model {
     pub activation: Activation,
     /// How keys and values are stored.
     pub kv_format: KvFormat,
+    /// What rows of long contexts see in layers that would see everything.
+    pub sparse_attention: Option<SparseAttention>,
     pub(crate) rope: Rope,
 }
 
@@ -54,13 +59,13 @@ impl Model {
         let (pages, progress) = (options.pages, options.progress);
         let weights = Weights::load(container, (&config, &plan), pages, progress)?;
         let rope = Rope::new(&config.rope, config.head_dim);
-        let LoadOptions { isa, kv_format, .. } = options;
+        let LoadOptions { isa, kv_format, sparse_attention, .. } = options;
         let activation = options.activation.unwrap_or_else(|| config.activation());
-        Ok(Self { config, weights, isa, activation, kv_format, rope })
+        Ok(Self { config, weights, isa, activation, kv_format, sparse_attention, rope })
     }
 
     /// What a cache for this model's keys and values has to hold: the layers with the same window
-    /// are one group.
+    /// are one group. Where rows choose among pages, the means of their keys lie behind the slots.
     #[must_use]
     pub fn cache_shape(&self) -> Shape {
         let mut groups: Vec<Group> = Vec::new();
@@ -70,12 +75,18 @@ impl Model {
                 None => groups.push(Group { layers: vec![index], window: layer.window }),
             }
         }
+        let mean = self.sparse_attention.map_or(0, |_| mean_bytes(self.config.head_dim));
         Shape {
             page_tokens: attention::PAGE,
             n_kv_heads: self.config.n_kv_heads,
             head_dim: self.config.head_dim,
-            slot_bytes: self.kv_format.slot_bytes(attention::PAGE, self.config.head_dim),
+            slot_bytes: self.kv_bytes() + mean,
             groups,
         }
+    }
+
+    /// Bytes of the keys and values of a slot.
+    pub(crate) fn kv_bytes(&self) -> usize {
+        self.kv_format.slot_bytes(attention::PAGE, self.config.head_dim)
     }
 }

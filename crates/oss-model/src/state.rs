@@ -139,6 +139,9 @@ pub struct State {
     pub(crate) identity: Vec<u32>,
     /// Where runs of neighbouring rows begin that attend together.
     pub(crate) run_starts: Vec<usize>,
+    /// The blocks that rows of long contexts chose, for each key/value head: as long as was needed
+    /// yet.
+    pub(crate) blocks: Vec<u32>,
     /// What attention finds in splits of positions that workers share: as long as was needed yet.
     pub(crate) partials: Vec<f32>,
     pub(crate) writes: Vec<KvWrite>,
@@ -229,6 +232,7 @@ impl State {
             outer: vec![0.0; slots * hidden],
             identity: (0..slots as u32).collect(),
             run_starts: Vec::with_capacity(rows + 1),
+            blocks: Vec::new(),
             partials: Vec::new(),
             writes: Vec::new(),
             write_ranges: Vec::new(),
@@ -301,7 +305,7 @@ impl State {
         let inputs = [&self.attended, &self.inner];
         let vectors = [&self.x, &self.qkv, &self.outer, &self.partials, &self.logits];
         let plain: usize = vectors.into_iter().map(Vec::len).sum();
-        4 * plain
+        4 * (plain + self.blocks.len())
             + self.normed.bytes()
             + self.scratch.iter().map(WorkerScratch::bytes).sum::<usize>()
             + inputs.into_iter().map(InputBuffer::bytes).sum::<usize>()

@@ -41,6 +41,7 @@ fn room(path: &Path) -> ExpertRoom {
         activation: options().activation,
         kv_format: options().kv_format,
         pages: options().pages,
+        sparse_attention: None,
         progress: None,
     };
     let model = Model::load(Arc::new(Container::open(path).unwrap()), load).unwrap();

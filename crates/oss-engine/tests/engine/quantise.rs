@@ -35,7 +35,14 @@ fn plan(max_loss: f64, threads: usize) -> Plan {
 /// The probabilities of all tokens at all positions.
 fn probabilities(container: Arc<Container>, window: &[u32]) -> Vec<Vec<f64>> {
     let (isa, kv_format) = (Isa::detect().unwrap(), KvFormat::F32);
-    let load = LoadOptions { isa, activation: None, kv_format, pages: Pages::Huge, progress: None };
+    let load = LoadOptions {
+        isa,
+        activation: None,
+        kv_format,
+        pages: Pages::Huge,
+        sparse_attention: None,
+        progress: None,
+    };
     let model = Model::load(container, load).unwrap();
     let team = Team::new(1).unwrap();
     let mut state = State::new(&model, window.len(), 1);

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use oss_engine::{
     Activation, ColdTier, Completion, Engine, EngineOptions, Error, KvFormat, Metrics, PolicyKind,
-    Request, Token,
+    Request, SparseAttention, Token,
 };
 
 use crate::support::{
@@ -144,6 +144,42 @@ fn tokens_are_the_same_after_a_restart_and_prompts_are_not_computed_again() {
     assert!(metrics.tiers.cold_rate() > 0.5, "{metrics:?}");
 }
 
+/// Longer prompts than four blocks leave positions out.
+const SPARSE: SparseAttention = SparseAttention { first: 64, window: 16, blocks: 1 };
+
+#[test]
+fn with_sparse_attention_tokens_are_the_same_from_every_tier_and_after_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let sparse_attention = Some(SPARSE);
+    let prompt =
+        |i| format!("Number {i}. {}{i}", "And then the rain came, and Mia ran. ".repeat(30));
+    let prompts: Vec<String> = (0..4).map(prompt).collect();
+    let plain = engine_with(EngineOptions { sparse_attention, ..options() });
+    let answers: Vec<Completion> = prompts.iter().map(|prompt| ask(&plain, prompt)).collect();
+    for (prompt, answer) in prompts.iter().zip(&answers) {
+        assert!(answer.usage.prompt_tokens > 300, "{}", answer.usage.prompt_tokens);
+        assert_ne!(answer.tokens, ask(engine(), prompt).tokens, "what is left out is missed");
+    }
+    let tight = EngineOptions {
+        sparse_attention,
+        threads: Some(2),
+        cache_bytes: Some(1 << 20),
+        warm_bytes: 512 << 10,
+        ..cold(directory.path())
+    };
+    for process in 0..2 {
+        let engine = engine_with(tight.clone());
+        for round in 0..2 {
+            for (prompt, answer) in prompts.iter().zip(&answers) {
+                let got = ask(&engine, prompt);
+                assert_eq!(got.tokens, answer.tokens, "process {process}, round {round}");
+            }
+        }
+        let metrics = settled(&engine);
+        assert!(metrics.tiers.cold_rate() > 0.1 && metrics.tiers.warm_rate() > 0.0, "{metrics:?}");
+    }
+}
+
 #[test]
 fn another_choice_that_decides_bits_reuses_nothing() {
     let directory = tempfile::tempdir().unwrap();
@@ -152,6 +188,7 @@ fn another_choice_that_decides_bits_reuses_nothing() {
     let others = [
         EngineOptions { activation: Some(Activation::F32), ..cold(directory.path()) },
         EngineOptions { kv_format: KvFormat::F16, ..cold(directory.path()) },
+        EngineOptions { sparse_attention: Some(SPARSE), ..cold(directory.path()) },
     ];
     for options in others {
         let plain = EngineOptions { cold: None, reuse_prefixes: false, ..options.clone() };

@@ -124,8 +124,14 @@ impl Decoder {
         let container = Arc::new(Container::open(&case.file(folder.path())).unwrap());
         let (isa, kv_format) = (Isa::detect().unwrap(), case.kv_format());
         let activation = Some(Activation::Int8);
-        let options =
-            LoadOptions { isa, activation, kv_format, pages: Pages::Huge, progress: None };
+        let options = LoadOptions {
+            isa,
+            activation,
+            kv_format,
+            pages: Pages::Huge,
+            sparse_attention: None,
+            progress: None,
+        };
         let model = Model::load(container, options).unwrap();
         let team = Team::new(threads).unwrap();
         let state = State::new(&model, 16, team.threads());

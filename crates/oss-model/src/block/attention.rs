@@ -9,12 +9,13 @@ use crate::model::Model;
 use crate::state::{KvWrite, State, WorkerScratch};
 use oss_cache::KvCache;
 use oss_kernels::attention::{
-    PAGE, QUERIES, Query, SPLIT, Shape, attend, attend_split, join_splits, splits,
+    PAGE, QUERIES, Query, SPLIT, Shape, SparseAttention, TILE, attend, attend_split, choose,
+    join_splits, splits,
 };
 use oss_kernels::elementwise::rotate;
 use oss_kernels::prepare;
 use oss_quant::kv::Rows;
-use oss_threads::{Chunks, PerWorker, RowCuts, Spans};
+use oss_threads::{Chunks, PerWorker, RowCuts, Spans, Team};
 use std::ops::Range;
 
 /// Queries, keys and values of all rows; the keys, turned by their positions, and the values go to
@@ -57,8 +58,9 @@ pub(crate) fn run(page: &mut Page<'_>, layer: usize) {
     call.project(&weights.output, weights.output_bias.as_deref(), to, scratch);
 }
 
-/// Turns the rows' keys by their positions and writes them and the values into their pages. One
-/// unit writes one head of one page.
+/// Turns the rows' keys by their positions and writes them and the values into their pages, and
+/// where rows choose among pages the means of those that are now complete. One unit writes one head
+/// of one page.
 fn write(page: &mut Page<'_>, layer: usize) {
     let config = &page.model.config;
     let State { qkv, cos, sin, writes, write_ranges, write_order, scratch, .. } = &mut *page.state;
@@ -84,9 +86,11 @@ fn write(page: &mut Page<'_>, layer: usize) {
     }
     let (dim, q_dim, kv_dim) = (config.head_dim, config.q_dim(), config.kv_dim());
     let (isa, format, row_len) = (page.model.isa, page.model.kv_format, config.qkv_dim());
+    let (kv_bytes, sparse) = (page.model.kv_bytes(), sparse(page.model, layer));
     let slots = (Spans::new(page.cache.arena_mut(layer), write_ranges), PerWorker::new(scratch));
     page.team.phase(writes.len(), slots, |unit, (slot, scratch)| {
         let KvWrite { rows: written, head } = &writes[unit.index];
+        let (slot, mean) = slot.split_at_mut(kv_bytes);
         let (n, first) = (written.len(), rows[written.start].position % PAGE);
         let qkv = &qkv[written.start * row_len + head * dim..];
         let (keys, values) = (&qkv[q_dim..], &qkv[q_dim + kv_dim..]);
@@ -99,7 +103,15 @@ fn write(page: &mut Page<'_>, layer: usize) {
         }
         format.write_keys(isa, slot, first, Rows { numbers: turned, stride: dim, dim, n });
         format.write_values(isa, slot, first, Rows { numbers: values, stride: row_len, dim, n });
+        if sparse.is_some() && first + n == PAGE {
+            format.write_mean(isa, slot, dim, mean);
+        }
     });
+}
+
+/// What rows of long contexts see in a layer, where that is not everything: sliding windows stay.
+fn sparse(model: &Model, layer: usize) -> Option<SparseAttention> {
+    model.sparse_attention.filter(|_| model.config.layers[layer].window.is_none())
 }
 
 /// Units that a worker has at least, so that all end at about the same time.
@@ -117,9 +129,20 @@ struct Attention<'a> {
     qkv: &'a [f32],
     cos: &'a [f32],
     sin: &'a [f32],
+    sparse: Option<SparseAttention>,
+    chosen: Option<Chosen<'a>>,
 }
 
-impl Attention<'_> {
+/// The blocks that rows chose which do not see everything.
+#[derive(Clone, Copy)]
+struct Chosen<'a> {
+    /// `[runs, n_kv_heads, QUERIES, most]`.
+    blocks: &'a [u32],
+    /// The most blocks of any row.
+    most: usize,
+}
+
+impl<'a> Attention<'a> {
     /// How many units a run has.
     fn blocks(&self) -> usize {
         let config = &self.model.config;
@@ -148,6 +171,11 @@ impl Attention<'_> {
         window.map_or(0, |window| end.saturating_sub(window))..end
     }
 
+    /// How many blocks of these a row sees, where it chooses among them.
+    fn n_blocks(&self, row: usize) -> Option<usize> {
+        self.sparse?.n_blocks(self.seen(row).end)
+    }
+
     /// The splits of positions that any row of a run sees.
     fn splits(&self, run: usize) -> Range<usize> {
         let rows = self.run(run);
@@ -159,9 +187,48 @@ impl Attention<'_> {
     fn shared_splits(&self, threads: usize) -> Option<usize> {
         let runs = 0..self.run_starts.len() - 1;
         let few = threads > 1 && runs.len() * self.blocks() < UNITS * threads;
-        let long = |run: &usize| self.seen(self.run(*run).end - 1).len() > SPLIT;
+        let long = |run: &usize| {
+            let last = self.run(*run).end - 1;
+            self.n_blocks(last).map_or(self.seen(last).len(), |blocks| blocks * TILE) > SPLIT
+        };
         let shares = few && runs.clone().any(|run| long(&run));
         shares.then(|| runs.map(|run| self.splits(run).end).fold(0, usize::max))
+    }
+
+    /// The blocks that the `t`-th row of a run chose.
+    fn chosen(&self, (run, kv_head): (usize, usize), t: usize) -> Option<&'a [u32]> {
+        let Chosen { blocks, most } = self.chosen?;
+        let unit = run * self.model.config.n_kv_heads + kv_head;
+        Some(&blocks[(unit * QUERIES + t) * most..][..self.n_blocks(self.run_starts[run] + t)?])
+    }
+
+    /// Lets the rows choose that do not see everything; none where there are no such rows.
+    fn choose<'s>(
+        &self,
+        team: &Team,
+        scratch: &mut [WorkerScratch],
+        blocks: &'s mut Vec<u32>,
+    ) -> Option<Chosen<'s>> {
+        let Self { model, layer, cache, rows, .. } = *self;
+        let (sparse, isa, config) = (self.sparse?, model.isa, &model.config);
+        let most = (0..rows.len()).filter_map(|row| self.n_blocks(row)).max()?;
+        let units = (self.run_starts.len() - 1) * config.n_kv_heads;
+        let len = units * QUERIES * most;
+        blocks.resize(blocks.len().max(len), 0);
+        let out = (Chunks::new(&mut blocks[..len], QUERIES * most), PerWorker::new(scratch));
+        team.phase(units, out, |unit, (blocks, scratch)| {
+            let (run, kv_head) = (unit.index / config.n_kv_heads, unit.index % config.n_kv_heads);
+            let sequence = rows[self.run(run).start].sequence;
+            let mean = |number| &cache.slot(layer, sequence, number, kv_head)[model.kv_bytes()..];
+            let WorkerScratch { numbers, turned, .. } = scratch;
+            self.with_queries((run, kv_head), turned, |queries, _| {
+                let needed = sparse.scratch_len(config.head_dim, queries.len());
+                numbers.resize(numbers.len().max(needed), 0.0);
+                let blocks = &mut blocks[..queries.len() * most];
+                choose(isa, (config.head_dim, sparse), queries, mean, numbers, blocks);
+            });
+        });
+        Some(Chosen { blocks, most })
     }
 
     /// Turns the queries of a run's rows by their positions and hands them out, with the slots of
@@ -189,10 +256,12 @@ impl Attention<'_> {
                 sinks: sinks.map(|sinks| &sinks[first_head..first_head + group]),
                 start,
                 end,
+                blocks: self.chosen((run, kv_head), t),
             }
         });
         let sequence = self.rows[rows.start].sequence;
-        let slot = |number| self.cache.slot(self.layer, sequence, number, kv_head);
+        let kv_bytes = self.model.kv_bytes();
+        let slot = |number| &self.cache.slot(self.layer, sequence, number, kv_head)[..kv_bytes];
         body(&queries[..rows.len()], &slot);
     }
 }
@@ -200,10 +269,14 @@ impl Attention<'_> {
 /// Attention of all rows, as input of the output matrix.
 fn attend_all(page: &mut Page<'_>, layer: usize) {
     let (model, team, config) = (page.model, page.team, &page.model.config);
-    let State { qkv, cos, sin, attended, scratch, run_starts, partials, .. } = &mut *page.state;
+    let State { qkv, cos, sin, attended, scratch, run_starts, blocks: chosen, partials, .. } =
+        &mut *page.state;
     page.batch.split(QUERIES, run_starts);
     let (cache, rows, run_starts) = (&*page.cache, page.batch.rows, &run_starts[..]);
-    let attention = Attention { model, layer, cache, rows, run_starts, qkv, cos, sin };
+    let sparse = sparse(model, layer);
+    let all =
+        Attention { model, layer, cache, rows, run_starts, qkv, cos, sin, sparse, chosen: None };
+    let attention = Attention { chosen: all.choose(team, scratch, chosen), ..all };
     let (isa, shape, blocks) = (model.isa, attention.shape(), attention.blocks());
     let units = (run_starts.len() - 1) * blocks;
     let head_columns = config.group() * config.head_dim;
@@ -226,6 +299,9 @@ fn attend_all(page: &mut Page<'_>, layer: usize) {
             let partials = partials.chunks_exact_mut(partial_len);
             for (kv_head, partial) in attention.kv_heads(block).zip(partials) {
                 attention.with_queries((run, kv_head), turned, |queries, slot| {
+                    if !queries.iter().any(|query| query.sees(split)) {
+                        return;
+                    }
                     let found = attend_split(isa, shape, queries, split, slot, numbers);
                     partial[..found.len()].copy_from_slice(found);
                 });

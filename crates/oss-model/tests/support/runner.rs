@@ -3,6 +3,7 @@
 
 use oss_cache::KvCache;
 use oss_kernels::Activation;
+use oss_kernels::attention::SparseAttention;
 use oss_memory::Pages;
 use oss_memory::placement::MemoryPolicy;
 use oss_model::{Batch, HeadRequest, LoadOptions, Model, Row, State, forward, head, team_options};
@@ -47,6 +48,7 @@ pub struct Setting {
     pub isa: Isa,
     pub activation: Activation,
     pub kv_format: KvFormat,
+    pub sparse_attention: Option<SparseAttention>,
     pub threads: usize,
 }
 
@@ -56,6 +58,7 @@ impl Setting {
             isa: Isa::detect().unwrap(),
             activation: Activation::F32,
             kv_format: KvFormat::F32,
+            sparse_attention: None,
             threads: 1,
         }
     }
@@ -83,9 +86,9 @@ impl Runner {
         policy: &MemoryPolicy,
     ) -> Self {
         let container = Arc::new(Container::open(path).unwrap());
-        let Setting { isa, activation, kv_format, threads } = setting;
-        let (activation, pages) = (Some(activation), Pages::Huge);
-        let options = LoadOptions { isa, activation, kv_format, pages, progress: None };
+        let Setting { isa, activation, kv_format, sparse_attention, threads } = setting;
+        let (activation, pages, progress) = (Some(activation), Pages::Huge, None);
+        let options = LoadOptions { isa, activation, kv_format, pages, sparse_attention, progress };
         let mut model = Model::load(container, options).unwrap();
         match slots {
             Some(slots) => model.weights.keep_experts_in_slots(slots, policy).unwrap(),

@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use oss_engine::{ColdTier, EngineOptions, Pages, Placement, PolicyKind, Tune};
+use oss_engine::{
+    ColdTier, EngineOptions, Pages, Placement, PolicyKind, SparseAttention, Tune,
+    parse_sparse_attention,
+};
 use oss_server::ServerOptions;
 use tracing::Level;
 
@@ -66,6 +69,11 @@ pub(crate) struct Flags {
     /// vm.nr_hugepages; transparent where they are too few) or ordinary ones
     #[arg(long, value_parser = pages, default_value = "transparent")]
     pages: Pages,
+    /// What tokens of long contexts see instead of everything, faster and at some loss: how many of
+    /// the first and of the last positions, and how many of the best blocks of 64 between, such as
+    /// 64,1024,32; default: everything
+    #[arg(long, value_parser = parse_sparse_attention)]
+    sparse_attention: Option<SparseAttention>,
     /// The longest sequence in tokens, prompt and answer together; default: the model's own
     #[arg(long)]
     context: Option<usize>,
@@ -152,6 +160,7 @@ impl Flags {
             pack_directory: self.pack_directory.clone(),
             placement: self.placement,
             pages: self.pages,
+            sparse_attention: self.sparse_attention,
             context_len: self.context,
             queue_limit: self.queue,
             max_sequences: self.max_sequences,
@@ -224,7 +233,7 @@ mod tests {
 
     #[test]
     fn the_flags_are_sound_and_the_name_is_the_files() {
-        let model = ["oss-server", "--model", "a/b.gguf"];
+        let model = ["oss-server", "--model", "a/b.gguf", "--sparse-attention", "64,1024,32"];
         let memory = ["--placement", "row-slab", "--pages", "reserved", "--eviction", "lfu"];
         let flags = Flags::try_parse_from(model.into_iter().chain(memory));
         let flags = flags.unwrap_or_else(|error| panic!("{error}"));
@@ -232,6 +241,8 @@ mod tests {
         assert_eq!(flags.engine().placement, Placement::RowSlab);
         assert_eq!(flags.engine().pages, Pages::Reserved);
         assert_eq!(flags.engine().eviction, PolicyKind::Lfu);
+        let sparse = SparseAttention { first: 64, window: 1024, blocks: 32 };
+        assert_eq!(flags.engine().sparse_attention, Some(sparse));
     }
 
     #[test]
