@@ -14,12 +14,16 @@ use std::path::{Path, PathBuf};
 use oss_engine::model::{Precision, pack_to_file};
 use oss_engine::weights::Container;
 use oss_engine::{
-    ColdTier, Engine, EngineOptions, Error, Event, Fault, Finish, Request, Session, Speculation,
-    Stream, Token, Tune,
+    ColdTier, Engine, EngineOptions, Error, Event, Fault, Finish, Request, Session,
+    SparseAttention, Speculation, Stream, Token, Tune,
 };
 use oss_testing::Seeded;
 
-const MODELS: [&[u8]; 2] = [oss_demo::GGUF, include_bytes!("../../oss-demo/data/edge/edge.gguf")];
+const EDGE: &[u8] = include_bytes!("../../oss-demo/data/edge/edge.gguf");
+/// The longest requests leave blocks out.
+const SPARSE: SparseAttention = SparseAttention { first: 64, window: 32, blocks: 1 };
+const CASES: [(&[u8], Option<SparseAttention>); 3] =
+    [(oss_demo::GGUF, None), (EDGE, None), (oss_demo::GGUF, Some(SPARSE))];
 /// Operations of a run without `OSS_ENGINE_TOGETHER_STEPS`.
 const STEPS: usize = 400;
 /// The longest answer.
@@ -76,12 +80,13 @@ struct Expected {
 }
 
 impl Expected {
-    fn new(model: &'static [u8]) -> Self {
+    fn new(model: &'static [u8], sparse_attention: Option<SparseAttention>) -> Self {
         let options = EngineOptions {
             threads: Some(1),
             reuse_prefixes: false,
             speculation: Speculation::Off,
             cache_bytes: Some(32 << 20),
+            sparse_attention,
             tune: Tune::Off,
             system_root: calm(),
             ..EngineOptions::default()
@@ -323,9 +328,13 @@ fn context_bytes(engine: &Engine, context: usize) -> usize {
     pages.iter().map(|group| group.page_bytes * (context.div_ceil(16) + 1)).sum()
 }
 
-fn run(model: &'static [u8], steps: usize, seed: u64) -> Counts {
+fn run(
+    (model, sparse_attention): (&'static [u8], Option<SparseAttention>),
+    steps: usize,
+    seed: u64,
+) -> Counts {
     let mut seeded = Seeded::new(seed);
-    let mut expected = Expected::new(model);
+    let mut expected = Expected::new(model, sparse_attention);
     let config = expected.engine.config();
     let context = expected.engine.context_len().min(360);
     let kinds = kinds(&mut seeded, config.vocabulary, context);
@@ -338,6 +347,7 @@ fn run(model: &'static [u8], steps: usize, seed: u64) -> Counts {
     let mut left = steps;
     while left > 0 {
         let options = random_options(&mut seeded, directory.path(), tight);
+        let options = EngineOptions { sparse_attention, ..options };
         let engine = load(model, &packed, options, &mut seeded);
         let (sessions, open) = (Vec::new(), Vec::new());
         let (kinds, expected, counts) = (&kinds, &mut expected, &mut counts);
@@ -356,8 +366,8 @@ fn everything_together_gives_the_tokens_of_a_plain_engine() {
     let begin = std::time::Instant::now();
     let steps = steps.map_or(STEPS, |steps| steps.parse().expect("a number of operations"));
     let mut seen = Vec::new();
-    for (index, model) in MODELS.into_iter().enumerate() {
-        seen.push(run(model, steps / 2, 1 + index as u64));
+    for (index, case) in CASES.into_iter().enumerate() {
+        seen.push(run(case, steps / CASES.len(), 1 + index as u64));
     }
     println!("{seen:#?} {:?}", begin.elapsed());
     for counts in &seen {
