@@ -9,6 +9,7 @@ mod common;
 use common::{Runner, Setting, ids};
 use oss_cache::tier::codec;
 use oss_kernels::Activation;
+use oss_kernels::attention::SparseAttention;
 use oss_model::Row;
 use oss_quant::kv::KvFormat;
 use serde_json::Value;
@@ -143,6 +144,67 @@ fn keys_and_values_of_fewer_bits_say_nearly_the_same() {
         println!("{format}: {nats:.6} nats a token, same likeliest {same:.4}, {n} tokens");
         assert!(nats < most_nats, "{format}: {nats} nats a token");
         assert!(same > least_same, "{format}: the same likeliest token in {same} of all");
+    }
+}
+
+/// Prints what each pattern of sparse attention costs in texts as long as the model's context (of
+/// 2026-11-26: `docs/architecture.md`, and `crates/oss-cache/src/reuse.rs` as code), over the rows
+/// that leave something out: how far what the model says is from what it says of everything, and
+/// how much less likely the text's own next token is.
+#[test]
+fn what_sparse_attention_leaves_out_is_missed_the_less_the_more_blocks_are_chosen() {
+    const VOCABULARY: usize = 49_152;
+    const CHUNK: usize = 256;
+    const CASES: [(usize, f64); 3] = [(0, 0.4), (4, 0.09), (8, 0.04)];
+    let setting = Setting { threads: 2, activation: Activation::Int16, ..Setting::fast() };
+    let patterns = CASES.map(|(blocks, _)| SparseAttention { first: 64, window: 256, blocks });
+    let mut dense = runner(setting);
+    let mut others =
+        patterns.map(|pattern| runner(Setting { sparse_attention: Some(pattern), ..setting }));
+    let texts: Value = serde_json::from_str(include_str!("data/smollm2_long.json")).unwrap();
+    for (name, text) in texts.as_object().unwrap() {
+        let ids = ids(text);
+        // Of each pattern: nats, what the text's own tokens lose, how often the likeliest is the
+        // same, tokens.
+        let mut sums = [[0.0; 4]; CASES.len()];
+        let sequence = dense.cache.create();
+        let sequences = others.each_mut().map(|runner| runner.cache.create());
+        for first in (0..ids.len()).step_by(CHUNK) {
+            let rows = |sequence| -> Vec<Row> {
+                let row = |position| Row { sequence, position, token: ids[position], wanted: true };
+                (first..first + CHUNK).map(row).collect()
+            };
+            dense.step(&rows(sequence));
+            let want = dense.head(CHUNK);
+            for (i, runner) in others.iter_mut().enumerate() {
+                runner.step(&rows(sequences[i]));
+                let logits = runner.head(CHUNK).chunks(VOCABULARY).zip(want.chunks(VOCABULARY));
+                for (position, (got, want)) in (first..ids.len() - 1).zip(logits) {
+                    if patterns[i].n_blocks(position + 1).is_some() {
+                        let next = ids[position + 1] as usize;
+                        let surprise =
+                            |logits: &[f32]| log_sum_exp(logits) - f64::from(logits[next]);
+                        sums[i][0] += divergence(got, want);
+                        sums[i][1] += surprise(got) - surprise(want);
+                        sums[i][2] += f64::from(u8::from(argmax(got) == argmax(want)));
+                        sums[i][3] += 1.0;
+                    }
+                }
+            }
+        }
+        dense.cache.remove(sequence);
+        let ends = others.iter_mut().zip(sequences);
+        ends.for_each(|(runner, sequence)| runner.cache.remove(sequence));
+        for ((pattern, (_, most_nats)), [nats, own, same, n]) in
+            patterns.iter().zip(CASES).zip(sums)
+        {
+            let (nats, own, same) = (nats / n, own / n, same / n);
+            println!(
+                "{name}, {pattern}: {nats:.4} nats a token, the text's own tokens {own:+.4}, same \
+                 likeliest {same:.4}, {n} tokens"
+            );
+            assert!(n > 1_000.0 && nats < most_nats, "{name}, {pattern}: {nats} nats a token");
+        }
     }
 }
 
