@@ -22,8 +22,7 @@ impl Model {
     /// A key for caches of keys and values that outlive the process: equal for what gives the same
     /// bits. It is made of all numbers of the model and its configuration, the version of the
     /// packed layout, the instruction set, activations, the format of keys and values, sparse
-    /// attention and
-    /// [`NUMERICS_VERSION`].
+    /// attention and [`NUMERICS_VERSION`].
     ///
     /// Of a packed file it takes the table's word for its sections; else packed matrices are read
     /// once in memory, and the embeddings of a model with a head of its own in their file.

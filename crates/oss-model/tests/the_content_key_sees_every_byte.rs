@@ -14,7 +14,14 @@ use std::sync::Arc;
 
 fn load(container: Container) -> Model {
     let (isa, kv_format, pages) = (Isa::scalar(), KvFormat::Bf16, Pages::Default);
-    let options = LoadOptions { isa, activation: None, kv_format, pages, progress: None };
+    let options = LoadOptions {
+        isa,
+        activation: None,
+        kv_format,
+        pages,
+        sparse_attention: None,
+        progress: None,
+    };
     Model::load(Arc::new(container), options).unwrap()
 }
 
