@@ -93,6 +93,7 @@ fn company_in_the_batch_does_not_change_a_bit() {
                 position,
                 token: ids[position],
                 wanted: true,
+                draft: false,
             }));
         }
         if !rows.is_empty() {
@@ -131,6 +132,7 @@ fn sharing_a_long_sequence_among_workers_does_not_change_a_bit() {
                 position,
                 token: ids[position],
                 wanted: position >= LONG,
+                draft: false,
             };
             for begin in (0..LONG).step_by(250) {
                 runner.step(&(begin..begin + 250).map(row).collect::<Vec<_>>());
@@ -159,7 +161,8 @@ fn what_was_taken_back_and_what_was_forked_does_not_change_a_bit() {
     let mut runner = Runner::new(&data("demo.gguf"), setting);
     let want = bits(&runner.logits(&ids, 256));
     let width = runner.model.config.vocabulary;
-    let row = |sequence, position, token| Row { sequence, position, token, wanted: true };
+    let row =
+        |sequence, position, token| Row { sequence, position, token, wanted: true, draft: false };
     let mut sequence = runner.cache.create();
     for position in 0..ids.len() {
         // Guesses over the end of a page, all wrong but for the first.
