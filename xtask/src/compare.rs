@@ -90,9 +90,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let mut lines = Vec::new();
     let mut found = Json::Null;
-    for row in chosen(&options.rows)? {
-        eprintln!("{}: {}", row.name, row.what);
-        lines.push(compare(row, options, &ours, &theirs)?);
+    for rows in chosen(&options.rows)?.chunk_by(|a, b| a.shares_a_process(b)) {
+        for row in rows {
+            eprintln!("{}: {}", row.name, row.what);
+        }
+        lines.extend(compare(rows, options, &ours, &theirs)?);
         found = json!({
             "model": model,
             "packed": options.packed,
@@ -102,7 +104,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             "load_average_before": load,
             "rows": lines.iter().map(Line::json).collect::<Vec<_>>(),
         });
-        // After each row, so that a run that is stopped leaves what it has found.
+        // After each process, so that a run that is stopped leaves what it has found.
         if let Some(name) = &options.record {
             record::write(&format!("compare-{name}"), found.clone())?;
         }
@@ -147,27 +149,45 @@ struct Line {
     pairs: Vec<(Found, Found)>,
 }
 
-fn compare(row: &'static Row, options: &Options, ours: &Ours, theirs: &Theirs) -> Result<Line> {
-    let mut tried = Vec::new();
+/// Rows that share a process.
+fn compare(
+    rows: &[&'static Row],
+    options: &Options,
+    ours: &Ours,
+    theirs: &Theirs,
+) -> Result<Vec<Line>> {
+    let mut tried: Vec<Vec<(Variant, f64)>> = vec![Vec::new(); rows.len()];
     for variant in Variant::all(!options.no_repack) {
         warm(theirs.model)?;
-        let found = theirs.measure(row, variant)?;
-        eprintln!("  llama.cpp, {variant}: {}", row.shown(found.value));
-        tried.push((variant, found.value));
+        let found = theirs.measure(rows, variant)?;
+        for ((row, tried), found) in rows.iter().zip(&mut tried).zip(found) {
+            eprintln!("  llama.cpp, {variant}: {}", row.shown(found.value));
+            tried.push((variant, found.value));
+        }
     }
-    let best = tried.iter().copied().reduce(|a, b| if row.better(b.1, a.1) { b } else { a });
-    let (variant, _) = best.context("llama.cpp has settings")?;
-    let mut pairs = Vec::new();
+    let line = |(row, tried): (&&'static Row, Vec<(Variant, f64)>)| {
+        let best = tried.iter().copied().reduce(|a, b| if row.better(b.1, a.1) { b } else { a });
+        let (variant, _) = best.context("llama.cpp has settings")?;
+        Ok(Line { row, variant, tried, pairs: Vec::new() })
+    };
+    let mut lines: Vec<Line> = rows.iter().zip(tried).map(line).collect::<Result<_>>()?;
+    // Those that share their settings stand together.
+    lines.sort_by_key(|line| line.variant.to_string());
     for pair in 1..=options.pairs {
-        warm(ours.model)?;
-        let own = ours.measure(row)?;
-        warm(theirs.model)?;
-        let other = theirs.measure(row, variant)?;
-        let (a, b) = (row.shown(own.value), row.shown(other.value));
-        eprintln!("  pair {pair}: {a} beside {b}");
-        pairs.push((own, other));
+        for lines in lines.chunk_by_mut(|a, b| a.variant == b.variant) {
+            let rows: Vec<&Row> = lines.iter().map(|line| line.row).collect();
+            warm(ours.model)?;
+            let own = ours.measure(&rows)?;
+            warm(theirs.model)?;
+            let other = theirs.measure(&rows, lines[0].variant)?;
+            for (line, found) in lines.iter_mut().zip(own.into_iter().zip(other)) {
+                let (a, b) = (line.row.shown(found.0.value), line.row.shown(found.1.value));
+                eprintln!("  pair {pair}: {a} beside {b}");
+                line.pairs.push(found);
+            }
+        }
     }
-    Ok(Line { row, variant, tried, pairs })
+    Ok(lines)
 }
 
 /// Reads a file, or all files of a folder, so that they lie in memory: on huge pages, where the

@@ -58,15 +58,15 @@ pub(crate) struct Ours<'a> {
 }
 
 impl Ours<'_> {
-    /// Runs our bench.
-    pub(crate) fn measure(&self, row: &Row) -> Result<Found> {
+    /// Runs our bench for rows that share a process.
+    pub(crate) fn measure(&self, rows: &[&Row]) -> Result<Vec<Found>> {
+        let row = rows[0];
         let threads = if row.alone { 1 } else { self.threads };
-        let generated = if row.figure == Figure::Decode { self.gen_tokens } else { 0 };
         let numbers = [
             ("--repeat", 1),
             ("--threads", threads),
-            ("--prompt-tokens", row.prompt),
-            ("--gen-tokens", generated),
+            ("--prompt-tokens", prompt(rows)),
+            ("--gen-tokens", generated(rows, self.gen_tokens)),
             ("--depth", row.depth),
             ("--batch", row.batch),
         ];
@@ -77,16 +77,30 @@ impl Ours<'_> {
         }
         let printed = self.bench.run(self.model, &numbers, &more)?;
         let number = |path: &str| printed.number(path);
-        let value = match row.figure {
-            Figure::Decode => number("/decode/tokens_per_s/median")?,
-            Figure::Prefill => number("/prefill/tokens_per_s/median")?,
-            Figure::FirstToken => 1e3 * row.prompt as f64 / number("/prefill/tokens_per_s/median")?,
-            Figure::Start => number("/load_s")? + number("/first_token_ms")? / 1e3,
-        };
-        let Printed(details) = printed;
+        let speed = || number("/prefill/tokens_per_s/median");
+        let Printed(details) = &printed;
         let resident = details["resident_bytes"].as_u64().unwrap_or(0);
-        Ok(Found { value, resident, details })
+        let found = rows.iter().map(|row| {
+            let value = match row.figure {
+                Figure::Decode => number("/decode/tokens_per_s/median")?,
+                Figure::Prefill => speed()?,
+                Figure::FirstToken => 1e3 * row.prompt as f64 / speed()?,
+                Figure::Start => number("/load_s")? + number("/first_token_ms")? / 1e3,
+            };
+            Ok(Found { value, resident, details: details.clone() })
+        });
+        found.collect()
     }
+}
+
+/// The prompt that some rows measure.
+fn prompt(rows: &[&Row]) -> usize {
+    rows.iter().map(|row| row.prompt).fold(0, usize::max)
+}
+
+/// The tokens that some rows generate.
+fn generated(rows: &[&Row], each: usize) -> usize {
+    if rows.iter().any(|row| row.figure == Figure::Decode) { each } else { 0 }
 }
 
 /// How llama.cpp is measured.
@@ -98,43 +112,54 @@ pub(crate) struct Theirs<'a> {
 }
 
 impl Theirs<'_> {
-    /// Runs llama.cpp's bench with some settings.
-    pub(crate) fn measure(&self, row: &Row, variant: Variant) -> Result<Found> {
-        let many = row.batch > 1;
+    /// Runs llama.cpp's bench with some settings, for rows that share a process.
+    pub(crate) fn measure(&self, rows: &[&Row], variant: Variant) -> Result<Vec<Found>> {
+        let many = rows[0].batch > 1;
         let tool = if many { "llama-batched-bench" } else { "llama-bench" };
         let model = self.model.to_str().context("the model's path is no UTF-8")?;
         let mut command = self.llama.tool(tool, &["-m", model])?;
-        command.args(if many { self.batched(row, variant) } else { self.single(row, variant) });
+        command.args(match many {
+            true => self.batched(rows[0], variant),
+            false => self.single(rows, variant),
+        });
         let start = Instant::now();
         let (printed, resident) = shell::watched(&mut command)?;
         let seconds = start.elapsed().as_secs_f64();
-        // One tool prints a list with one object, the other lines with one object among others.
-        let object = printed.lines().find(|line| line.starts_with('{'));
-        let details: Json = match object.filter(|_| many) {
-            Some(line) => serde_json::from_str(line),
-            None => serde_json::from_str(&printed),
+        // One tool prints a list with an object a figure, the other lines with one object among
+        // others.
+        let objects: Vec<Json> = match printed.lines().find(|line| line.starts_with('{')) {
+            Some(line) if many => serde_json::from_str(line).map(|object| vec![object]),
+            _ => serde_json::from_str(&printed),
         }
         .with_context(|| format!("what {tool} printed: {printed}"))?;
-        let speed = if many { &details["speed_tg"] } else { &details[0]["avg_ts"] };
-        let speed = speed.as_f64().with_context(|| format!("{tool} gives no speed: {details}"))?;
-        let value = match row.figure {
-            Figure::Decode | Figure::Prefill => speed,
-            Figure::FirstToken => 1e3 * row.prompt as f64 / speed,
-            Figure::Start => seconds,
-        };
-        Ok(Found { value, resident, details })
+        let found = rows.iter().map(|row| {
+            let decodes = row.figure == Figure::Decode;
+            let is_rows = |object: &&Json| many || (object["n_gen"] != 0) == decodes;
+            let details = objects.iter().find(is_rows);
+            let details = details.with_context(|| format!("{tool} gives no {}", row.what))?;
+            let speed = if many { &details["speed_tg"] } else { &details["avg_ts"] };
+            let speed =
+                speed.as_f64().with_context(|| format!("{tool} gives no speed: {details}"))?;
+            let value = match row.figure {
+                Figure::Decode | Figure::Prefill => speed,
+                Figure::FirstToken => 1e3 * row.prompt as f64 / speed,
+                Figure::Start => seconds,
+            };
+            Ok(Found { value, resident, details: details.clone() })
+        });
+        found.collect()
     }
 
     fn threads(&self, row: &Row) -> String {
         if row.alone { 1 } else { self.threads }.to_string()
     }
 
-    fn single(&self, row: &Row, variant: Variant) -> Vec<String> {
-        let generated = if row.figure == Figure::Decode { self.gen_tokens } else { 0 };
+    fn single(&self, rows: &[&Row], variant: Variant) -> Vec<String> {
+        let row = rows[0];
         let mut arguments = flags([
             ("-t", self.threads(row)),
-            ("-p", row.prompt.to_string()),
-            ("-n", generated.to_string()),
+            ("-p", prompt(rows).to_string()),
+            ("-n", generated(rows, self.gen_tokens).to_string()),
             ("-d", row.depth.to_string()),
             ("-fa", u8::from(variant.flash_attention).to_string()),
             ("--repack", u8::from(variant.repack).to_string()),

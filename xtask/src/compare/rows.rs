@@ -71,6 +71,12 @@ pub(crate) const ROWS: [Row; 8] = [
 ];
 
 impl Row {
+    /// Whether one process measures both: what takes longest is to get to their depth.
+    pub(crate) fn shares_a_process(&self, other: &Row) -> bool {
+        let single = |row: &Row| row.batch == 1 && row.depth > 0;
+        single(self) && single(other) && (self.depth, self.alone) == (other.depth, other.alone)
+    }
+
     /// Whether one number is better than another.
     pub(crate) fn better(&self, a: f64, b: f64) -> bool {
         self.ratio(a, b) > 1.0

@@ -47,6 +47,16 @@ fn settings_without_a_second_copy_of_the_weights_can_be_had_alone() {
 }
 
 #[test]
+fn rows_at_the_same_depth_share_a_process() {
+    let shares = |a: &str, b: &str| row(a).shares_a_process(row(b));
+    assert!(shares("decode-4096", "prefill-4096"));
+    assert!(!shares("decode", "prefill") && !shares("decode", "decode-4096"));
+    let rows = chosen(&[]).expect("all");
+    let processes = rows.chunk_by(|a, b| a.shares_a_process(b)).count();
+    assert_eq!(processes, ROWS.len() - 1);
+}
+
+#[test]
 fn an_unknown_row_lists_the_known_ones() {
     let error = chosen(&["nothing".to_owned()]).expect_err("no such row").to_string();
     assert!(ROWS.iter().all(|row| error.contains(row.name)), "{error}");
