@@ -171,7 +171,13 @@ fn what_sparse_attention_leaves_out_is_missed_the_less_the_more_blocks_are_chose
         let sequences = others.each_mut().map(|runner| runner.cache.create());
         for first in (0..ids.len()).step_by(CHUNK) {
             let rows = |sequence| -> Vec<Row> {
-                let row = |position| Row { sequence, position, token: ids[position], wanted: true };
+                let row = |position| Row {
+                    sequence,
+                    position,
+                    token: ids[position],
+                    wanted: true,
+                    draft: false,
+                };
                 (first..first + CHUNK).map(row).collect()
             };
             dense.step(&rows(sequence));
