@@ -69,14 +69,15 @@ pub(crate) fn ask_for_weights<S: Simd, const ROWS: usize, const TIMES: usize>(
     at: usize,
     len: usize,
 ) {
-    const { assert!(TIMES == 1 || TIMES == 2) };
-    for line in (at..at + len).step_by(64) {
-        for _ in 0..TIMES {
-            if const { ROWS == 1 } {
-                s.prefetch_once(bytes, line);
-            } else {
-                s.prefetch(bytes, line);
-            }
+    let ask = |line| match const { ROWS == 1 } {
+        true => s.prefetch_once(bytes, at + line),
+        false => s.prefetch(bytes, at + line),
+    };
+    // From 0, so that the compiler sees how many lines there are.
+    for line in (0..len).step_by(64) {
+        ask(line);
+        if const { TIMES > 1 } {
+            ask(line);
         }
     }
 }
