@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use oss_engine::model::{Precision, pack_to_file};
 use oss_engine::weights::Container;
 use oss_engine::{
-    ColdTier, Engine, EngineOptions, Error, Event, Fault, Finish, Request, Session,
+    ColdTier, Engine, EngineOptions, Error, Event, Fault, Finish, PolicyKind, Request, Session,
     SparseAttention, Speculation, Stream, Token, Tune,
 };
 use oss_testing::Seeded;
@@ -28,6 +28,8 @@ const CASES: [(&[u8], Option<SparseAttention>); 3] =
 const STEPS: usize = 400;
 /// The longest answer.
 const MOST: usize = 24;
+/// The most requests at once.
+const MOST_OPEN: usize = 16;
 /// Requests that differ in what they ask for.
 const KINDS: usize = 48;
 /// Operations before an engine is closed, on average.
@@ -115,6 +117,7 @@ fn random_options(seeded: &mut Seeded, directory: &Path, tight: usize) -> Engine
         cache_bytes: Some(tight * (2 + seeded.below(5)) / 2),
         warm_bytes: if some(seeded) { tight } else { 0 },
         cold: some(seeded).then_some(cold),
+        eviction: PolicyKind::ALL[seeded.below(4)],
         repeat_bytes: [0, 20_000, 1 << 20][seeded.below(3)],
         reuse_prefixes: some(seeded) || some(seeded),
         speculation: [Speculation::Off, Speculation::Auto, Speculation::Always(4)][seeded.below(3)],
@@ -212,7 +215,7 @@ impl Run<'_> {
             },
             _ => self.fault(seeded),
         }
-        if self.open.len() > 12 {
+        if self.open.len() > MOST_OPEN {
             self.finish_one(seeded);
         }
     }
