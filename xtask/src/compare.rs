@@ -21,7 +21,7 @@ mod measure;
 mod rows;
 
 use measure::{Found, Ours, Theirs, Variant};
-use rows::{ROWS, Row};
+use rows::{Figure, ROWS, Row};
 
 /// Fewer say too little to be kept.
 const PAIRS_OF_A_RECORD: usize = 5;
@@ -232,6 +232,12 @@ impl Line {
 
     fn json(&self) -> Json {
         let side = |found: &Found| json!({ "value": found.value, "resident": found.resident });
+        let share = match self.row.figure {
+            Figure::Decode => "/decode/share_of_read_bandwidth",
+            _ => "/prefill/share_of_int8_peak",
+        };
+        let shares: Vec<f64> =
+            self.pairs.iter().filter_map(|(own, _)| own.details.pointer(share)?.as_f64()).collect();
         let tried = self.tried.iter().map(|(variant, value)| (variant.to_string(), json!(value)));
         json!({
             "row": self.row.name,
@@ -240,6 +246,8 @@ impl Line {
             "ours": self.ours(),
             "llama_cpp": self.theirs(),
             "ratio": self.ratio(),
+            "our_share_of_the_bound": median(shares.iter().copied()),
+            "our_shares_of_the_bound": shares,
             "llama_cpp_best_with": self.variant.to_string(),
             "llama_cpp_tried": tried.collect::<serde_json::Map<_, _>>(),
             "pairs": self.pairs.iter()

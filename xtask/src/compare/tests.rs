@@ -37,6 +37,12 @@ fn the_result_keeps_every_pair_and_every_setting() {
     assert_eq!(json["pairs"][0]["llama_cpp"]["value"], 2.0);
     assert_eq!(json["llama_cpp_tried"]["flash on, repack on"], 2.0);
     assert_eq!(json["unit"], "tokens/s");
+    assert!(json["our_share_of_the_bound"].is_null(), "{json}");
+    let mut told = line(row("decode"), &[(4.0, 2.0), (5.0, 2.0), (4.0, 2.0)]);
+    for ((own, _), share) in told.pairs.iter_mut().zip([0.9, 0.95, 0.8]) {
+        own.details = json!({ "decode": { "share_of_read_bandwidth": share } });
+    }
+    assert_eq!(told.json()["our_share_of_the_bound"], 0.9);
 }
 
 #[test]
