@@ -157,7 +157,7 @@ pub struct EngineOptions {
     /// The most rows (tokens of all sequences) in one step; `None`: a chunk beside all sequences.
     pub max_rows: Option<usize>,
     /// The most prompt tokens in one step; `None`: by measurement, or, where experts are read from
-    /// their file, as many as a sixteenth of [`EngineOptions::max_memory`] is scratch for (512 to
+    /// their file, as many as a 64th of [`EngineOptions::max_memory`] is scratch for (512 to
     /// 4,096): each step reads the experts that it misses once. Requests that come meanwhile wait
     /// for its end; beside answers that are streaming, chunks are cut as always.
     pub prefill_chunk: Option<usize>,

@@ -24,7 +24,7 @@ const CHUNK: usize = 128;
 /// scratch for, within these.
 const CHUNKS_LARGER: (usize, usize) = (512, 4096);
 /// Scratch for it may take this part of the memory, as experts need the rest.
-const SCRATCH_PART: usize = 16;
+const SCRATCH_PART: usize = 64;
 const SEQUENCES: usize = 32;
 /// The limits of sequences among which is chosen.
 const LIMITS: (usize, usize) = (16, 64);
@@ -201,7 +201,7 @@ impl Choosing<'_> {
             let value = (enough - enough % PAGE).clamp(CHUNKS_LARGER.0, CHUNKS_LARGER.1);
             let reason = format!(
                 "the model is larger than its memory: each chunk reads what is missing; scratch \
-                 for {enough} rows takes a {SCRATCH_PART}th of the memory; within {} to {}",
+                 for {enough} rows takes one {SCRATCH_PART}th of the memory; within {} to {}",
                 CHUNKS_LARGER.0, CHUNKS_LARGER.1
             );
             return chosen(value.min(most), reason);
@@ -409,10 +409,11 @@ mod tests {
             choose(&options, &[]).prefill_chunk.value
         };
         assert_eq!([None, Some(12_000_000_000)].map(chunk), [CHUNK; 2]);
-        let larger = [11_999_999_999, 8_000_000_000, 4_000_000_000, 1_000_000_000];
+        let larger = [11_999_999_999, 8_000_000_000, 7_000_000_000, 1_000_000_000];
         let rows = larger.map(|memory| chunk(Some(memory)));
-        assert_eq!(rows, [3744, 2496, 1248, 512]);
-        assert!(rows[..3].iter().zip(larger).all(|(rows, memory)| rows * 200_000 <= memory / 16));
+        assert_eq!(rows, [928, 624, 544, 512]);
+        let fits = |(rows, memory): (&usize, usize)| rows * 200_000 <= memory / SCRATCH_PART;
+        assert!(rows[..3].iter().zip(larger).all(fits));
     }
 
     #[test]
