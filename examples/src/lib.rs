@@ -82,7 +82,7 @@ pub struct ModelArgs {
     /// The pages of memory that lies in no file: transparent huge ones, reserved ones (set aside by
     /// vm.nr_hugepages; transparent where they are too few) or ordinary ones. It never changes
     /// tokens
-    #[arg(long, value_parser = pages, default_value = "transparent")]
+    #[arg(long, default_value_t = Pages::Huge)]
     pub pages: Pages,
     /// A directory where keys and values of prompts are kept for the next run (at most 4 GiB for
     /// each model and choice of numbers); it never changes tokens
@@ -218,15 +218,6 @@ fn tune(text: &str) -> Result<Tune, String> {
         "on" => Tune::AtLoad,
         directory => Tune::Stored(directory.into()),
     })
-}
-
-fn pages(text: &str) -> Result<Pages, String> {
-    match text {
-        "transparent" => Ok(Pages::Huge),
-        "reserved" => Ok(Pages::Reserved),
-        "ordinary" => Ok(Pages::Default),
-        other => Err(format!("got {other}, expected transparent, reserved or ordinary")),
-    }
 }
 
 /// A number of bytes, with or without a unit.

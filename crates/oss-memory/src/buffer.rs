@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
+use std::str::FromStr;
 
 use bytemuck::Pod;
 use memmap2::MmapMut;
@@ -20,6 +21,35 @@ pub enum Pages {
     Huge,
     /// Huge pages that the administrator has set aside (`vm.nr_hugepages`), otherwise as `Huge`.
     Reserved,
+}
+
+impl Pages {
+    /// Every choice.
+    pub const ALL: [Self; 3] = [Self::Default, Self::Huge, Self::Reserved];
+
+    /// The name, as on command lines.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Default => "ordinary",
+            Self::Huge => "transparent",
+            Self::Reserved => "reserved",
+        }
+    }
+}
+
+impl fmt::Display for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Pages {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let found = Self::ALL.into_iter().find(|pages| pages.name() == text);
+        found.ok_or_else(|| Error::Pages { got: text.to_owned() })
+    }
 }
 
 /// Zeroed memory that begins on a page (a huge page, if it was asked for) and takes no room before
@@ -141,5 +171,20 @@ impl Deref for Buffer {
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         self.map.as_mut().map_or(&mut [], |map| &mut map[self.range.clone()])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_known_by_their_name() {
+        for pages in Pages::ALL {
+            assert_eq!(pages.to_string().parse::<Pages>().ok(), Some(pages));
+        }
+        let error = "large".parse::<Pages>().expect_err("no such pages").to_string();
+        assert!(Pages::ALL.iter().all(|pages| error.contains(pages.name())), "{error}");
+        assert!(error.contains("large"), "{error}");
     }
 }

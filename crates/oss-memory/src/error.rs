@@ -82,6 +82,12 @@ pub enum Error {
         /// The name.
         got: String,
     },
+    /// No pages have that name.
+    #[error("got the pages {got}, expected ordinary, transparent or reserved")]
+    Pages {
+        /// The name.
+        got: String,
+    },
     /// The system describes its memory in an unknown way.
     #[error("{}: got {got:?}, expected {expected}", path.display())]
     Malformed {

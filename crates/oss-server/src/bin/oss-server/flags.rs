@@ -67,7 +67,7 @@ pub(crate) struct Flags {
     placement: Placement,
     /// The pages of memory that lies in no file: transparent huge ones, reserved ones (set aside by
     /// vm.nr_hugepages; transparent where they are too few) or ordinary ones
-    #[arg(long, value_parser = pages, default_value = "transparent")]
+    #[arg(long, default_value_t = Pages::Huge)]
     pages: Pages,
     /// What tokens of long contexts see instead of everything, faster and at some loss: how many of
     /// the first and of the last positions, and how many of the best blocks of 64 between, such as
@@ -179,15 +179,6 @@ fn tune(text: &str) -> Result<Tune, String> {
         "on" => Tune::AtLoad,
         directory => Tune::Stored(directory.into()),
     })
-}
-
-fn pages(text: &str) -> Result<Pages, String> {
-    match text {
-        "transparent" => Ok(Pages::Huge),
-        "reserved" => Ok(Pages::Reserved),
-        "ordinary" => Ok(Pages::Default),
-        other => Err(format!("got {other}, expected transparent, reserved or ordinary")),
-    }
 }
 
 /// A number of seconds, with or without `s`.
