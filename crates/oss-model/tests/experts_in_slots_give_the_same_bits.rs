@@ -3,7 +3,7 @@
 #[path = "support/runner.rs"]
 mod common;
 
-use common::{Runner, Setting, data};
+use common::{Runner, Setting, bits, data, prompt};
 use oss_model::{Batch, Error, Precision, Row, forward, pack_to_file};
 use oss_weights::Container;
 use std::path::{Path, PathBuf};
@@ -15,21 +15,13 @@ fn packed(directory: &Path, name: &str) -> PathBuf {
     path
 }
 
-fn prompt(n: u32) -> Vec<u32> {
-    (0..n).map(|i| (i * i * 31 + i * 3 + 3) % 300).collect()
-}
-
-fn bits(logits: &[f32]) -> Vec<u32> {
-    logits.iter().map(|x| x.to_bits()).collect()
-}
-
 #[test]
 fn every_number_of_slots_gives_the_bits_of_all_experts_in_memory() {
     let directory = tempfile::tempdir().unwrap();
     for name in ["demo.gguf", "edge/edge.gguf"] {
         let path = packed(directory.path(), name);
         let setting = Setting { threads: 2, ..Setting::fast() };
-        let ids = prompt(40);
+        let ids = prompt(40, 3);
         let want = bits(&Runner::new(&path, setting).logits(&ids, 40));
         let room = Runner::new(&path, setting).model.weights.expert_room().unwrap();
         let mut counts = vec![1, 2, 3, 5, room.experts / 2, room.experts - 1, room.experts];
@@ -67,7 +59,7 @@ fn a_step_whose_expert_cannot_be_read_fails_and_the_next_one_is_right() {
     let directory = tempfile::tempdir().unwrap();
     let path = packed(directory.path(), "demo.gguf");
     let whole = std::fs::read(&path).unwrap();
-    let ids = prompt(12);
+    let ids = prompt(12, 3);
     let want = bits(&Runner::new(&path, Setting::fast()).logits(&ids, 12));
     let mut runner = Runner::with_slots(&path, Setting::fast(), 4);
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();

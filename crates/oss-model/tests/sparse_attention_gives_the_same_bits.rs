@@ -4,7 +4,7 @@
 #[path = "support/runner.rs"]
 mod common;
 
-use common::{Runner, Setting, data};
+use common::{Runner, Setting, bits, data, prompt};
 use oss_kernels::Activation;
 use oss_kernels::attention::SparseAttention;
 use oss_model::{HeadRequest, Row, head};
@@ -21,14 +21,6 @@ const MODES: [(Activation, KvFormat); 4] = [
 const SPARSE: SparseAttention = SparseAttention { first: 64, window: 100, blocks: 2 };
 /// Sequences that are no longer see everything.
 const DENSE: usize = 4 * 64 - 1 + 100;
-
-fn prompt(n: usize, seed: usize) -> Vec<u32> {
-    (0..n).map(|i| ((i * i * 31 + i * seed + seed) % 300) as u32).collect()
-}
-
-fn bits(logits: &[f32]) -> Vec<u32> {
-    logits.iter().map(|x| x.to_bits()).collect()
-}
 
 fn sparse(setting: Setting) -> Setting {
     Setting { sparse_attention: Some(SPARSE), ..setting }
@@ -118,7 +110,7 @@ fn company_in_the_batch_does_not_change_a_bit() {
 #[test]
 fn sharing_a_long_sequence_among_workers_does_not_change_a_bit() {
     const LONG: usize = 5_000;
-    let ids = prompt(LONG + 20, 5);
+    let ids = prompt(LONG as u32 + 20, 5);
     // More than a split is seen.
     let sparse = SparseAttention { first: 64, window: 900, blocks: 6 };
     for path in ["demo.gguf", "edge/edge.gguf"] {

@@ -3,7 +3,7 @@
 #[path = "support/runner.rs"]
 mod common;
 
-use common::{Runner, Setting, data};
+use common::{Runner, Setting, bits, data, prompt};
 use oss_kernels::Activation;
 use oss_model::{Batch, Error, HeadRequest, Row, Tiling, forward, head};
 use oss_quant::Dtype;
@@ -20,14 +20,6 @@ const MODES: [(Activation, KvFormat); 5] = [
     (Activation::Int8, KvFormat::F16),
     (Activation::Int16, KvFormat::Bf16),
 ];
-
-fn prompt(n: u32, seed: u32) -> Vec<u32> {
-    (0..n).map(|i| (i * i * 31 + i * seed + seed) % 300).collect()
-}
-
-fn bits(logits: &[f32]) -> Vec<u32> {
-    logits.iter().map(|x| x.to_bits()).collect()
-}
 
 #[test]
 fn chunks_and_threads_and_instruction_sets_do_not_change_a_bit() {

@@ -26,6 +26,16 @@ pub fn ids(value: &serde_json::Value) -> Vec<u32> {
     value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
 }
 
+/// Some tokens, others for another seed.
+pub fn prompt(n: u32, seed: u32) -> Vec<u32> {
+    (0..n).map(|i| (i * i * 31 + i * seed + seed) % 300).collect()
+}
+
+/// What two results that are the same have in common, zeros of either sign told apart.
+pub fn bits(numbers: &[f32]) -> Vec<u32> {
+    numbers.iter().map(|x| x.to_bits()).collect()
+}
+
 /// All numbers of a float tensor in a reference file.
 pub fn tensor(file: &Container, name: &str) -> Vec<f32> {
     let tensor = file.tensor(name).unwrap();
