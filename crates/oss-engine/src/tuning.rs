@@ -135,7 +135,7 @@ pub(crate) struct Subject {
     needs: choose::Needs,
     /// Whether a part of the weights may stay in the file.
     has_experts: bool,
-    /// Bytes of scratch for a row of a large step.
+    /// Bytes of scratch for a row of a large step; 0 where that is so of none.
     row_bytes: usize,
 }
 
@@ -151,7 +151,7 @@ impl Subject {
         };
         let has_experts = weights.expert_room().is_some();
         let (isa, activation) = (model.isa, model.activation);
-        let row_bytes = State::row_bytes(model);
+        let row_bytes = if has_experts { State::row_bytes(model) } else { 0 };
         Self { isa, activation, common: census.common, needs, has_experts, row_bytes }
     }
 }
