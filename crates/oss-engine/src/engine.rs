@@ -307,8 +307,8 @@ impl Engine {
     /// Measures the machine at length (about a second for each number of threads, then a few for
     /// how products are best cut, on the model itself), chooses anew what the options left open,
     /// and keeps the numbers where [`Tune::Stored`](crate::Tune) says. Answers pause meanwhile and
-    /// then go on as if nothing had happened. Measuring takes 64 MiB, and then scratch and pages for
-    /// 256 rows at most, whatever the budget.
+    /// then go on as if nothing had happened. Measuring takes 64 MiB, and then scratch and pages
+    /// for 256 rows at most, whatever the budget.
     ///
     /// # Errors
     /// When the system refuses threads or memory, the weights are damaged, or the numbers cannot be
