@@ -1,0 +1,345 @@
+//! One engine's life: what is asked of it, in random order, and what comes back.
+
+use std::time::{Duration, Instant};
+
+use oss_engine::model::Error::NotFinite;
+use oss_engine::{Engine, Error, Event, Fault, Finish, Request, Session, Stream, Token};
+use oss_testing::Seeded;
+
+use crate::expected::Expected;
+use crate::kinds::{self, MOST};
+
+/// The most requests at once.
+const MOST_OPEN: usize = 16;
+/// Tokens that requests with a fault ask for.
+const FAULTY: usize = 8;
+
+/// A request on its way.
+struct Open {
+    kind: usize,
+    most: usize,
+    submitted: Instant,
+    deadline: Option<Duration>,
+    cancelled: bool,
+    /// How many steps had panicked before it was submitted.
+    panics_before: u64,
+    stream: Stream,
+    tokens: Vec<Token>,
+    finish: Option<Finish>,
+}
+
+impl Open {
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Token(token) => self.tokens.push(token),
+            Event::End(end) => self.finish = Some(end.finish),
+            _ => {}
+        }
+    }
+
+    fn take_all(&mut self) {
+        while let Some(event) = self.stream.next() {
+            self.take(event);
+        }
+    }
+}
+
+/// An engine, and who asks it.
+pub(crate) struct Life<'a> {
+    engine: Engine,
+    /// The most rows of a step, and so the most requests in it.
+    max_rows: u64,
+    sessions: Vec<Session>,
+    open: Vec<Open>,
+    expected: &'a mut Expected,
+    counts: &'a mut Counts,
+    panics: u64,
+    /// Requests that failed because a step panicked, those with the fault included.
+    panicked: u64,
+}
+
+/// What has happened, so that a run cannot pass by doing nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) lives: usize,
+    pub(crate) answers: u64,
+    ended: u64,
+    cancelled: u64,
+    expired: u64,
+    refused: u64,
+    not_finite: u64,
+    panics: u64,
+    beside_panics: u64,
+    forks: u64,
+    preempted: u64,
+    shared: u64,
+    repeated: u64,
+    pub(crate) hot: u64,
+    warm: u64,
+    cold: u64,
+    drafts: u64,
+    restored: u64,
+    missed_experts: u64,
+}
+
+impl Counts {
+    /// What a long run has some of each.
+    pub(crate) fn all(&self) -> [u64; 16] {
+        let Self { ended, cancelled, expired, refused, not_finite, .. } = *self;
+        let Self { panics, beside_panics, forks, preempted, shared, .. } = *self;
+        let Self { repeated, warm, cold, drafts, restored, missed_experts, .. } = *self;
+        [
+            ended,
+            cancelled,
+            expired,
+            refused,
+            not_finite,
+            panics,
+            beside_panics,
+            forks,
+            preempted,
+            shared,
+            repeated,
+            warm,
+            cold,
+            drafts,
+            restored,
+            missed_experts,
+        ]
+    }
+}
+
+impl<'a> Life<'a> {
+    pub(crate) fn new(
+        engine: Engine,
+        max_rows: usize,
+        expected: &'a mut Expected,
+        counts: &'a mut Counts,
+    ) -> Self {
+        let (max_rows, sessions, open) = (max_rows as u64, Vec::new(), Vec::new());
+        Self { engine, max_rows, sessions, open, expected, counts, panics: 0, panicked: 0 }
+    }
+
+    /// Something happens.
+    pub(crate) fn step(&mut self, seeded: &mut Seeded) {
+        match seeded.below(22) {
+            0..7 => {
+                let kind = seeded.below(kinds::KINDS);
+                // Now and then twice: the second one may wait for the first.
+                (0..1 + seeded.below(5) / 4).for_each(|_| self.submit_some(kind, seeded));
+            }
+            7..13 => self.take_some(seeded),
+            13..16 => self.finish_one(seeded),
+            16 => self.cancel_one(seeded),
+            17 => drop(self.take_open(seeded)), // cancels too
+            18 => match self.sessions.len() {
+                3.. => drop(self.sessions.swap_remove(seeded.below(3))),
+                _ => self.sessions.push(self.engine.session()),
+            },
+            19..21 => self.fault(seeded),
+            _ => self.fork(seeded),
+        }
+        while self.open.len() > MOST_OPEN {
+            self.finish_one(seeded);
+        }
+    }
+
+    /// Hands a request over, in a session where one is named.
+    fn submit(&mut self, kind: usize, request: Request, session: Option<usize>) -> Open {
+        let (most, deadline) = (request.max_tokens.expect("a limit"), request.deadline);
+        let submitted = Instant::now();
+        let stream = match session {
+            Some(session) => self.sessions[session].submit(request),
+            None => self.engine.submit(request),
+        };
+        Open {
+            kind,
+            most,
+            submitted,
+            deadline,
+            cancelled: false,
+            panics_before: self.panics,
+            stream: stream.unwrap(),
+            tokens: Vec::new(),
+            finish: None,
+        }
+    }
+
+    fn submit_some(&mut self, kind: usize, seeded: &mut Seeded) {
+        let most = seeded.below(MOST + 1);
+        let request = Request {
+            priority: seeded.below(3) as i32,
+            deadline: (seeded.below(8) == 0)
+                .then(|| Duration::from_millis(seeded.below(20) as u64)),
+            ..self.expected.kinds[kind].request(most)
+        };
+        let session = match self.sessions.len() {
+            n @ 1.. if seeded.below(3) == 0 => Some(seeded.below(n)),
+            _ => None,
+        };
+        let open = self.submit(kind, request, session);
+        self.open.push(open);
+    }
+
+    fn take_open(&mut self, seeded: &mut Seeded) -> Option<Open> {
+        let n = self.open.len();
+        (n > 0).then(|| self.open.swap_remove(seeded.below(n)))
+    }
+
+    /// Reads a few events of one answer.
+    fn take_some(&mut self, seeded: &mut Seeded) {
+        let Some(mut open) = self.take_open(seeded) else { return };
+        for _ in 0..seeded.below(8) {
+            match open.stream.next() {
+                Some(event) => open.take(event),
+                None => break,
+            }
+        }
+        self.open.push(open);
+    }
+
+    fn finish_one(&mut self, seeded: &mut Seeded) {
+        if let Some(open) = self.take_open(seeded) {
+            self.finish(open);
+        }
+    }
+
+    fn cancel_one(&mut self, seeded: &mut Seeded) {
+        if let Some(mut open) = self.take_open(seeded) {
+            open.stream.cancel();
+            open.cancelled = true;
+            self.finish(open);
+        }
+    }
+
+    /// Reads an answer to its end and holds it against the plain engine's.
+    fn finish(&mut self, mut open: Open) {
+        open.take_all();
+        let Open { most, tokens: got, .. } = &open;
+        let (kind, expected) = self.expected.of(open.kind);
+        let counts = &mut *self.counts;
+        match open.finish.as_ref().expect("every stream has an end") {
+            Finish::Length => {
+                assert!(got.len() == *most && !expected.ends_within(*most), "{kind:?}");
+            }
+            Finish::Stop => {
+                assert!(expected.ends_within(*most), "{kind:?}");
+                assert_eq!(got.len(), expected.tokens.len(), "{kind:?}");
+                counts.ended += 1;
+            }
+            Finish::Cancelled => {
+                assert!(open.cancelled, "{kind:?}");
+                counts.cancelled += 1;
+            }
+            Finish::Failed(error) => match &**error {
+                Error::Expired => {
+                    let late = open.deadline.is_some_and(|most| open.submitted.elapsed() >= most);
+                    assert!(late, "{kind:?}: {:?}", open.deadline);
+                    counts.expired += 1;
+                }
+                Error::Panicked { message } => {
+                    assert!(self.panics > open.panics_before, "{kind:?}: {message}");
+                    self.panicked += 1;
+                    counts.beside_panics += 1;
+                }
+                error => panic!("{kind:?}: {error}"),
+            },
+            other => panic!("{kind:?}: {other:?}"),
+        }
+        assert_eq!(*got, expected.tokens[..got.len()], "{kind:?}");
+        counts.answers += 1;
+    }
+
+    /// A request that meets a fault among others. A panic fails who is in its step, and nobody else
+    /// may notice anything: others' tokens, and the next request, stay right.
+    fn fault(&mut self, seeded: &mut Seeded) {
+        for _ in 0..seeded.below(4) {
+            let kind = seeded.below(kinds::KINDS);
+            self.submit_some(kind, seeded);
+        }
+        let kind = seeded.below(kinds::KINDS);
+        let at = seeded.below(4);
+        let fault = match seeded.below(8) {
+            0..3 => Fault::Refused { at, times: 1 },
+            3..6 => Fault::Nan { at },
+            _ => Fault::Panic { at },
+        };
+        let request = self.expected.kinds[kind].request(FAULTY).with_fault(fault);
+        let mut open = self.submit(kind, request, None);
+        open.take_all();
+        let (got, (kind, expected)) = (&open.tokens, self.expected.of(kind));
+        let end = expected.tokens.len().min(FAULTY);
+        // No step is made for a prompt whose logits are known, and none after the answer's end.
+        let may_miss = at == 0 || end <= at;
+        let Some(finish) = &open.finish else { panic!("{kind:?}: no end") };
+        match (fault, finish) {
+            (Fault::Refused { .. }, Finish::Length | Finish::Stop) => {
+                assert_eq!(got.len(), end, "{kind:?}");
+                self.counts.refused += 1;
+            }
+            (_, Finish::Length | Finish::Stop) if may_miss => {
+                assert_eq!(got.len(), end, "{kind:?}");
+            }
+            (Fault::Nan { .. }, Finish::Failed(error)) => {
+                let is_not_finite = matches!(&**error, Error::Model(NotFinite { .. }));
+                assert!(is_not_finite && got.len() == at, "{kind:?}, {fault:?}: {error}");
+                self.counts.not_finite += 1;
+            }
+            (Fault::Panic { .. }, Finish::Failed(error)) => {
+                let is_panic = matches!(&**error, Error::Panicked { .. });
+                assert!(is_panic && got.len() <= at, "{kind:?}, {fault:?}: {error}");
+                self.counts.panics += 1;
+                self.panics += 1;
+                self.panicked += 1;
+            }
+            (_, other) => panic!("{kind:?}, {fault:?}: {other:?}"),
+        }
+        assert_eq!(*got, expected.tokens[..got.len()], "{kind:?}, {fault:?}");
+        let next = seeded.below(kinds::KINDS);
+        let request = self.expected.kinds[next].request(FAULTY);
+        let next = self.submit(next, request, None);
+        self.finish(next);
+    }
+
+    /// A conversation that goes on in two ways at once.
+    fn fork(&mut self, seeded: &mut Seeded) {
+        if self.sessions.is_empty() {
+            self.sessions.push(self.engine.session());
+        }
+        let session = Some(seeded.below(self.sessions.len()));
+        let (before, both) = kinds::fork(&self.expected.kinds, seeded);
+        let request = self.expected.kinds[before].request(MOST);
+        let open = self.submit(before, request, session);
+        self.finish(open);
+        for kind in both {
+            let request = self.expected.kinds[kind].request(seeded.below(MOST + 1));
+            let open = self.submit(kind, request, session);
+            self.open.push(open);
+        }
+        self.counts.forks += 1;
+    }
+
+    /// Ends everything: no page is leaked, the books are in order, and no panic failed more
+    /// requests than a step has rows.
+    pub(crate) fn close(mut self) {
+        while let Some(open) = self.open.pop() {
+            self.finish(open);
+        }
+        self.sessions.clear();
+        let Self { engine, max_rows, panics, panicked, counts, .. } = self;
+        assert!(panicked <= panics * max_rows, "{panicked} requests failed by {panics} panics");
+        assert_eq!(engine.check_books().unwrap(), 0, "pages that nobody gave back");
+        let metrics = engine.metrics();
+        let tiers = metrics.tiers.counts;
+        counts.lives += 1;
+        counts.preempted += metrics.preempted;
+        counts.shared += metrics.shared_prefixes;
+        counts.repeated += metrics.repeated_prompts;
+        counts.hot += tiers.hot_hits;
+        counts.warm += tiers.warm_hits;
+        counts.cold += tiers.cold_hits + tiers.prefetched_pages;
+        counts.drafts += metrics.drafted_tokens;
+        counts.restored += tiers.cold.restored_slots;
+        counts.missed_experts += metrics.experts.map_or(0, |experts| experts.misses);
+    }
+}
