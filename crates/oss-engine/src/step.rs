@@ -21,6 +21,8 @@ mod run;
 mod sessions;
 mod speculate;
 mod task;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -1,0 +1,223 @@
+//! How long streams wait for their next tokens while prompts are taken beside them: the loop of the
+//! step thread without the thread, by a clock that each step moves on by what its rows cost.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use oss_model::LoadOptions;
+use oss_sampler::Sampler;
+use oss_simd::Isa;
+use oss_weights::Container;
+
+use super::*;
+use crate::options::{Speculation, Tune};
+use crate::output::Silent;
+use crate::stream::{Link, Producer};
+use crate::tuning::{self, Census, SharedTuning, Subject};
+
+/// What a step beside streams may take, in seconds: so many that the milliseconds that it really
+/// takes do not count.
+const LIMIT: f64 = 10.0;
+const STREAMS: usize = 4;
+
+/// Seconds of a step: those of each, for every row, and of reading all experts, of which each row
+/// needs an eighth.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    step: f64,
+    answer: f64,
+    prompt: f64,
+    experts: f64,
+}
+
+const COST: Cost = Cost { step: 0.5, answer: 0.1, prompt: 0.2, experts: 0.0 };
+
+impl Cost {
+    fn seconds(self, answers: usize, prompt_rows: usize) -> f64 {
+        let rows = self.answer * answers as f64 + self.prompt * prompt_rows as f64;
+        let not_needed = 0.875_f64.powi((answers + prompt_rows) as i32);
+        self.step + rows + self.experts * (1.0 - not_needed)
+    }
+}
+
+/// What was seen of a stream: its tokens, and when the last one came.
+type Seen = (usize, f64);
+
+/// A step thread, made to go by a clock of its own.
+struct Clocked {
+    scheduler: Scheduler,
+    cost: Cost,
+    now: f64,
+    seen: HashMap<u64, Seen>,
+    next_id: u64,
+}
+
+impl Clocked {
+    fn new(cost: Cost) -> Self {
+        let options = EngineOptions {
+            threads: Some(1),
+            reuse_prefixes: false,
+            speculation: Speculation::Off,
+            max_prompt_step: Duration::from_secs_f64(LIMIT),
+            max_rows: Some(264),
+            prefill_chunk: Some(256),
+            max_sequences: Some(16),
+            tune: Tune::Off,
+            system_root: "/no/such/folder".into(),
+            ..EngineOptions::default()
+        };
+        let load = LoadOptions {
+            isa: Isa::detect().unwrap(),
+            activation: None,
+            kv_format: options.kv_format,
+            pages: options.pages,
+            sparse_attention: None,
+            progress: None,
+        };
+        let container = Container::from_bytes("demo", oss_demo::GGUF, Vec::new()).unwrap();
+        let census = Census::new(&container);
+        let model = Arc::new(Model::load(Arc::new(container), load).unwrap());
+        let subject = Subject::new(&census, &model);
+        let tuning = SharedTuning::new(tuning::at_load(&subject, &options).unwrap());
+        let cache_options = oss_cache::Options { capacity_bytes: 32 << 20, ..Default::default() };
+        let cache = KvCache::with_options(model.cache_shape(), &cache_options).unwrap();
+        let (team, tuner) = (Team::new(1).unwrap(), Tuner { subject, tuning });
+        let setup = Setup::new(model, team, (cache, cache_options), tuner, options);
+        let (_, commands) = std::sync::mpsc::channel();
+        let scheduler = Scheduler::new(setup, commands);
+        Self { scheduler, cost, now: 0.0, seen: HashMap::new(), next_id: 0 }
+    }
+
+    /// A request of so many tokens for as many others.
+    fn submit(&mut self, prompt: usize, max_tokens: usize) {
+        let Scheduler { model, waiting, queue, .. } = &mut self.scheduler;
+        let (vocabulary, greedy) = (model.config.vocabulary, oss_sampler::Options::greedy());
+        waiting.fetch_add(1, Ordering::AcqRel);
+        queue.push(Task {
+            id: self.next_id,
+            priority: 0,
+            session: None,
+            prompt_len: prompt,
+            message_ends: Vec::new(),
+            tokens: vec![500; prompt],
+            sequence: None,
+            ends: Ends { max_tokens, stop_tokens: Vec::new() },
+            sampler: Sampler::new(greedy, vocabulary, 0).unwrap(),
+            constraint: None,
+            at_least: None,
+            drafter: None,
+            output: Box::new(Silent),
+            opening: Vec::new(),
+            producer: Producer::new(Link::new(usize::MAX), model.weights.begin_use().unwrap()),
+            prompt_logprobs: None,
+            fault: None,
+            deadline: None,
+            clock: Clock::new(Instant::now()),
+            cached_tokens: 0,
+            hold: Hold::default(),
+            span: tracing::Span::none(),
+        });
+        self.next_id += 1;
+    }
+
+    /// One turn; returns the step's seconds.
+    fn step(&mut self) -> f64 {
+        self.scheduler.admit();
+        self.scheduler.make_plan();
+        let plan = &self.scheduler.plan;
+        let prompt_rows = plan.prompt_rows();
+        let seconds = self.cost.seconds(plan.rows.len() - prompt_rows, prompt_rows);
+        let begin = Instant::now() - Duration::from_secs_f64(seconds);
+        self.scheduler.step(begin);
+        self.now += seconds;
+        seconds
+    }
+
+    /// The longest time that a stream has been waiting for the token that it got now, or still
+    /// waits for.
+    fn longest_wait(&mut self) -> f64 {
+        let mut longest: f64 = 0.0;
+        for task in self.scheduler.running.iter().filter(|task| task.drawn() > 0) {
+            let (tokens, last) = self.seen.entry(task.id).or_insert((0, self.now));
+            longest = longest.max(self.now - *last);
+            if task.drawn() > *tokens {
+                (*tokens, *last) = (task.drawn(), self.now);
+            }
+        }
+        longest
+    }
+
+    fn prompts_are_taken(&self) -> bool {
+        let Scheduler { queue, running, .. } = &self.scheduler;
+        queue.is_empty() && running.iter().all(|task| task.drawn() > 0)
+    }
+
+    /// Streams that have been going on for a while.
+    fn with_streams(cost: Cost) -> Self {
+        let mut clocked = Self::new(cost);
+        (0..STREAMS).for_each(|_| clocked.submit(3, 1000));
+        while !clocked.prompts_are_taken() {
+            clocked.step();
+        }
+        for _ in 0..10 {
+            clocked.step();
+            clocked.longest_wait();
+        }
+        clocked
+    }
+}
+
+#[test]
+fn no_stream_waits_longer_than_a_step_with_prompts_may_take() {
+    let cases: [(Cost, &[usize]); 6] = [
+        (COST, &[1500]),
+        (COST, &[700, 40, 700]),
+        (COST, &[40; 12]),
+        // As many rows as there may be.
+        (Cost { prompt: 0.02, ..COST }, &[1500]),
+        // Answers take more than half of the limit themselves.
+        (Cost { step: 3.0, answer: 0.8, ..COST }, &[900]),
+        // Few rows read most of the experts.
+        (Cost { experts: 8.0, ..COST }, &[600]),
+    ];
+    for (cost, prompts) in cases {
+        let mut clocked = Clocked::with_streams(cost);
+        prompts.iter().for_each(|tokens| clocked.submit(*tokens, 2));
+        let mut longest_step: f64 = 0.0;
+        while !clocked.prompts_are_taken() {
+            // Requests that have come to their first token are streams too.
+            let running = &clocked.scheduler.running;
+            let streams = running.iter().filter(|task| task.drawn() > 0).count();
+            longest_step = longest_step.max(clocked.step());
+            let limit = LIMIT.max(2.0 * cost.seconds(streams, 0));
+            let waited = clocked.longest_wait();
+            // A step is planned by what the last one took, before others began to stream.
+            assert!(waited <= 1.05 * limit, "{waited} s, {cost:?}, {prompts:?}");
+        }
+        // Nor are prompts slower than they have to be.
+        let limit = LIMIT.max(2.0 * cost.seconds(STREAMS, 0));
+        let most = cost.seconds(STREAMS, 256).min(limit);
+        let enough = if prompts[0] > 100 { 0.85 } else { 0.6 } * most;
+        assert!(longest_step >= enough, "{longest_step} s of {most}, {cost:?}, {prompts:?}");
+    }
+}
+
+#[test]
+fn a_machine_that_becomes_slower_makes_streams_wait_for_a_few_steps_alone() {
+    let mut clocked = Clocked::with_streams(COST);
+    clocked.submit(1500, 2);
+    let mut waits = Vec::new();
+    while !clocked.prompts_are_taken() {
+        if waits.len() == 15 {
+            let Cost { step, answer, prompt, .. } = COST;
+            let (step, answer, prompt) = (3.0 * step, 3.0 * answer, 3.0 * prompt);
+            clocked.cost = Cost { step, answer, prompt, ..COST };
+        }
+        clocked.step();
+        waits.push(clocked.longest_wait());
+    }
+    assert!(waits.len() > 30, "{waits:?}");
+    assert!(waits[..15].iter().all(|wait| *wait <= 1.001 * LIMIT), "{waits:?}");
+    assert!(waits[15] <= 3.001 * LIMIT, "nobody foresees it: {waits:?}");
+    assert!(waits[20..].iter().all(|wait| *wait <= 1.05 * LIMIT), "{waits:?}");
+}
