@@ -3,8 +3,8 @@
 #[path = "steady/decoder.rs"]
 mod decoder;
 
-use decoder::{Case, Decoder};
-use oss_engine::{Engine, EngineOptions, Event, Request, Speculation, Tune};
+use decoder::{Case, Decoder, LONG, SPARSE};
+use oss_engine::{Engine, EngineOptions, Event, Request, SparseAttention, Speculation, Tune};
 use oss_kernels::attention::PAGE;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
@@ -12,13 +12,16 @@ use std::alloc::System;
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
+/// Tokens of an answer, the last two pages of which leave blocks out where attention is sparse.
+const TOKENS: usize = LONG + 2 * PAGE;
+
 /// One test, since both halves count what the whole process does.
 #[test]
 fn a_token_allocates_nothing_unless_it_completes_or_begins_a_page() {
-    for case in Case::ALL {
+    for case in Case::all() {
         let mut decoder = Decoder::new(case, 2);
         let mut counted = Vec::new();
-        for _ in 0..160 {
+        for _ in 0..TOKENS {
             let region = Region::new(ALLOCATOR);
             decoder.step();
             let change = region.change();
@@ -26,19 +29,23 @@ fn a_token_allocates_nothing_unless_it_completes_or_begins_a_page() {
         }
 
         let inside = |position: &usize| (1..PAGE - 1).contains(&(position % PAGE));
-        for position in (PAGE..160).filter(inside) {
+        for position in (PAGE..TOKENS).filter(inside) {
             assert_eq!(counted[position], 0, "{case:?}, position {position} of {counted:?}");
         }
     }
-    an_engines_token_allocates_only_what_its_consumer_gets();
+    for sparse_attention in [None, Some(SPARSE)] {
+        an_engines_token_allocates_only_what_its_consumer_gets(sparse_attention);
+    }
 }
 
 /// Between forward, head and draw, a step of the engine makes its list of rows and the token's
 /// text: a few small blocks, whatever the model and however long the answer.
-fn an_engines_token_allocates_only_what_its_consumer_gets() {
-    const TOKENS: usize = 160;
+fn an_engines_token_allocates_only_what_its_consumer_gets(
+    sparse_attention: Option<SparseAttention>,
+) {
     let options = EngineOptions {
         threads: Some(1),
+        sparse_attention,
         tune: Tune::Off,
         speculation: Speculation::Off,
         system_root: "/no/such/folder".into(),

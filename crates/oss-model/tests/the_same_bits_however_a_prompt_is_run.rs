@@ -2,6 +2,8 @@
 
 #[path = "support/runner.rs"]
 mod common;
+#[path = "support/random.rs"]
+mod random;
 
 use common::{Runner, Setting, bits, data, prompt};
 use oss_kernels::Activation;
@@ -9,8 +11,7 @@ use oss_model::{Batch, Error, HeadRequest, Row, Tiling, forward, head};
 use oss_quant::Dtype;
 use oss_quant::kv::KvFormat;
 use oss_simd::Isa;
-use oss_testing::Seeded;
-use oss_weights::{TensorPlan, gguf};
+use oss_weights::TensorPlan;
 use std::path::Path;
 
 const MODES: [(Activation, KvFormat); 5] = [
@@ -98,19 +99,7 @@ fn write_wide(path: &Path) {
         let dtype = if is_vector || name.contains("inp") { Dtype::F32 } else { Dtype::Q8_0 };
         TensorPlan { name: name.to_owned(), dtype, shape: shape.to_vec() }
     });
-    let mut writer = gguf::Writer::create(path, &metadata, &plans).unwrap();
-    let mut seeded = Seeded::new(13);
-    for TensorPlan { dtype, shape, .. } in &plans {
-        let (cols, rows) = shape.split_last().unwrap();
-        let mut row = vec![0; dtype.row_bytes(*cols).unwrap()];
-        let mut bytes = Vec::new();
-        for _ in 0..rows.iter().product::<usize>() {
-            dtype.quantise_row(&seeded.normals(*cols, 0.1), &mut row).unwrap();
-            bytes.extend_from_slice(&row);
-        }
-        writer.tensor_bytes(&bytes).unwrap();
-    }
-    writer.finish().unwrap();
+    random::write_gguf(path, &metadata, &plans, 13);
 }
 
 #[test]

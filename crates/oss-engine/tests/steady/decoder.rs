@@ -1,17 +1,25 @@
 //! Decoding as the engine does it, without the engine: forward, head and draw.
 
+#[path = "../../../oss-model/tests/support/random.rs"]
+mod random;
+
 use oss_cache::{KvCache, SequenceId};
 use oss_engine::model::{Batch, HeadRequest, LoadOptions, Model, Row, State, forward, head};
-use oss_engine::{Activation, Dtype, Isa, KvFormat, Pages, Team};
+use oss_engine::{Activation, Dtype, Isa, KvFormat, Pages, SparseAttention, Team};
 use oss_sampler::{Options, Sampler};
-use oss_testing::Seeded;
-use oss_weights::{Container, TensorPlan, gguf};
+use oss_weights::{Container, TensorPlan};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// The first block, the last one or two, and one of those between.
+pub(crate) const SPARSE: SparseAttention = SparseAttention { first: 64, window: 16, blocks: 1 };
+/// From this position on, tokens leave blocks out where attention is sparse: there are two between.
+pub(crate) const LONG: usize = 3 * 64 + 16 - 1;
+const _: () = assert!(SPARSE.n_blocks(LONG).is_none() && SPARSE.n_blocks(LONG + 1).is_some());
+
 /// What is decoded, and how its keys and values are stored.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Case {
+pub(crate) enum Weights {
     /// The demo model, bf16.
     Demo,
     /// A mixture of MXFP4 experts of unusual sizes, 8 bits.
@@ -20,9 +28,23 @@ pub(crate) enum Case {
     Dense,
 }
 
-impl Case {
-    pub(crate) const ALL: [Self; 3] = [Self::Demo, Self::Mixture, Self::Dense];
+/// What is decoded, and what its tokens see.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Case {
+    weights: Weights,
+    sparse_attention: Option<SparseAttention>,
+}
 
+impl Case {
+    /// Each model, with everything seen and without.
+    pub(crate) fn all() -> Vec<Self> {
+        let weights = [Weights::Demo, Weights::Mixture, Weights::Dense];
+        let with = |sparse_attention| weights.map(|weights| Self { weights, sparse_attention });
+        [None, Some(SPARSE)].into_iter().flat_map(with).collect()
+    }
+}
+
+impl Weights {
     /// The model's file, which is written to `folder` where there is none.
     fn file(self, folder: &Path) -> PathBuf {
         let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../oss-demo/data");
@@ -91,19 +113,7 @@ fn write_dense(path: &Path) {
     for index in 0..LAYERS {
         plans.extend(layer.iter().map(|(name, shape)| plan(format!("blk.{index}.{name}"), shape)));
     }
-    let mut writer = gguf::Writer::create(path, &metadata, &plans).unwrap();
-    let mut seeded = Seeded::new(17);
-    for TensorPlan { dtype, shape, .. } in &plans {
-        let (cols, rows) = shape.split_last().unwrap();
-        let mut row = vec![0; dtype.row_bytes(*cols).unwrap()];
-        let mut bytes = Vec::new();
-        for _ in 0..rows.iter().product::<usize>() {
-            dtype.quantise_row(&seeded.normals(*cols, 0.1), &mut row).unwrap();
-            bytes.extend_from_slice(&row);
-        }
-        writer.tensor_bytes(&bytes).unwrap();
-    }
-    writer.finish().unwrap();
+    random::write_gguf(path, &metadata, &plans, 17);
 }
 
 /// A model, ready to decode.
@@ -120,16 +130,17 @@ pub(crate) struct Decoder {
 
 impl Decoder {
     pub(crate) fn new(case: Case, threads: usize) -> Self {
+        let Case { weights, sparse_attention } = case;
         let folder = tempfile::tempdir().unwrap();
-        let container = Arc::new(Container::open(&case.file(folder.path())).unwrap());
-        let (isa, kv_format) = (Isa::detect().unwrap(), case.kv_format());
+        let container = Arc::new(Container::open(&weights.file(folder.path())).unwrap());
+        let (isa, kv_format) = (Isa::detect().unwrap(), weights.kv_format());
         let activation = Some(Activation::Int8);
         let options = LoadOptions {
             isa,
             activation,
             kv_format,
             pages: Pages::Huge,
-            sparse_attention: None,
+            sparse_attention,
             progress: None,
         };
         let model = Model::load(container, options).unwrap();
@@ -139,7 +150,7 @@ impl Decoder {
         let sequence = cache.create();
         let options = Options { temperature: 0.8, top_k: 40, top_p: 0.95, ..Options::default() };
         let mut sampler = Sampler::new(options, model.config.vocabulary, 0).unwrap();
-        sampler.reserve(200);
+        sampler.reserve(300);
         Self { model, team, state, cache, sequence, sampler, token: 1, position: 0 }
     }
 
