@@ -15,6 +15,7 @@ use serde_json::{Value as Json, json};
 
 use crate::bench::Bench;
 use crate::llama::{Llama, PACKAGE};
+use crate::quiet;
 use crate::record;
 
 mod measure;
@@ -64,6 +65,10 @@ pub(crate) struct Options {
 /// Measures and prints.
 pub(crate) fn run(options: &Options) -> Result<()> {
     check_pairs(options.pairs, options.record.is_some())?;
+    let chosen = chosen(&options.rows)?;
+    for path in options.model.iter().chain(&options.packed) {
+        ensure!(path.exists(), "no file or folder {}", path.display());
+    }
     let llama = Llama::build()?;
     if options.build {
         return Ok(());
@@ -81,16 +86,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         activations: options.activations.as_deref(),
     };
     let theirs = Theirs { llama: &llama, model, threads, gen_tokens: options.gen_tokens };
+    let busy = quiet::wait();
     let load = load_average();
-    if load.is_some_and(|load| load > 0.5) {
-        eprintln!("warning: the load is {load:?}: other programs slow both sides, unequally");
-    }
     for path in [ours.model, theirs.model] {
         cool(path)?;
     }
     let mut lines = Vec::new();
     let mut found = Json::Null;
-    for rows in chosen(&options.rows)?.chunk_by(|a, b| a.shares_a_process(b)) {
+    for rows in chosen.chunk_by(|a, b| a.shares_a_process(b)) {
         for row in rows {
             eprintln!("{}: {}", row.name, row.what);
         }
@@ -102,6 +105,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             "threads": threads,
             "our_activations": options.activations,
             "load_average_before": load,
+            "busy_cpus_before": busy,
             "rows": lines.iter().map(Line::json).collect::<Vec<_>>(),
         });
         // After each process, so that a run that is stopped leaves what it has found.

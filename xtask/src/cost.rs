@@ -9,6 +9,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::bench::Bench;
+use crate::quiet;
 use crate::record;
 use crate::synth::{self, Format, Shape};
 
@@ -81,12 +82,13 @@ struct Line {
 /// Measures, prints and draws.
 pub(crate) fn run(options: &Options) -> Result<()> {
     ensure!(options.layers >= 4, "--layers: got {}, expected at least 4", options.layers);
-    let bench = Bench::build()?;
     let folder = tempfile::tempdir()?;
     let threads = std::thread::available_parallelism()?.get();
     let file = folder.path().join("model.gguf");
     let mut wanted = synth::Options::new(&options.shape, Format::Gguf, file.clone());
     let shape = wanted.shape()?;
+    let bench = Bench::build()?;
+    let busy = quiet::wait();
     let longest = shape.context.saturating_sub(options.gen_tokens);
     let lines = lines(&shape, options.layers, threads, longest);
     let mut found: Vec<(Point, Cost)> = Vec::new();
@@ -107,7 +109,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         );
         found.push((point, cost));
     }
-    let mut json = json!({ "shape": options.shape, "layers": options.layers });
+    let mut json = json!({
+        "shape": options.shape,
+        "layers": options.layers,
+        "busy_cpus_before": busy,
+    });
     for line in &lines {
         let cost = |point: &Point| found.iter().find(|(at, _)| at == point).map(|(_, cost)| *cost);
         let value = |(value, point): &(usize, Point)| Some((*value, cost(point)?));
