@@ -21,7 +21,7 @@ const ENDS: [&str; 6] =
 /// Everything about a model that is not numbers: how text becomes tokens and back, how a chat is
 /// written, where an answer stops, how tokens are drawn when a request does not say.
 ///
-/// It loads in milliseconds, without the weights: for tools that look at prompts.
+/// It loads in a fraction of a second, without the weights: for tools that look at prompts.
 ///
 /// ```
 /// use oss_engine::{ChatRequest, Text, text::chat::Message, weights::Container};

@@ -2,6 +2,7 @@
 
 mod bytes;
 mod json;
+mod merges;
 mod pipeline;
 mod pretokenise;
 mod specials;
@@ -46,6 +47,7 @@ struct Shared {
     bytes: Table,
     special: Vec<bool>,
     specials: Specials,
+    /// The ids of added tokens by their names, aliases too; the others the model knows.
     names: HashMap<String, u32>,
     unknown: Option<u32>,
     /// Second names of control tokens: (alias, name).
@@ -62,13 +64,10 @@ struct Settings {
     adds_bos: bool,
 }
 
-/// More than any vocabulary has: a table this long is still small.
-const MAX_TOKENS: u32 = 1 << 22;
-
 /// A tokenizer's parts before they are put together.
 struct Ready {
     parts: Parts,
-    bytes: Vec<(u32, Vec<u8>)>,
+    bytes: Table,
     aliases: Vec<(String, String)>,
     settings: Settings,
 }
@@ -95,7 +94,7 @@ impl Tokenizer {
     /// # Errors
     /// The model or the pre-tokeniser is not known (the error lists those that are), arrays of
     /// different lengths, a merge of unknown tokens, an id outside the vocabulary.
-    pub fn from_vocabulary(vocabulary: Vocabulary) -> Result<Self> {
+    pub fn from_vocabulary(vocabulary: &Vocabulary<'_>) -> Result<Self> {
         Self::build(vocabulary.prepare()?)
     }
 
@@ -126,29 +125,20 @@ impl Tokenizer {
 
     fn build(ready: Ready) -> Result<Self> {
         let Ready { parts, bytes, aliases, settings } = ready;
-        if let Some(got) = bytes.iter().map(|&(id, _)| id).find(|&id| id >= MAX_TOKENS) {
-            return Err(Error::TokenId { role: "largest", got, expected: MAX_TOKENS as usize });
-        }
-        let mut table = Table::default();
-        for (id, bytes) in &bytes {
-            table.set(*id, bytes);
-        }
-        let mut special = vec![false; table.len()];
-        let mut names = parts.model.get_vocab();
+        let mut special = vec![false; bytes.len()];
+        let mut names = HashMap::with_capacity(parts.added.len() + aliases.len());
         for added in &parts.added {
             special[added.id as usize] = added.token.special;
             names.insert(added.token.content.clone(), added.id);
         }
-        for (alias, name) in &aliases {
+        // An alias may be one of an alias that comes later.
+        for (alias, name) in aliases.iter().rev() {
             names.insert(alias.clone(), names[name]);
         }
-        let unknown = match &parts.model {
-            tokenizers::ModelWrapper::BPE(model) => model.get_unk_token().clone(),
-            _ => None,
-        };
-        let unknown = unknown.and_then(|token| names.get(&token).copied());
+        let id = |name: &String| names.get(name).copied().or_else(|| parts.model.token_to_id(name));
+        let unknown = parts.model.get_unk_token().as_ref().and_then(id);
         let specials = Specials::new(parts.added.iter());
-        let shared = Arc::new(Shared { bytes: table, special, specials, names, unknown, aliases });
+        let shared = Arc::new(Shared { bytes, special, specials, names, unknown, aliases });
         let pipelines = Arc::new(assemble(parts)?);
         Ok(Self(Arc::new(Inner { pipelines, shared, settings })))
     }
@@ -265,7 +255,8 @@ impl Tokenizer {
     /// The id of a token by its written form: a control token's name, or an ordinary token as
     /// the vocabulary writes it (`Ġthe`, `▁the`).
     pub fn token_id(&self, token: &str) -> Option<u32> {
-        self.0.shared.names.get(token).copied()
+        let named = self.0.shared.names.get(token).copied();
+        named.or_else(|| self.0.pipelines.as_text.get_model().token_to_id(token))
     }
 
     /// Whether the id is a control token.

@@ -1,5 +1,7 @@
 //! Tokenizer, template and sampling defaults out of GGUF metadata.
 
+use std::borrow::Cow;
+
 use oss_sampler::Options;
 use oss_text::chat::Template;
 use oss_text::{Tokenizer, Vocabulary};
@@ -12,7 +14,7 @@ pub(super) fn read(container: &Container) -> Result<Found> {
     let metadata = container.metadata();
     let tokenizer = match metadata.strings("tokenizer.ggml.tokens")? {
         None => None,
-        Some(tokens) => Some(Tokenizer::from_vocabulary(vocabulary(container, &tokens)?)?),
+        Some(tokens) => Some(Tokenizer::from_vocabulary(&vocabulary(container, tokens)?)?),
     };
     let template = metadata.string("tokenizer.chat_template")?.map(Template::new);
     let mut stops = Vec::new();
@@ -22,7 +24,7 @@ pub(super) fn read(container: &Container) -> Result<Found> {
     Ok(Found { tokenizer, template, stops, defaults: defaults(metadata)? })
 }
 
-fn vocabulary(container: &Container, tokens: &[&str]) -> Result<Vocabulary> {
+fn vocabulary<'a>(container: &'a Container, tokens: Vec<&'a str>) -> Result<Vocabulary<'a>> {
     let metadata = container.metadata();
     let text =
         |name| -> Result<String> { Ok(metadata.string(name)?.unwrap_or_default().to_owned()) };
@@ -32,11 +34,11 @@ fn vocabulary(container: &Container, tokens: &[&str]) -> Result<Vocabulary> {
     Ok(Vocabulary {
         model: text("tokenizer.ggml.model")?,
         pre: text("tokenizer.ggml.pre")?,
-        tokens: tokens.iter().map(|token| (*token).to_owned()).collect(),
+        tokens: tokens.into_iter().map(Cow::Borrowed).collect(),
         scores: scores.into_iter().map(|score| score as f32).collect(),
         // Types are 1 to 6; anything else is as good as a normal token.
         types: types.into_iter().map(|kind| i32::try_from(kind).unwrap_or(1)).collect(),
-        merges: merges.into_iter().map(str::to_owned).collect(),
+        merges: merges.into_iter().map(Cow::Borrowed).collect(),
         bos: id(container, "tokenizer.ggml.bos_token_id")?,
         eos: id(container, "tokenizer.ggml.eos_token_id")?,
         unknown: id(container, "tokenizer.ggml.unknown_token_id")?,

@@ -2,6 +2,8 @@
 
 use std::sync::LazyLock;
 
+use crate::error::{Error, Result};
+
 /// How a vocabulary writes bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scheme {
@@ -52,12 +54,17 @@ fn char_of(byte: u8) -> char {
     ALPHABET[usize::from(byte)]
 }
 
-fn byte_of(character: char) -> Option<u8> {
-    let code = u32::from(character);
-    if code >= 0x144 {
-        return None;
+/// The alphabet's inverse, by the character's number.
+static BYTES: LazyLock<[Option<u8>; 0x144]> = LazyLock::new(|| {
+    let mut bytes = [None; 0x144];
+    for byte in 0..=255 {
+        bytes[char_of(byte) as usize] = Some(byte);
     }
-    ALPHABET.iter().position(|&c| c == character).map(|byte| byte as u8)
+    bytes
+});
+
+fn byte_of(character: char) -> Option<u8> {
+    BYTES.get(character as usize).copied().flatten()
 }
 
 /// `<0x0A>` → 10.
@@ -69,6 +76,9 @@ fn escaped_byte(token: &str) -> Option<u8> {
     u8::from_str_radix(digits, 16).ok()
 }
 
+/// More than any vocabulary has: a table this long is still small.
+const MAX_TOKENS: u32 = 1 << 22;
+
 /// The bytes of every token, end to end.
 #[derive(Default)]
 pub(super) struct Table {
@@ -78,7 +88,11 @@ pub(super) struct Table {
 
 impl Table {
     /// Sets the bytes of `id`, growing the table as needed.
-    pub(super) fn set(&mut self, id: u32, bytes: &[u8]) {
+    pub(super) fn set(&mut self, id: u32, bytes: &[u8]) -> Result<()> {
+        if id >= MAX_TOKENS {
+            let expected = MAX_TOKENS as usize;
+            return Err(Error::TokenId { role: "largest", got: id, expected });
+        }
         let id = id as usize;
         if self.spans.len() <= id {
             self.spans.resize(id + 1, None);
@@ -86,6 +100,7 @@ impl Table {
         let start = self.blob.len();
         self.blob.extend_from_slice(bytes);
         self.spans[id] = Some((start, self.blob.len()));
+        Ok(())
     }
 
     pub(super) fn get(&self, id: u32) -> Option<&[u8]> {

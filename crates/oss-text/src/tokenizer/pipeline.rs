@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tokenizers::models::bpe::BPE;
 use tokenizers::{
-    AddedToken, DecoderWrapper, Model, ModelWrapper, NormalizerWrapper, PostProcessorWrapper,
+    AddedToken, DecoderWrapper, Model, NormalizerWrapper, PostProcessorWrapper,
     PreTokenizerWrapper, Token, TokenizerImpl,
 };
 
@@ -28,18 +29,18 @@ pub(super) type Pipeline = TokenizerImpl<
 pub(super) struct SharedModel(Arc<Named>);
 
 struct Named {
-    model: ModelWrapper,
+    model: BPE,
     names: HashMap<String, u32>,
 }
 
 impl SharedModel {
-    fn new(model: ModelWrapper, names: HashMap<String, u32>) -> Self {
+    fn new(model: BPE, names: HashMap<String, u32>) -> Self {
         Self(Arc::new(Named { model, names }))
     }
 }
 
 impl Model for SharedModel {
-    type Trainer = <ModelWrapper as Model>::Trainer;
+    type Trainer = <BPE as Model>::Trainer;
 
     fn tokenize(&self, sequence: &str) -> tokenizers::Result<Vec<Token>> {
         self.0.model.tokenize(sequence)
@@ -80,7 +81,7 @@ pub(super) struct Added {
 
 /// What the two sources of tokenizers (JSON, plain arrays) boil down to.
 pub(super) struct Parts {
-    pub(super) model: ModelWrapper,
+    pub(super) model: BPE,
     pub(super) normalizer: Option<NormalizerWrapper>,
     pub(super) pre_tokenizer: Option<PreTokenizerWrapper>,
     pub(super) post_processor: Option<PostProcessorWrapper>,

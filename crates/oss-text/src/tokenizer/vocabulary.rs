@@ -1,12 +1,14 @@
 //! Tokenizers out of plain arrays, as GGUF metadata carries them.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::collections::HashSet;
 
 use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::normalizers::{Prepend, Replace, Sequence as Normalizers};
 use tokenizers::{AddedToken, NormalizerWrapper};
 
-use super::bytes::Scheme;
+use super::bytes::{Scheme, Table};
+use super::merges::{self, Merge};
 use super::pipeline::{Added, Parts};
 use super::pretokenise;
 use super::{Ready, Settings};
@@ -14,16 +16,17 @@ use crate::error::{Error, Result};
 
 /// A tokenizer as the arrays `tokenizer.ggml.*` of a GGUF file.
 ///
-/// `tokens` gives the ids; the other arrays are empty where the file has none.
+/// `tokens` gives the ids; the other arrays are empty where the file has none. Texts may be the
+/// file's own, of which there are hundreds of thousands.
 #[derive(Clone, Debug, Default)]
-pub struct Vocabulary {
+pub struct Vocabulary<'a> {
     /// `tokenizer.ggml.model`: `gpt2` (byte-level BPE) or `llama` (SentencePiece-style BPE).
     pub model: String,
     /// `tokenizer.ggml.pre`: how text is split into words; used by `gpt2` alone, where an empty
     /// name means `default`.
     pub pre: String,
     /// `tokenizer.ggml.tokens`: the written form of every token.
-    pub tokens: Vec<String>,
+    pub tokens: Vec<Cow<'a, str>>,
     /// `tokenizer.ggml.scores`: the larger, the earlier a token is merged; needed by `llama`
     /// when there are no merges.
     pub scores: Vec<f32>,
@@ -31,7 +34,7 @@ pub struct Vocabulary {
     /// 6 byte. Empty: all normal.
     pub types: Vec<i32>,
     /// `tokenizer.ggml.merges`: pairs of tokens with a space between, the first rule first.
-    pub merges: Vec<String>,
+    pub merges: Vec<Cow<'a, str>>,
     /// `tokenizer.ggml.bos_token_id`.
     pub bos: Option<u32>,
     /// `tokenizer.ggml.eos_token_id`.
@@ -53,7 +56,7 @@ const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 const UNUSED: i32 = 5;
 
-impl Vocabulary {
+impl Vocabulary<'_> {
     fn kind(&self, id: usize) -> i32 {
         self.types.get(id).copied().unwrap_or(NORMAL)
     }
@@ -84,26 +87,26 @@ impl Vocabulary {
         let mut vocab = Vocab::with_capacity(self.tokens.len());
         for (id, token) in self.tokens.iter().enumerate() {
             if !matches!(self.kind(id), CONTROL | USER_DEFINED | UNUSED) {
-                vocab.entry(token.clone()).or_insert(id as u32);
+                vocab.entry(token.as_ref().to_owned()).or_insert(id as u32);
             }
         }
         vocab
     }
 
     fn added(&self) -> Vec<Added> {
-        let token = |(id, content): (usize, &String)| {
+        let token = |(id, content): (usize, &Cow<'_, str>)| {
             let special = match self.kind(id) {
                 CONTROL | UNKNOWN => true,
                 USER_DEFINED => false,
                 _ => return None,
             };
-            let token = AddedToken::from(content.clone(), special).normalized(false);
+            let token = AddedToken::from(content.as_ref(), special).normalized(false);
             Some(Added { id: id as u32, token })
         };
         self.tokens.iter().enumerate().filter_map(token).collect()
     }
 
-    pub(super) fn prepare(self) -> Result<Ready> {
+    pub(super) fn prepare(&self) -> Result<Ready> {
         self.check()?;
         match self.model.as_str() {
             "gpt2" => self.byte_level(),
@@ -114,28 +117,22 @@ impl Vocabulary {
         }
     }
 
-    fn byte_level(self) -> Result<Ready> {
+    fn byte_level(&self) -> Result<Ready> {
         let name = if self.pre.is_empty() { "default" } else { &self.pre };
         let rule = pretokenise::rule(name)?;
-        let vocab = self.plain();
-        let merges = split_merges(&self.merges, &vocab)?;
-        let model = BPE::builder()
-            .vocab_and_merges(vocab, merges)
-            .ignore_merges(rule.whole_words)
-            .build()
-            .map_err(|reason| Error::Build { reason: reason.to_string() })?;
+        let builder = BPE::builder().ignore_merges(rule.whole_words);
         let parts = Parts {
-            model: model.into(),
+            model: merges::model(builder, self.plain(), &self.merges()?)?,
             normalizer: None,
             pre_tokenizer: Some(rule.build()?),
             post_processor: None,
             added: self.added(),
         };
         let adds_bos = self.add_bos.unwrap_or(rule.adds_bos);
-        Ok(self.ready(parts, Scheme::ByteLevel, adds_bos, false))
+        self.ready(parts, Scheme::ByteLevel, adds_bos, false)
     }
 
-    fn sentence_piece(self) -> Result<Ready> {
+    fn sentence_piece(&self) -> Result<Ready> {
         let vocab = self.plain();
         let merges = if self.merges.is_empty() {
             if self.scores.is_empty() {
@@ -144,17 +141,16 @@ impl Vocabulary {
             }
             self.merges_from_scores(&vocab)
         } else {
-            split_merges(&self.merges, &vocab)?
+            self.merges()?
         };
-        let mut model =
-            BPE::builder().vocab_and_merges(vocab, merges).byte_fallback(true).fuse_unk(true);
+        let mut builder = BPE::builder().byte_fallback(true).fuse_unk(true);
         let first_unknown = || (0..self.tokens.len()).find(|&id| self.kind(id) == UNKNOWN);
         let unknown = self.unknown.map(|id| id as usize).or_else(first_unknown);
         // The unknown token has to be one that the model may produce.
         if let Some(id) = unknown.filter(|&id| matches!(self.kind(id), NORMAL | UNKNOWN)) {
-            model = model.unk_token(self.tokens[id].clone());
+            builder = builder.unk_token(self.tokens[id].as_ref().to_owned());
         }
-        let model = model.build().map_err(|reason| Error::Build { reason: reason.to_string() })?;
+        let model = merges::model(builder, vocab, &merges)?;
         let space = "\u{2581}";
         let replace: NormalizerWrapper = Replace::new(" ", space)
             .map_err(|reason| Error::Build { reason: reason.to_string() })?
@@ -165,23 +161,23 @@ impl Vocabulary {
             normalizers.insert(0, Prepend::new(space.to_owned()).into());
         }
         let parts = Parts {
-            model: model.into(),
+            model,
             normalizer: Some(Normalizers::new(normalizers).into()),
             pre_tokenizer: None,
             post_processor: None,
             added: self.added(),
         };
         let adds_bos = self.add_bos.unwrap_or(true);
-        Ok(self.ready(parts, Scheme::SentencePiece, adds_bos, prefix))
+        self.ready(parts, Scheme::SentencePiece, adds_bos, prefix)
     }
 
     /// Every way to cut a token into two tokens is a merge; the token with the larger score
     /// comes first, of equal scores the smaller id, of one token the cut with the smaller ids.
     /// This is the order in the published `tokenizer.json` of Llama 2 and TinyLlama.
-    fn merges_from_scores(&self, vocab: &Vocab) -> Vec<(String, String)> {
+    fn merges_from_scores(&self, vocab: &Vocab) -> Vec<Merge<'_>> {
         let mut merges = Vec::new();
         for (id, token) in self.tokens.iter().enumerate() {
-            if self.kind(id) != NORMAL || vocab.get(token) != Some(&(id as u32)) {
+            if self.kind(id) != NORMAL || vocab.get(token.as_ref()) != Some(&(id as u32)) {
                 continue;
             }
             let cuts = token.char_indices().skip(1).filter_map(|(at, _)| {
@@ -191,18 +187,31 @@ impl Vocabulary {
             merges.extend(cuts.map(|cut| (self.scores[id], id, cut)));
         }
         merges.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
-        let text = |id: u32| self.tokens[id as usize].clone();
+        let text = |id: u32| self.tokens[id as usize].as_ref();
         merges.into_iter().map(|(_, _, (left, right))| (text(left), text(right))).collect()
     }
 
-    fn ready(self, parts: Parts, scheme: Scheme, adds_bos: bool, strips_space: bool) -> Ready {
-        let added: HashMap<u32, ()> = parts.added.iter().map(|added| (added.id, ())).collect();
-        let written = |(id, token): (usize, &String)| {
-            let raw = added.contains_key(&(id as u32));
-            let bytes = if raw { token.as_bytes().to_vec() } else { scheme.bytes(token) };
-            (id as u32, bytes)
-        };
-        let bytes = self.tokens.iter().enumerate().map(written).collect();
+    /// The merges that the file states.
+    fn merges(&self) -> Result<Vec<Merge<'_>>> {
+        let lines = self.merges.iter().enumerate();
+        lines.map(|(index, line)| merges::split(index, line)).collect()
+    }
+
+    fn ready(
+        &self,
+        parts: Parts,
+        scheme: Scheme,
+        adds_bos: bool,
+        strips_space: bool,
+    ) -> Result<Ready> {
+        let raw: HashSet<u32> = parts.added.iter().map(|added| added.id).collect();
+        let mut bytes = Table::default();
+        for (id, token) in (0..).zip(&self.tokens) {
+            match raw.contains(&id) {
+                true => bytes.set(id, token.as_bytes())?,
+                false => bytes.set(id, &scheme.bytes(token))?,
+            }
+        }
         let settings = Settings {
             scheme,
             strips_space,
@@ -210,34 +219,6 @@ impl Vocabulary {
             eos: self.eos,
             adds_bos: adds_bos && self.bos.is_some(),
         };
-        Ready { parts, bytes, aliases: Vec::new(), settings }
+        Ok(Ready { parts, bytes, aliases: Vec::new(), settings })
     }
-}
-
-/// `"a b"` → `("a", "b")`; a token may itself begin with a space.
-pub(super) fn split_merges(merges: &[String], vocab: &Vocab) -> Result<Vec<(String, String)>> {
-    let split = |(index, merge): (usize, &String)| {
-        let after_first = merge.chars().next().map_or(0, char::len_utf8);
-        let space = merge[after_first..].find(' ').map(|space| space + after_first);
-        let space = space.ok_or_else(|| Error::Merge { index, got: merge.clone() })?;
-        Ok((merge[..space].to_owned(), merge[space + 1..].to_owned()))
-    };
-    let pairs = merges.iter().enumerate().map(split).collect::<Result<_>>()?;
-    check_merges(pairs, vocab)
-}
-
-/// Both parts of a merge, and what it makes, have to be tokens.
-pub(super) fn check_merges(
-    pairs: Vec<(String, String)>,
-    vocab: &Vocab,
-) -> Result<Vec<(String, String)>> {
-    let mut whole = String::new();
-    for (index, (left, right)) in pairs.iter().enumerate() {
-        whole.clear();
-        whole.extend([left.as_str(), right.as_str()]);
-        if [left, right, &whole].iter().any(|&token| !vocab.contains_key(token)) {
-            return Err(Error::Merge { index, got: format!("{left} {right}") });
-        }
-    }
-    Ok(pairs)
 }

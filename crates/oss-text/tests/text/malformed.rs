@@ -187,11 +187,11 @@ fn a_message_says_how_it_ended() {
 fn a_vocabulary_without_the_markers_is_an_error() {
     let vocabulary = oss_text::Vocabulary {
         model: "gpt2".to_owned(),
-        tokens: vec!["a".to_owned(), "<|start|>".to_owned()],
+        tokens: vec!["a".into(), "<|start|>".into()],
         types: vec![1, 3],
         ..oss_text::Vocabulary::default()
     };
-    let tokenizer = Tokenizer::from_vocabulary(vocabulary).unwrap();
+    let tokenizer = Tokenizer::from_vocabulary(&vocabulary).unwrap();
     let error = Parser::new(&tokenizer).unwrap_err();
     assert!(matches!(error, Error::NoHarmonyToken { expected: "<|message|>" }), "{error}");
 }

@@ -1,5 +1,6 @@
 //! The real o200k_harmony vocabulary, out of `tiktoken-rs`.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
@@ -10,14 +11,14 @@ use tiktoken_rs::CoreBPE;
 pub(crate) static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {
     let bpe = tiktoken_rs::o200k_harmony_singleton();
     let vocabulary = vocabulary(bpe, 199_998, "gpt-4o");
-    Tokenizer::from_vocabulary(vocabulary).expect("the vocabulary is whole")
+    Tokenizer::from_vocabulary(&vocabulary).expect("the vocabulary is whole")
 });
 
 /// The arrays of a GGUF file for a tiktoken vocabulary whose ordinary tokens are `0..ordinary`.
-pub(crate) fn vocabulary(bpe: &CoreBPE, ordinary: u32, pre: &str) -> Vocabulary {
+pub(crate) fn vocabulary(bpe: &CoreBPE, ordinary: u32, pre: &str) -> Vocabulary<'static> {
     let words: Vec<Vec<u8>> =
         (0..ordinary).map(|id| bpe.decode_bytes(&[id]).expect("ranks have no gaps")).collect();
-    let mut tokens: Vec<String> = words.iter().map(|word| written(word)).collect();
+    let mut tokens: Vec<Cow<'_, str>> = words.iter().map(|word| written(word).into()).collect();
     let mut types = vec![1; tokens.len()];
     let mut names: Vec<(u32, &str)> = bpe
         .special_tokens()
@@ -31,10 +32,10 @@ pub(crate) fn vocabulary(bpe: &CoreBPE, ordinary: u32, pre: &str) -> Vocabulary 
             continue;
         }
         while tokens.len() < id as usize {
-            tokens.push(format!("<|reserved_{}|>", tokens.len()));
+            tokens.push(format!("<|reserved_{}|>", tokens.len()).into());
             types.push(3);
         }
-        tokens.push(name.to_owned());
+        tokens.push(name.to_owned().into());
         types.push(3);
     }
     let merges = merges(&words);
@@ -43,7 +44,7 @@ pub(crate) fn vocabulary(bpe: &CoreBPE, ordinary: u32, pre: &str) -> Vocabulary 
 }
 
 /// Every cut of a token into two tokens is a merge, in the order of the ranks.
-fn merges(words: &[Vec<u8>]) -> Vec<String> {
+fn merges(words: &[Vec<u8>]) -> Vec<Cow<'static, str>> {
     let ranks: HashMap<&[u8], usize> =
         words.iter().enumerate().map(|(rank, word)| (word.as_slice(), rank)).collect();
     let mut merges = Vec::new();
@@ -53,7 +54,7 @@ fn merges(words: &[Vec<u8>]) -> Vec<String> {
             .collect();
         cuts.sort_unstable();
         for (left, right) in cuts {
-            merges.push(format!("{} {}", written(&words[left]), written(&words[right])));
+            merges.push(format!("{} {}", written(&words[left]), written(&words[right])).into());
         }
     }
     merges

@@ -1,5 +1,6 @@
 //! Token ids equal those of the references.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -15,24 +16,24 @@ static DEMO: LazyLock<Tokenizer> =
 
 static LLAMA_3: LazyLock<Tokenizer> = LazyLock::new(|| {
     let bpe = tiktoken_rs::cl100k_base_singleton();
-    Tokenizer::from_vocabulary(o200k::vocabulary(bpe, 100_256, "llama-bpe")).unwrap()
+    Tokenizer::from_vocabulary(&o200k::vocabulary(bpe, 100_256, "llama-bpe")).unwrap()
 });
 
 static GPT_2: LazyLock<Tokenizer> = LazyLock::new(|| {
     let bpe = tiktoken_rs::r50k_base_singleton();
-    Tokenizer::from_vocabulary(o200k::vocabulary(bpe, 50_256, "gpt-2")).unwrap()
+    Tokenizer::from_vocabulary(&o200k::vocabulary(bpe, 50_256, "gpt-2")).unwrap()
 });
 
 static SMOLLM: LazyLock<Tokenizer> = LazyLock::new(|| {
     let bpe = tiktoken_rs::r50k_base_singleton();
-    Tokenizer::from_vocabulary(o200k::vocabulary(bpe, 50_256, "smollm")).unwrap()
+    Tokenizer::from_vocabulary(&o200k::vocabulary(bpe, 50_256, "smollm")).unwrap()
 });
 
 /// A vocabulary trained by `sentencepiece` 0.2 with byte fallback, and its encodings.
 static PIECES: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_slice(include_bytes!("../data/sentencepiece.json")).unwrap());
 
-fn pieces() -> Vocabulary {
+fn pieces() -> Vocabulary<'static> {
     let model = "llama".to_owned();
     let array = |name: &str| PIECES[name].clone();
     Vocabulary {
@@ -47,7 +48,7 @@ fn pieces() -> Vocabulary {
 }
 
 static SENTENCE_PIECE: LazyLock<Tokenizer> =
-    LazyLock::new(|| Tokenizer::from_vocabulary(pieces()).unwrap());
+    LazyLock::new(|| Tokenizer::from_vocabulary(&pieces()).unwrap());
 
 #[test]
 fn o200k_harmony_gives_the_golden_ids() {
@@ -83,7 +84,7 @@ fn a_sentence_piece_tokenizer_adds_its_space_after_every_control_token() {
     assert_eq!(ids("a</s>b"), both);
     assert_eq!(ids("</s>"), [2]);
     let bare = Vocabulary { add_space_prefix: Some(false), ..pieces() };
-    let bare = Tokenizer::from_vocabulary(bare).unwrap();
+    let bare = Tokenizer::from_vocabulary(&bare).unwrap();
     assert_eq!(bare.decode_text(&bare.encode(" a", Special::AsText)), " a");
     assert_ne!(bare.encode("the", Special::AsText), ids("the"));
 }
@@ -91,22 +92,23 @@ fn a_sentence_piece_tokenizer_adds_its_space_after_every_control_token() {
 #[test]
 fn the_demo_models_gguf_arrays_give_the_same_ids_as_its_json() {
     let file: Value = serde_json::from_slice(oss_demo::TOKENIZER).unwrap();
-    let mut tokens = vec![String::new(); 2048];
+    let mut tokens = vec![Cow::default(); 2048];
     for (token, id) in file["model"]["vocab"].as_object().unwrap() {
-        tokens[id.as_u64().unwrap() as usize] = token.clone();
+        tokens[id.as_u64().unwrap() as usize] = token.into();
     }
     let mut types = vec![1; 2048];
     for added in file["added_tokens"].as_array().unwrap() {
         let id = added["id"].as_u64().unwrap() as usize;
-        tokens[id] = added["content"].as_str().unwrap().to_owned();
+        tokens[id] = added["content"].as_str().unwrap().into();
         types[id] = 3;
     }
-    let merge =
-        |pair: &Value| format!("{} {}", pair[0].as_str().unwrap(), pair[1].as_str().unwrap());
+    let merge = |pair: &Value| {
+        format!("{} {}", pair[0].as_str().unwrap(), pair[1].as_str().unwrap()).into()
+    };
     let merges = file["model"]["merges"].as_array().unwrap().iter().map(merge).collect();
     let (model, pre) = ("gpt2".to_owned(), "gpt-4o".to_owned());
     let arrays = Vocabulary { model, pre, tokens, types, merges, ..Vocabulary::default() };
-    let arrays = Tokenizer::from_vocabulary(arrays).unwrap();
+    let arrays = Tokenizer::from_vocabulary(&arrays).unwrap();
     for text in ["Once upon a time\n\nthere was 12345 <|end|> 🐱", "<|start|>user<|message|>hi"] {
         for special in [Special::AsText, Special::Parse] {
             assert_eq!(arrays.encode(text, special), DEMO.encode(text, special), "{text}");
@@ -114,6 +116,57 @@ fn the_demo_models_gguf_arrays_give_the_same_ids_as_its_json() {
     }
     assert_eq!(arrays.vocabulary_len(), 2048);
     assert_eq!(DEMO.vocabulary_len(), 2048);
+}
+
+/// A `tokenizer.json` of a byte-level vocabulary whose tokens split as gpt-oss's do.
+fn json_of(vocabulary: &Vocabulary<'_>, merges: Value) -> Vec<u8> {
+    let (mut vocab, mut added) = (serde_json::Map::new(), Vec::new());
+    for (id, (token, kind)) in vocabulary.tokens.iter().zip(&vocabulary.types).enumerate() {
+        match kind {
+            3 => added.push(json!({"id": id, "content": token, "special": true, "lstrip": false,
+                "normalized": false, "rstrip": false, "single_word": false})),
+            _ => drop(vocab.insert(token.to_string(), id.into())),
+        }
+    }
+    let mut file: Value = serde_json::from_slice(oss_demo::TOKENIZER).unwrap();
+    file["added_tokens"] = added.into();
+    file["model"]["vocab"] = vocab.into();
+    file["model"]["merges"] = merges;
+    serde_json::to_vec(&file).unwrap()
+}
+
+#[test]
+fn a_vocabulary_of_200_000_tokens_is_the_same_in_every_spelling() {
+    let bpe = tiktoken_rs::o200k_harmony_singleton();
+    let vocabulary = o200k::vocabulary(bpe, 199_998, "gpt-4o");
+    let pair = |line: &Cow<'_, str>| {
+        let (left, right) = line.split_once(' ').unwrap();
+        json!([left, right])
+    };
+    let pairs = Value::from_iter(vocabulary.merges.iter().map(pair));
+    let lines = Value::from_iter(vocabulary.merges.iter().map(Cow::to_string));
+    let text = "Don't panic: naïve 🚀 12345\n\tsix of \"one\" \\ dozen<|end|>你好 <|start|>";
+    for merges in [pairs, lines] {
+        let tokenizer = Tokenizer::from_json(&json_of(&vocabulary, merges)).unwrap();
+        assert_eq!(tokenizer.vocabulary_len(), o200k::TOKENIZER.vocabulary_len());
+        for special in [Special::AsText, Special::Parse] {
+            let ids = tokenizer.encode(text, special);
+            assert_eq!(ids, o200k::TOKENIZER.encode(text, special));
+            assert_eq!(tokenizer.decode(&ids), text);
+        }
+        for (id, token) in (0..).zip(&vocabulary.tokens) {
+            assert_eq!(tokenizer.token_bytes(id), o200k::TOKENIZER.token_bytes(id), "{token}");
+            assert_eq!(tokenizer.token_id(token), o200k::TOKENIZER.token_id(token), "{token}");
+            assert_eq!(tokenizer.is_special(id), o200k::TOKENIZER.is_special(id), "{token}");
+        }
+    }
+    // Every token that text can give is known by its name and stands for its bytes.
+    let ordinary = (0..).zip(&vocabulary.tokens).filter(|&(id, _)| id < 199_998);
+    for (id, token) in ordinary {
+        assert_eq!(o200k::TOKENIZER.token_id(token), Some(id), "{token}");
+        let bytes = bpe.decode_bytes(&[id]).unwrap();
+        assert_eq!(o200k::TOKENIZER.token_bytes(id), Some(bytes.as_slice()), "{token}");
+    }
 }
 
 #[test]
@@ -164,6 +217,13 @@ fn a_token_may_have_two_names() {
     let ids = tokenizer.encode(text, Special::AsText);
     assert!(ids.iter().all(|&id| !tokenizer.is_special(id)));
     assert_eq!(tokenizer.vocabulary_len(), 2048);
+
+    let mut alias = file["added_tokens"][0].clone();
+    alias["content"] = "<|third|>".into();
+    file["added_tokens"].as_array_mut().unwrap().insert(0, alias);
+    let tokenizer = Tokenizer::from_json(file.to_string().as_bytes()).unwrap();
+    assert_eq!(tokenizer.token_id("<|third|>"), Some(2047));
+    assert_eq!(tokenizer.encode("<|third|><|reserved_2047|>", Special::Parse), [2047, 2047]);
 }
 
 #[test]
@@ -199,16 +259,16 @@ fn a_post_processor_tells_the_first_token() {
 
 #[test]
 fn wrong_vocabularies_are_errors_that_say_why() {
-    let error = |change: fn(&mut Vocabulary)| {
+    let error = |change: fn(&mut Vocabulary<'_>)| {
         let mut vocabulary = Vocabulary {
             model: "gpt2".to_owned(),
-            tokens: ["a", "b", "ab"].map(str::to_owned).to_vec(),
-            merges: vec!["a b".to_owned()],
+            tokens: ["a", "b", "ab"].map(Cow::from).to_vec(),
+            merges: vec!["a b".into()],
             ..Vocabulary::default()
         };
-        assert!(Tokenizer::from_vocabulary(vocabulary.clone()).is_ok());
+        assert!(Tokenizer::from_vocabulary(&vocabulary).is_ok());
         change(&mut vocabulary);
-        Tokenizer::from_vocabulary(vocabulary).unwrap_err().to_string()
+        Tokenizer::from_vocabulary(&vocabulary).unwrap_err().to_string()
     };
     assert_eq!(
         error(|v| v.pre = "jais".to_owned()),
@@ -219,10 +279,10 @@ fn wrong_vocabularies_are_errors_that_say_why() {
     assert!(error(|v| v.types = vec![1]).contains("`token_type` has 1 entries, expected 3"));
     assert!(error(|v| v.scores = vec![0.0; 4]).contains("`scores` has 4 entries, expected 3"));
     assert!(error(|v| v.bos = Some(3)).contains("the bos token has id 3"));
-    assert!(error(|v| v.merges.push("a".to_owned())).contains("merge 1 is `a`"));
-    assert!(error(|v| v.merges.push("b a".to_owned())).contains("merge 1 is `b a`"));
-    assert!(error(|v| v.tokens[2] = "a".repeat(5000)).contains("token 2 has 5000 bytes"));
-    let no_scores = |v: &mut Vocabulary| {
+    assert!(error(|v| v.merges.push("a".into())).contains("merge 1 is `a`"));
+    assert!(error(|v| v.merges.push("b a".into())).contains("merge 1 is `b a`"));
+    assert!(error(|v| v.tokens[2] = "a".repeat(5000).into()).contains("token 2 has 5000 bytes"));
+    let no_scores = |v: &mut Vocabulary<'_>| {
         v.model = "llama".to_owned();
         v.merges.clear();
     };
@@ -240,6 +300,10 @@ fn wrong_json_is_an_error_and_never_a_panic() {
         error.to_string(),
         "tokenizer model `Unigram` is not supported, expected one of: BPE"
     );
+    // Another family is told as such, though its file can be read as this one's.
+    let other = br#"{"model": {"type": "WordLevel", "vocab": {"a": 0}, "merges": []}}"#;
+    let error = Tokenizer::from_json(other).unwrap_err();
+    assert!(matches!(&error, Error::UnknownModel { got, .. } if got == "WordLevel"), "{error}");
     let file = br#"{"decoder": {"type": "ByteLevel", "add_prefix_space": false,
         "trim_offsets": true, "use_regex": false},
         "model": {"type": "BPE", "vocab": {"a": 4000000000}, "merges": []}}"#;
@@ -269,6 +333,16 @@ fn merges_that_do_not_fit_the_vocabulary_are_an_error() {
         "merge 0 is `< s`, expected two tokens of the vocabulary and a space between"
     );
     assert!(error(json!({"vocab": vocab, "merges": ["<s"]})).starts_with("merge 0 is `<s`"));
+    let long = json!({"vocab": vocab, "merges": [["<", "s>"]]});
+    assert!(error(long).starts_with("merge 0 is `< s>`"));
+    let mixed = json!({"vocab": {"a": 0, "aa": 1}, "merges": [["a", "a"], "a a"]});
+    assert!(error(mixed).ends_with("of 2 merges 1 are pairs and the others lines"));
+    let three = json!({"vocab": {"a": 0, "aa": 1}, "merges": [["a", "a", "a"]]});
+    assert!(error(three).starts_with("tokenizer.json cannot be read: "));
+    let number = json!({"vocab": {"a": 0}, "merges": [1]});
+    assert!(
+        error(number).contains("expected two tokens, or both in one text with a space between")
+    );
     let prefix = json!({"vocab": vocab, "merges": [], "continuing_subword_prefix": "é"});
     assert!(error(prefix).contains("continuing_subword_prefix `é` is not supported"));
     let unknown = json!({"vocab": vocab, "merges": [], "unk_token": "?"});
