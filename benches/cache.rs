@@ -177,5 +177,23 @@ fn policies(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, extents, tables, prefix, compression, policies);
+/// Resident blocks and compressed ones, each with a policy.
+fn tiers(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("replay, room for 1,000 blocks and 2,000 compressed");
+    group.sample_size(10);
+    for trace in simulate::judges(1) {
+        let blocks = trace.requests.iter().map(Vec::len).sum::<usize>();
+        group.throughput(Throughput::Elements(blocks as u64));
+        let [lru, lfu, adaptive, _] = PolicyKind::ALL;
+        for [upper, lower] in [[lru; 2], [lfu, lru], [lfu; 2], [adaptive, lru], [adaptive; 2]] {
+            let replay = || simulate::replay_in_tiers(&trace, [upper, lower], [1_000, 2_000]);
+            let rate = replay().hit_rate();
+            let name = format!("{}, {upper} over {lower}: hit rate {rate:.3}", trace.name);
+            group.bench_function(name, |bencher| bencher.iter(replay));
+        }
+    }
+    group.finish();
+}
+
+criterion_group!(benches, extents, tables, prefix, compression, policies, tiers);
 criterion_main!(benches);

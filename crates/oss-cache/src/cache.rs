@@ -27,7 +27,8 @@ pub struct Options {
     /// The machine's pages that resident ones lie on. Those that are set aside
     /// ([`Pages::Reserved`]) are taken at once, and for good.
     pub pages: Pages,
-    /// Which reusable page goes first.
+    /// Which reusable page goes first, in each tier: resident ones, compressed ones, and those of
+    /// the file. Each tier has its own instance.
     pub policy: PolicyKind,
     /// Bytes of compressed pages beside the resident ones; 0: none are kept.
     pub warm_bytes: usize,
@@ -105,15 +106,16 @@ impl KvCache {
             sequences: Sequences::new(groups),
             tree: Tree::new(layout.page_tokens, groups, blocks),
             policy: options.policy.build(),
-            windows: PolicyKind::Lru.build(),
-            tiers: Tiers::new(options.warm_bytes)?,
+            windows: options.policy.build(),
+            tiers: Tiers::new(options.warm_bytes, options.policy)?,
             stats: Stats::default(),
             wanted: vec![0; groups],
             shape,
             layout,
         };
+        let policy = options.policy;
         if let Some(options) = &options.cold {
-            cache.open_cold(options)?;
+            cache.open_cold(options, policy)?;
         }
         Ok(cache)
     }

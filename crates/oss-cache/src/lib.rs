@@ -62,9 +62,10 @@
 //! ```
 //!
 //! Pages that only the tree owns are idle: they make room when pages run out. Window pages go
-//! first, except before message ends and before every 64th page, then whole blocks by
-//! [`PolicyKind`]. What leaves memory may pass to lower tiers ([`tier`]): compressed, or in a file
-//! that the next process finds again. A page comes back bit for bit or counts as never computed.
+//! first, except before message ends and before every 64th page, then whole blocks; which of them
+//! goes first, [`PolicyKind`] says. What leaves memory may pass to lower tiers ([`tier`]):
+//! compressed, or in a file that the next process finds again; what these give up is chosen in the
+//! same way. A page comes back bit for bit or counts as never computed.
 //!
 //! Invariants
 //! - A page that a sequence may write has one owner; a page with two owners is never written.

@@ -249,6 +249,8 @@ impl KvCache {
             self.drop_pages(id, 0);
         };
         for &block in path[..self.layout.pages_for(len)].iter().rev() {
+            let node = self.tree.node_mut(block);
+            node.uses = node.uses.saturating_add(1);
             self.policy.touch(block);
             self.windows.touch(block);
             self.touch_lower(block);
@@ -474,7 +476,7 @@ impl KvCache {
         while at != ROOT {
             self.policy.renew(at);
             // Whatever order they were written in, a page is older than what it follows.
-            self.touch_lower(at);
+            self.renew_lower(at);
             at = self.tree.node(at).parent;
         }
         self.tree.node_mut(block).pins -= 1;

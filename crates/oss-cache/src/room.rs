@@ -213,16 +213,17 @@ impl KvCache {
     /// Tells the policies whether a block has pages that could go.
     pub(crate) fn settle(&mut self, block: NodeId) {
         let node = self.tree.node(block);
-        let (hash, resident, in_policy) = (node.hash, node.resident > 0, node.in_policy);
+        let (hash, uses) = (node.hash, node.uses);
+        let (resident, in_policy) = (node.resident > 0, node.in_policy);
         match (resident, in_policy) {
-            (true, false) => self.policy.insert(block, hash),
+            (true, false) => self.policy.insert(block, hash, uses),
             (false, true) => self.policy.remove(block),
             _ => {}
         }
         self.tree.node_mut(block).in_policy = resident;
         let thinnable = self.is_thinnable(block);
         match (thinnable, self.tree.node(block).in_windows) {
-            (true, false) => self.windows.insert(block, hash),
+            (true, false) => self.windows.insert(block, hash, uses),
             (false, true) => self.windows.remove(block),
             _ => {}
         }

@@ -11,6 +11,7 @@
 
 use crate::policy::{Policy, PolicyKind};
 use crate::pool::NO_PAGE;
+use crate::tier::Packed;
 use crate::tree::{NodeId, ROOT, Tree};
 
 /// Requests in order. A request is the list of its blocks; equal numbers are equal blocks.
@@ -29,6 +30,8 @@ pub struct Outcome {
     pub asked: u64,
     /// Blocks that were there.
     pub hits: u64,
+    /// Those of them that were compressed.
+    pub warm_hits: u64,
     /// Blocks given up.
     pub evicted: u64,
 }
@@ -42,55 +45,136 @@ impl Outcome {
 
 /// Replays a trace against a tree of at most `capacity` blocks.
 ///
+/// So it is for blocks in memory, and for those in a file as long: the file has every block as soon
+/// as it is complete, and is told of every use.
+///
 /// # Panics
 /// When a single request is longer than the capacity.
 pub fn replay(trace: &Trace, policy: PolicyKind, capacity: usize) -> Outcome {
-    let mut tree = Tree::new(1, 1, capacity);
-    let mut policy = policy.build();
-    let mut outcome = Outcome::default();
-    for request in &trace.requests {
-        assert!(request.len() <= capacity, "{} blocks, capacity {capacity}", request.len());
-        let mut at = ROOT;
-        let mut known = 0;
-        for block in request.chunks(1) {
-            let Some(child) = tree.child(at, block) else { break };
-            at = child;
-            known += 1;
-        }
-        outcome.asked += request.len() as u64;
-        outcome.hits += known as u64;
-        upwards(&tree, at, |block| policy.touch(block));
-        for block in request[known..].chunks(1) {
-            tree.node_mut(at).pins += 1;
-            if tree.len() == capacity {
-                evict(&mut tree, policy.as_mut());
-                outcome.evicted += 1;
-            }
-            tree.node_mut(at).pins -= 1;
-            at = tree.insert(at, block).expect("63 bits of hash do not collide here");
-            tree.set_hot(at, 0, at);
-            policy.insert(at, tree.node(at).hash);
-        }
-        upwards(&tree, at, |block| policy.renew(block));
-    }
-    outcome
+    replay_in_tiers(trace, [policy; 2], [capacity, 0])
 }
 
-fn upwards(tree: &Tree, mut at: NodeId, mut visit: impl FnMut(NodeId)) {
-    while at != ROOT {
-        visit(at);
-        at = tree.node(at).parent;
-    }
-}
-
-fn evict(tree: &mut Tree, policy: &mut dyn Policy) {
-    let mut evictable = |block: NodeId| {
-        let node = tree.node(block);
-        node.resident_children == 0 && node.pins == 0
+/// Replays a trace against resident and compressed blocks, at most `capacities` of each, each tier
+/// with its policy. A block that must go is compressed; one that is asked for is resident again.
+///
+/// # Panics
+/// When a single request is longer than the first capacity.
+pub fn replay_in_tiers(
+    trace: &Trace,
+    policies: [PolicyKind; 2],
+    capacities: [usize; 2],
+) -> Outcome {
+    let mut replay = Replay {
+        tree: Tree::new(1, 1, capacities.iter().sum()),
+        policies: policies.map(PolicyKind::build),
+        capacities,
+        outcome: Outcome::default(),
     };
-    let victim = policy.victim(&mut evictable).expect("the request fits");
-    tree.set_hot(victim, 0, NO_PAGE);
-    tree.remove(victim);
+    trace.requests.iter().for_each(|request| replay.ask(request));
+    replay.outcome
+}
+
+struct Replay {
+    tree: Tree,
+    /// Of resident blocks, and of compressed ones.
+    policies: [Box<dyn Policy>; 2],
+    capacities: [usize; 2],
+    outcome: Outcome,
+}
+
+impl Replay {
+    fn ask(&mut self, request: &[u32]) {
+        let most = self.capacities[0];
+        assert!(request.len() <= most, "{} blocks, capacity {most}", request.len());
+        let mut path = vec![ROOT];
+        for block in request.chunks(1) {
+            let known = self.tree.child(path[path.len() - 1], block);
+            let Some(child) = known.filter(|&child| self.tree.places(child, 0).anywhere()) else {
+                break;
+            };
+            self.tree.node_mut(child).pins += 1;
+            path.push(child);
+        }
+        let known = path.len() - 1;
+        self.outcome.asked += request.len() as u64;
+        self.outcome.hits += known as u64;
+        let is_compressed = |&&block: &&NodeId| {
+            let places = self.tree.places(block, 0);
+            places.hot == NO_PAGE && places.warm.is_some()
+        };
+        let compressed: Vec<NodeId> = path.iter().filter(is_compressed).copied().collect();
+        self.outcome.warm_hits += compressed.len() as u64;
+        for &block in &compressed {
+            self.tree.places_mut(block, 0).warm = None;
+            self.policies[1].remove(block);
+        }
+        compressed.into_iter().for_each(|block| self.make_resident(block));
+        for &block in path[1..].iter().rev() {
+            let node = self.tree.node_mut(block);
+            node.uses = node.uses.saturating_add(1);
+            self.policies[0].touch(block);
+        }
+        for block in request[known..].chunks(1) {
+            let at = path[path.len() - 1];
+            let child = self.tree.child(at, block).or_else(|| self.tree.insert(at, block));
+            let child = child.expect("63 bits of hash do not collide here");
+            self.tree.node_mut(child).pins += 1;
+            self.make_resident(child);
+            path.push(child);
+        }
+        for &block in path[1..].iter().rev() {
+            self.tree.node_mut(block).pins -= 1;
+            self.policies[0].renew(block);
+        }
+    }
+
+    fn make_resident(&mut self, block: NodeId) {
+        if self.policies[0].len() == self.capacities[0] {
+            self.evict();
+        }
+        self.tree.set_hot(block, 0, block);
+        let node = self.tree.node(block);
+        self.policies[0].insert(block, node.hash, node.uses);
+    }
+
+    fn evict(&mut self) {
+        let tree = &self.tree;
+        let mut evictable = |block: NodeId| {
+            let node = tree.node(block);
+            node.resident_children == 0 && node.pins == 0
+        };
+        let victim = self.policies[0].victim(&mut evictable).expect("the request fits");
+        self.tree.set_hot(victim, 0, NO_PAGE);
+        if self.capacities[1] > 0 && self.tree.places(victim, 0).warm.is_none() {
+            self.tree.places_mut(victim, 0).warm = Some(Packed::Ready(Box::default()));
+            let node = self.tree.node(victim);
+            self.policies[1].insert(victim, node.hash, node.uses);
+        }
+        while self.policies[1].len() > self.capacities[1]
+            && let Some(block) = self.policies[1].victim(&mut |_| true)
+        {
+            self.tree.places_mut(block, 0).warm = None;
+            self.give_up(block);
+        }
+        if self.capacities[1] == 0 {
+            self.give_up(victim);
+        }
+    }
+
+    /// A block is in this tier no more: takes it out where it is in none, and then its parents.
+    fn give_up(&mut self, mut block: NodeId) {
+        let is_nowhere = |tree: &Tree, block| !tree.places(block, 0).anywhere();
+        self.outcome.evicted += u64::from(is_nowhere(&self.tree, block));
+        while block != ROOT
+            && self.tree.is_leaf(block)
+            && self.tree.node(block).pins == 0
+            && is_nowhere(&self.tree, block)
+        {
+            let parent = self.tree.node(block).parent;
+            self.tree.remove(block);
+            block = parent;
+        }
+    }
 }
 
 /// Random numbers for traces: SplitMix64 (Steele, Lea, Flood 2014).
@@ -262,6 +346,38 @@ mod tests {
                 assert!(adaptive > lru - 0.01, "{name}: {adaptive} is far below {lru}");
             }
             assert!(better >= 3, "better on {better} of 4 traces at {capacity} blocks");
+        }
+    }
+
+    #[test]
+    fn two_tiers_find_nearly_what_one_of_their_size_would() {
+        for trace in judges(0) {
+            let [lru, adaptive] = [PolicyKind::Lru, PolicyKind::Adaptive];
+            let both = |kinds| replay_in_tiers(&trace, kinds, [1_000, 2_000]).hit_rate();
+            let (name, alone) = (trace.name, replay(&trace, adaptive, 3_000).hit_rate());
+            let (chosen, below_lru) = (both([adaptive; 2]), both([adaptive, lru]));
+            assert!(chosen > alone - 0.03, "{name}: {chosen}, {alone} in one");
+            assert!(chosen > below_lru - 0.01, "{name}: {chosen}, {below_lru} above LRU");
+            let apart = both([lru; 2]) - replay(&trace, lru, 3_000).hit_rate();
+            assert!(apart.abs() < 0.001, "{name}: by use alone, two tiers are one: {apart}");
+        }
+    }
+
+    #[test]
+    fn compressed_blocks_count_as_found_and_are_resident_again() {
+        for kind in PolicyKind::ALL {
+            let trace = multi_turn(1);
+            let alone = replay(&trace, kind, 2_000);
+            let both = replay_in_tiers(&trace, [kind; 2], [2_000, 1_000]);
+            assert_eq!(alone.warm_hits, 0);
+            assert!(both.warm_hits > 0 && both.hits > alone.hits, "{kind}: {both:?} {alone:?}");
+            // What was missed and not given up is there; where chances cut a chain, what follows is
+            // there and missed again.
+            let left = both.asked - both.hits - both.evicted;
+            assert!(
+                kind == PolicyKind::Random || (2_000..=3_000).contains(&left),
+                "{kind}: {left}"
+            );
         }
     }
 

@@ -61,6 +61,8 @@ pub(crate) struct Node {
     pub(crate) generation: u32,
     /// Resident pages.
     pub(crate) resident: u32,
+    /// Sequences that have begun with the block, as far as they can be counted.
+    pub(crate) uses: u8,
     /// Near a message boundary: its window pages are not thinned.
     pub(crate) boundary: bool,
     /// Known to the eviction policy.
@@ -157,6 +159,7 @@ impl Tree {
             pins: 0,
             generation: 0,
             resident: 0,
+            uses: 0,
             boundary: false,
             in_policy: false,
             in_windows: false,
@@ -325,6 +328,7 @@ impl Tree {
         let node = self.node_mut(id);
         node.live = false;
         node.boundary = false;
+        node.uses = 0;
         node.generation = node.generation.wrapping_add(1);
         (node.parent, node.next, node.previous) = (NO_NODE, NO_NODE, NO_NODE);
         self.free.push(id);

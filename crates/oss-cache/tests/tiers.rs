@@ -223,13 +223,19 @@ fn fewer_compressed_pages_can_be_asked_for_at_any_time() {
 }
 
 #[test]
-fn random_operations_agree_with_a_plain_vector_in_all_tiers() {
+fn random_operations_agree_with_a_plain_vector_in_all_tiers_under_every_policy() {
+    for policy in PolicyKind::ALL {
+        random_operations(policy);
+    }
+}
+
+fn random_operations(policy: PolicyKind) {
     let directory = tempfile::tempdir().unwrap();
-    let mut total = (0, 0);
+    let (mut total, mut gone) = ((0, 0), (0, 0));
     for (seed, warm_pages) in [(1, 0), (2, 40), (3, 4)] {
         let path = directory.path().join(format!("cold{seed}"));
         let cold = ColdOptions { queue: 24, ..cold(&path, 150) };
-        let cache = open(&options(60, warm_pages, Some(cold)));
+        let cache = open(&Options { policy, ..options(60, warm_pages, Some(cold)) });
         let seeded = Seeded::new(seed);
         let mut run = Run { cache, plain: Vec::new(), seeded, reused: 0, refused: 0 };
         for step in 0..1_500 {
@@ -244,9 +250,11 @@ fn random_operations_agree_with_a_plain_vector_in_all_tiers() {
         }
         let stats = run.cache.stats();
         total = (total.0 + stats.warm_hits, total.1 + stats.cold_hits);
+        gone = (gone.0 + stats.warm_evicted_pages, gone.1 + stats.cold.evicted_pages);
         assert_eq!(stats.cold.bad_slots, 0);
     }
-    assert!(total.0 > 20 && total.1 > 100, "warm and cold hits: {total:?}");
+    assert!(total.0 > 20 && total.1 > 100, "{policy}: warm and cold hits: {total:?}");
+    assert!(gone.0 > 100 && gone.1 > 100, "{policy}: pages that lower tiers gave up: {gone:?}");
 }
 
 /// A file written by one cache, damaged by `damage`, and what the next cache makes of it.
@@ -393,6 +401,53 @@ fn a_policy_of_choice_decides() {
             visit(&mut cache, &tokens(kind, 60));
         }
         assert!(cache.stats().reused_tokens > 0, "{}", policy.name());
+    }
+}
+
+#[test]
+fn the_policy_decides_what_the_file_gives_up() {
+    for (policy, expected) in [(PolicyKind::Lru, 0), (PolicyKind::Lfu, 60)] {
+        let directory = tempfile::tempdir().unwrap();
+        // 60 slots: three prompts and a half.
+        let file = ColdOptions { bytes: 61 * 4096, ..cold(&directory.path().join("cold"), 0) };
+        let options = Options { policy, ..options(60, 0, Some(file)) };
+        let mut cache = open(&options);
+        for kind in [0, 0, 0, 1, 2, 3, 4] {
+            visit(&mut cache, &tokens(kind, 60));
+            cache.persist().unwrap();
+        }
+        drop(cache);
+        // Only the file is left.
+        let mut cache = open(&options);
+        assert_eq!(cache.lookup(&tokens(0, 60)).len(), expected, "{policy}");
+        assert_eq!(cache.lookup(&tokens(4, 60)).len(), 60, "{policy}");
+        // What is known of uses went with the process: the file's order is what there is.
+        for kind in [5, 6, 7] {
+            visit(&mut cache, &tokens(kind, 60));
+            cache.persist().unwrap();
+        }
+        drop(cache);
+        assert!(open(&options).lookup(&tokens(0, 60)).is_empty(), "{policy}");
+    }
+}
+
+#[test]
+fn the_policy_decides_which_compressed_pages_go() {
+    for (policy, expected) in [(PolicyKind::Lru, 0), (PolicyKind::Lfu, 60)] {
+        let mut cache = open(&Options { policy, ..options(60, 30, None) });
+        let mut visit = |kind, n| {
+            let len = visit(&mut cache, &tokens(kind, n));
+            cache.persist().unwrap(); // waits for what is being compressed
+            len
+        };
+        assert_eq!([0; 3].map(|kind| visit(kind, 60)), [0, 60, 60]);
+        // A prompt that leaves no room for others pushes the first one out of memory.
+        visit(9, 112);
+        (1..6).for_each(|kind| assert_eq!(visit(kind, 60), 0));
+        assert_eq!(visit(0, 60), expected, "{policy}");
+        let stats = cache.stats();
+        assert!(stats.warm_evicted_pages > 20, "{policy}: {stats:?}");
+        assert_eq!(stats.warm_hits > 10, expected > 0, "{policy}: {stats:?}");
     }
 }
 

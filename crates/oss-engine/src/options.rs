@@ -117,8 +117,10 @@ pub struct EngineOptions {
     /// for eight full contexts but at most 2 GiB, or 4 GiB for one context that needs them. Memory
     /// is taken as it is used.
     pub cache_bytes: Option<usize>,
-    /// Which resident keys and values go first when they must. It never changes tokens, only how
-    /// many are found again.
+    /// Which keys and values go first when they must, in each tier: resident ones, compressed ones,
+    /// and those of the file. Each tier orders its own, by how they have been used since the engine
+    /// was loaded; what a file holds from before is in the order in which it was written. It never
+    /// changes tokens, only how many are found again.
     pub eviction: PolicyKind,
     /// Bytes of compressed keys and values that are kept when resident ones must go; 0: none. A
     /// thread of its own compresses them, bf16 to about two thirds; other formats hardly shrink and

@@ -12,12 +12,10 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::Policy;
-use super::list::{Links, List, NONE, Table};
+use super::list::{GLANCE, Links, List, NONE, Table};
 
 /// Uses are counted up to this; there is one list for each number.
 const MOST_USES: usize = 7;
-/// Keys looked at in each list before all are.
-const GLANCE: usize = 32;
 /// The power at first, and at most.
 const FIRST_POWER: f64 = 0.5;
 const MOST_POWER: f64 = 2.0;
@@ -141,17 +139,15 @@ impl Adaptive {
 }
 
 impl Policy for Adaptive {
-    fn insert(&mut self, key: u32, content: u64) {
+    fn insert(&mut self, key: u32, content: u64, mut uses: u8) {
         self.clock += 1;
         let mean = self.evicted.mean();
-        let uses = match self.evicted.take(content) {
-            Some(uses) => {
-                let step = PACE / self.entries.len.max(16) as f64;
-                self.set_power(self.power + step * (logarithm(uses) - mean));
-                (uses + 1).min(MOST_USES as u8)
-            }
-            None => 0,
-        };
+        if let Some(before) = self.evicted.take(content) {
+            let step = PACE / self.entries.len.max(16) as f64;
+            self.set_power(self.power + step * (logarithm(before) - mean));
+            uses = uses.max(before + 1);
+        }
+        let uses = uses.min(MOST_USES as u8);
         self.entries.insert(key, Entry { content, uses, used: self.clock });
         self.links.push_back(&mut self.lists[usize::from(uses)], key);
     }

@@ -1,7 +1,7 @@
 //! The least frequently used goes first, the least recently used among equals.
 
 use super::Policy;
-use super::list::{Links, List, NONE, Table};
+use super::list::{GLANCE, Links, List, Table};
 
 /// Uses are counted up to this.
 const MOST_USES: usize = 255;
@@ -21,10 +21,27 @@ impl Default for Lfu {
     }
 }
 
+impl Lfu {
+    /// The first evictable key, looking at no more than `most` of a list. What may not go is in
+    /// use, or carries what is younger: it becomes the youngest of its list.
+    fn first(&mut self, most: usize, evictable: &mut dyn FnMut(u32) -> bool) -> Option<u32> {
+        for uses in 0..self.lists.len() {
+            for _ in 0..self.lists[uses].len.min(most) {
+                let key = self.lists[uses].front;
+                if evictable(key) {
+                    return Some(key);
+                }
+                self.renew(key);
+            }
+        }
+        None
+    }
+}
+
 impl Policy for Lfu {
-    fn insert(&mut self, key: u32, _content: u64) {
-        self.uses.insert(key, 0);
-        self.links.push_back(&mut self.lists[0], key);
+    fn insert(&mut self, key: u32, _content: u64, uses: u8) {
+        self.uses.insert(key, uses);
+        self.links.push_back(&mut self.lists[usize::from(uses)], key);
     }
 
     fn touch(&mut self, key: u32) {
@@ -50,17 +67,9 @@ impl Policy for Lfu {
     }
 
     fn victim(&mut self, evictable: &mut dyn FnMut(u32) -> bool) -> Option<u32> {
-        for uses in 0..self.lists.len() {
-            let mut key = self.lists[uses].front;
-            while key != NONE {
-                if evictable(key) {
-                    self.remove(key);
-                    return Some(key);
-                }
-                key = self.links.next(key);
-            }
-        }
-        None
+        let key = self.first(GLANCE, evictable).or_else(|| self.first(usize::MAX, evictable))?;
+        self.remove(key);
+        Some(key)
     }
 
     fn len(&self) -> usize {

@@ -2,6 +2,9 @@
 
 pub(super) const NONE: u32 = u32::MAX;
 
+/// Keys looked at in each of several lists before all are.
+pub(super) const GLANCE: usize = 32;
+
 /// The links of all keys; each key is in at most one list.
 #[derive(Debug, Default)]
 pub(super) struct Links {

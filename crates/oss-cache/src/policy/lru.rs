@@ -11,7 +11,7 @@ pub(super) struct Lru {
 }
 
 impl Policy for Lru {
-    fn insert(&mut self, key: u32, _content: u64) {
+    fn insert(&mut self, key: u32, _content: u64, _uses: u8) {
         self.present.insert(key, ());
         self.links.push_back(&mut self.list, key);
     }

@@ -12,7 +12,7 @@ pub(super) struct Random {
 }
 
 impl Policy for Random {
-    fn insert(&mut self, key: u32, _content: u64) {
+    fn insert(&mut self, key: u32, _content: u64, _uses: u8) {
         self.at.insert(key, self.keys.len());
         self.keys.push(key);
     }

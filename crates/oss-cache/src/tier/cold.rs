@@ -75,7 +75,8 @@ pub(crate) struct Cold {
     states: Vec<State>,
     slots: u32,
     free: Vec<u32>,
-    order: Box<dyn Policy>,
+    /// Orders the slots in use.
+    pub(super) order: Box<dyn Policy>,
     writer: Worker,
     reader: Worker,
     /// Slots that the reader is fetching.
@@ -86,12 +87,13 @@ pub(crate) struct Cold {
 }
 
 impl Cold {
-    /// Opens the file and lists what it holds, the oldest first. `page_bytes` is per group.
+    /// Opens the file and lists what it holds, the oldest first. Of the shape: tokens of a page,
+    /// and bytes of a page of each group.
     pub(crate) fn open(
         options: &ColdOptions,
+        policy: PolicyKind,
         key: u64,
-        page_tokens: usize,
-        page_bytes: &[usize],
+        (page_tokens, page_bytes): (usize, &[usize]),
     ) -> Result<(Cold, Vec<Found>)> {
         let most = page_bytes.iter().copied().max().unwrap_or(0);
         let sizes = Sizes::new(page_tokens, most, key);
@@ -115,7 +117,7 @@ impl Cold {
             states: Vec::new(),
             slots,
             free: Vec::new(),
-            order: PolicyKind::Lru.build(),
+            order: policy.build(),
             fetching: Vec::new(),
             number: 0,
             buffer: Vec::new(),
@@ -178,11 +180,12 @@ impl Cold {
         Ok(found)
     }
 
-    /// Takes over slots of an earlier process; the first of them goes first.
-    pub(crate) fn claim(&mut self, claimed: impl Iterator<Item = (u32, Slot)>) {
-        for (slot, owner) in claimed {
-            self.states[slot as usize] = State::Written(owner);
-            self.order.insert(slot, 0);
+    /// Takes over slots of an earlier process; the policy learns of them in this order, the page
+    /// that has been in use least lately first.
+    pub(crate) fn claim(&mut self, claimed: &[(&Found, Slot)]) {
+        for &(found, owner) in claimed {
+            self.states[found.slot as usize] = State::Written(owner);
+            self.order.insert(found.slot, content(found.hash, found.group), 0);
             self.stats.restored_slots += 1;
         }
         let is_free = |slot: &u32| self.states[*slot as usize] == State::Free;
@@ -235,12 +238,13 @@ impl Cold {
         Some((slot, owner))
     }
 
-    /// Sends a page to a slot that [`Cold::free_slot`] or [`Cold::victim`] has given; false (and
-    /// the slot free) when the queue is full.
+    /// Sends a page that was used so often to a slot that [`Cold::free_slot`] or [`Cold::victim`]
+    /// has given; false (and the slot free) when the queue is full.
     pub(crate) fn store(
         &mut self,
         slot: u32,
         owner: Slot,
+        uses: u8,
         label: &Label,
         payload: Payload<'_>,
     ) -> bool {
@@ -267,12 +271,8 @@ impl Cold {
         }
         self.number += 1;
         self.states[slot as usize] = State::Writing(owner);
-        self.order.insert(slot, 0);
+        self.order.insert(slot, content(label.hash, owner.group), uses);
         true
-    }
-
-    pub(crate) fn touch(&mut self, slot: u32) {
-        self.order.touch(slot);
     }
 
     /// Gives a slot up.
@@ -378,6 +378,11 @@ impl Cold {
     pub(crate) fn sync(&self) -> Result<()> {
         Ok(self.file.sync()?)
     }
+}
+
+/// What the policy knows a page by: the groups of a block have one hash.
+fn content(hash: u64, group: usize) -> u64 {
+    hash ^ (group as u64) << 48
 }
 
 /// Counts what reading a slot of `bytes` bytes has given.

@@ -4,6 +4,7 @@ use super::cold::{Cold, ColdOptions, Found, Payload, Slot};
 use super::format::{Label, shape_key};
 use super::warm::{Packed, Warm};
 use crate::cache::KvCache;
+use crate::policy::{Policy, PolicyKind};
 use crate::pool::{NO_PAGE, PageId};
 use crate::reuse::Match;
 use crate::tree::{NO_SLOT, NodeId, ROOT, Tree, chain};
@@ -28,8 +29,8 @@ pub(crate) enum Missing {
 }
 
 impl Tiers {
-    pub(crate) fn new(warm_limit: usize) -> Result<Tiers> {
-        Ok(Tiers { warm: Warm::new(warm_limit)?, cold: None })
+    pub(crate) fn new(warm_limit: usize, policy: PolicyKind) -> Result<Tiers> {
+        Ok(Tiers { warm: Warm::new(warm_limit, policy)?, cold: None })
     }
 }
 
@@ -125,11 +126,12 @@ impl KvCache {
     }
 
     /// Opens the file and enters what it holds into the tree.
-    pub(crate) fn open_cold(&mut self, options: &ColdOptions) -> Result<()> {
+    pub(crate) fn open_cold(&mut self, options: &ColdOptions, policy: PolicyKind) -> Result<()> {
         let page_bytes: Vec<usize> =
             self.layout.groups.iter().map(|group| group.page_bytes).collect();
         let key = shape_key(options.content_key, &self.shape);
-        let (mut cold, mut found) = Cold::open(options, key, self.layout.page_tokens, &page_bytes)?;
+        let shape = (self.layout.page_tokens, page_bytes.as_slice());
+        let (mut cold, mut found) = Cold::open(options, policy, key, shape)?;
         // Parents before children, and of two copies the newer one first.
         found.sort_by_key(|found| (found.block, Reverse(found.number)));
         let mut claimed = Vec::new();
@@ -140,23 +142,23 @@ impl KvCache {
             let place = self.tree.places_mut(block, found.group);
             if place.cold == NO_SLOT {
                 place.cold = found.slot;
-                claimed.push((found.number, found.slot, Slot { block, group: found.group }));
+                claimed.push((found, Slot { block, group: found.group }));
             }
         }
         // The oldest go first, and before what they follow: a page is as new as the newest of those
         // that follow it.
         let mut newest = HashMap::new();
-        for &(number, _, Slot { block, .. }) in claimed.iter().rev() {
+        for &(found, Slot { block, .. }) in claimed.iter().rev() {
             let known: &mut u64 = newest.entry(block).or_default();
-            *known = number.max(*known);
+            *known = found.number.max(*known);
             let (known, parent) = (*known, self.tree.node(block).parent);
             let above: &mut u64 = newest.entry(parent).or_default();
             *above = known.max(*above);
         }
-        claimed.sort_by_key(|(_, _, Slot { block, .. })| {
+        claimed.sort_by_key(|(_, Slot { block, .. })| {
             (newest[block], Reverse(self.tree.depth(*block)))
         });
-        cold.claim(claimed.into_iter().map(|(_, slot, owner)| (slot, owner)));
+        cold.claim(&claimed);
         self.tiers.cold = Some(cold);
         let blocks: Vec<NodeId> = self.tree.ids().collect();
         for block in blocks {
@@ -263,10 +265,19 @@ impl KvCache {
 
     /// Marks the lower tiers' copies of a block as used.
     pub(crate) fn touch_lower(&mut self, block: NodeId) {
-        self.tiers.warm.touch(block);
+        self.in_lower(block, |order, key| order.touch(key));
+    }
+
+    /// Lets the time begin for which the lower tiers' copies of a block are unused.
+    pub(crate) fn renew_lower(&mut self, block: NodeId) {
+        self.in_lower(block, |order, key| order.renew(key));
+    }
+
+    fn in_lower(&mut self, block: NodeId, tell: impl Fn(&mut dyn Policy, u32)) {
+        tell(self.tiers.warm.order.as_mut(), block);
         if let Some(cold) = &mut self.tiers.cold {
             for place in self.tree.all_places(block).iter().filter(|place| place.cold != NO_SLOT) {
-                cold.touch(place.cold);
+                tell(cold.order.as_mut(), place.cold);
             }
         }
     }
@@ -384,7 +395,7 @@ impl KvCache {
         right
     }
 
-    /// A slot to write to, at the expense of the page that has been used least lately and that no
+    /// A slot to write to, at the expense of the page that the policy lets go among those that no
     /// other page in the file follows.
     fn cold_slot(&mut self) -> Option<u32> {
         let cold = self.tiers.cold.as_mut()?;
@@ -405,11 +416,12 @@ impl KvCache {
 
     fn store_hot(&mut self, block: NodeId, group: usize) {
         let Some(slot) = self.cold_slot() else { return };
+        let uses = self.tree.node(block).uses;
         let page = self.tree.places(block, group).hot;
         let label = label(&self.tree, block, group);
         let Some(cold) = &mut self.tiers.cold else { return };
         let payload = Payload::Plain(self.pool.bytes(&self.layout, group, page));
-        if cold.store(slot, Slot { block, group }, &label, payload) {
+        if cold.store(slot, Slot { block, group }, uses, &label, payload) {
             self.tree.places_mut(block, group).cold = slot;
         }
     }
@@ -417,9 +429,10 @@ impl KvCache {
     /// Sends a page that has left memory to the file.
     pub(crate) fn store_copy(&mut self, block: NodeId, group: usize, page: &[u8]) {
         let Some(slot) = self.cold_slot() else { return };
+        let uses = self.tree.node(block).uses;
         let label = label(&self.tree, block, group);
         let Some(cold) = &mut self.tiers.cold else { return };
-        if cold.store(slot, Slot { block, group }, &label, Payload::Plain(page.into())) {
+        if cold.store(slot, Slot { block, group }, uses, &label, Payload::Plain(page.into())) {
             self.tree.places_mut(block, group).cold = slot;
         }
     }
@@ -430,11 +443,12 @@ impl KvCache {
             return;
         }
         let Some(slot) = self.cold_slot() else { return };
+        let uses = self.tree.node(block).uses;
         let label = label(&self.tree, block, group);
         let Tiers { cold: Some(cold), .. } = &mut self.tiers else { return };
         let Some(Packed::Ready(packed)) = &self.tree.places(block, group).warm else { return };
         let payload = Payload::Packed(packed, self.layout.groups[group].page_bytes);
-        if cold.store(slot, Slot { block, group }, &label, payload) {
+        if cold.store(slot, Slot { block, group }, uses, &label, payload) {
             self.tree.places_mut(block, group).cold = slot;
         }
     }

@@ -30,7 +30,7 @@ pub(crate) struct Warm {
     /// Bytes of the compressed pages.
     bytes: usize,
     /// Orders the blocks with pages here.
-    order: Box<dyn Policy>,
+    pub(super) order: Box<dyn Policy>,
     packer: Option<Worker>,
     /// The page restored last.
     page: Vec<u8>,
@@ -41,25 +41,13 @@ pub(crate) struct Warm {
 }
 
 impl Warm {
-    /// A tier of at most `limit` bytes; without any bytes there is no thread.
-    pub(crate) fn new(limit: usize) -> Result<Warm> {
+    /// A tier of at most `limit` bytes, ordered by `policy`; without any bytes there is no thread.
+    pub(crate) fn new(limit: usize, policy: PolicyKind) -> Result<Warm> {
         let thread = |source| Error::Thread { source };
         let packer = (limit > 0).then(|| Worker::packer(PACK_QUEUE).map_err(thread)).transpose()?;
         let senders = vec![None; PACK_QUEUE];
         let free = (0..PACK_QUEUE as u32).collect();
-        Ok(Warm {
-            limit,
-            bytes: 0,
-            order: PolicyKind::Lru.build(),
-            packer,
-            page: Vec::new(),
-            senders,
-            free,
-        })
-    }
-
-    pub(crate) fn touch(&mut self, block: NodeId) {
-        self.order.touch(block);
+        Ok(Warm { limit, bytes: 0, order: policy.build(), packer, page: Vec::new(), senders, free })
     }
 
     /// Restores a page of `bytes` bytes; none when that is not what was packed.
@@ -112,7 +100,8 @@ impl KvCache {
         }
         senders[number as usize] = Some(Slot { block, group });
         if self.tree.all_places(block).iter().all(|place| place.warm.is_none()) {
-            order.insert(block, self.tree.node(block).hash);
+            let node = self.tree.node(block);
+            order.insert(block, node.hash, node.uses);
         }
         self.tree.places_mut(block, group).warm = Some(Packed::OnItsWay(number));
         true
@@ -162,15 +151,14 @@ impl KvCache {
                 let mut places = self.tree.all_places(block).iter();
                 !places.any(|place| matches!(place.warm, Some(Packed::OnItsWay(_))))
             };
-            let order = &mut self.tiers.warm.order;
-            let Some(victim) = order.victim(&mut |block| is_ready(block)) else { return };
-            // `drop_warm` takes it out again, as everybody does.
-            order.insert(victim, self.tree.node(victim).hash);
+            let victim = self.tiers.warm.order.victim(&mut |block| is_ready(block));
+            let Some(victim) = victim else { return };
             self.drop_warm(victim);
         }
     }
 
-    /// Gives up the compressed pages of a block, to the file if it has not got them.
+    /// Gives up the compressed pages of a block that is out of the order, to the file if it has not
+    /// got them.
     fn drop_warm(&mut self, block: NodeId) {
         self.tree.node_mut(block).pins += 1;
         for group in 0..self.layout.groups.len() {
