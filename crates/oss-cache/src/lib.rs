@@ -77,10 +77,10 @@
 //! - `reserve`, `commit` and `slot` allocate nothing but for the tables of a sequence longer than
 //!   16,384 positions, which double; `commit_tokens` only when the tree outgrows the pages.
 //!
-//! What it does not do: it starts no threads for attention (two for the file of cold pages, one
-//! that compresses), interprets no bytes, and takes no locks; one step thread owns a cache. It does
-//! not make a second request wait for a first one that is computing the same prefix: that is the
-//! scheduler's part.
+//! What it does not do: it starts no threads for attention (two for the file of cold pages, some
+//! more while it is opened, one that compresses), interprets no bytes, and takes no locks; one step
+//! thread owns a cache. It does not make a second request wait for a first one that is computing
+//! the same prefix: that is the scheduler's part.
 #![forbid(unsafe_code)]
 
 mod arena;

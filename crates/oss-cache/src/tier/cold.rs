@@ -1,7 +1,11 @@
 //! The file of slots: which page lies where, and how it gets there and back.
 
+use std::io;
+use std::ops::Range;
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread;
 
 use oss_memory::file::RandomAccess;
 
@@ -12,6 +16,11 @@ use crate::policy::{Policy, PolicyKind};
 use crate::stats::ColdStats;
 use crate::tree::NodeId;
 use crate::{Error, Result};
+
+/// Threads that read headers while a file is opened: a disk answers many at once as soon as one.
+const SCANNERS: usize = 16;
+/// Headers that are worth a thread.
+const LEAST_SCANNED: usize = 64;
 
 /// Where cold pages go.
 #[derive(Clone, Debug)]
@@ -64,6 +73,14 @@ pub(crate) struct Found {
     pub(crate) block: u32,
     pub(crate) group: usize,
     pub(crate) tokens: Vec<u32>,
+}
+
+/// What the headers of some slots say.
+#[derive(Debug, Default)]
+struct Scanned {
+    found: Vec<Found>,
+    bad_slots: u64,
+    foreign: u64,
 }
 
 /// The cold tier.
@@ -142,40 +159,32 @@ impl Cold {
             self.stats.failed_writes += u64::from(begun.is_err());
             return Ok(Vec::new());
         }
-        let mut found = Vec::new();
-        let mut header = vec![0; self.sizes.header];
         let end = self.sizes.offset(self.slots);
         if len > end {
             self.stats.failed_writes += u64::from(self.file.set_len(end).is_err());
         }
-        for slot in 0..self.slots {
-            let offset = self.sizes.offset(slot);
-            if offset + header.len() as u64 > len {
-                break;
-            }
-            self.states.push(State::Free);
-            let mut tokens = Vec::new();
-            let read = self.file.read_at(&mut header, offset).is_ok();
-            let parsed = match read {
-                true => self.sizes.parse(&header, &mut tokens),
-                false => Parsed::Torn,
+        let count = self.sizes.slots_begun(len).min(self.slots);
+        self.states = vec![State::Free; count as usize];
+        let share = (count as usize).div_ceil(SCANNERS).max(LEAST_SCANNED);
+        let (file, sizes) = (&*self.file, &self.sizes);
+        let scanned: Vec<Scanned> = thread::scope(|scope| {
+            let start = |first: u32| {
+                let slots = first..first.saturating_add(share as u32).min(count);
+                let read = move || scan_slots(file, sizes, slots, page_bytes);
+                thread::Builder::new().name("oss-cache-scan".into()).spawn_scoped(scope, read)
             };
-            match parsed {
-                Parsed::Slot { label, number, payload } => {
-                    let Label { hash, parent, block, group, .. } = label;
-                    let group = group as usize;
-                    if page_bytes.get(group) == Some(&payload) {
-                        found.push(Found { slot, number, hash, parent, block, group, tokens });
-                    } else {
-                        self.stats.bad_slots += 1;
-                    }
-                }
-                // A hole in the file was never written.
-                Parsed::Torn => {
-                    self.stats.bad_slots += u64::from(header.iter().any(|&byte| byte != 0));
-                }
-                Parsed::Foreign => self.stats.foreign += 1,
-            }
+            let scanners: Vec<_> =
+                (0..count).step_by(share).map(start).collect::<io::Result<_>>()?;
+            let join = |scanner: thread::ScopedJoinHandle<'_, Scanned>| scanner.join();
+            let scanned = scanners.into_iter().map(join).collect::<thread::Result<_>>();
+            Ok(scanned.unwrap_or_else(|panic| resume_unwind(panic)))
+        })
+        .map_err(|source| Error::Thread { source })?;
+        let mut found = Vec::with_capacity(count as usize);
+        for part in scanned {
+            found.extend(part.found);
+            self.stats.bad_slots += part.bad_slots;
+            self.stats.foreign += part.foreign;
         }
         Ok(found)
     }
@@ -378,6 +387,42 @@ impl Cold {
     pub(crate) fn sync(&self) -> Result<()> {
         Ok(self.file.sync()?)
     }
+}
+
+/// Reads the headers of some slots.
+fn scan_slots(
+    file: &RandomAccess,
+    sizes: &Sizes,
+    slots: Range<u32>,
+    page_bytes: &[usize],
+) -> Scanned {
+    let mut scanned = Scanned::default();
+    let mut header = vec![0; sizes.header];
+    for slot in slots {
+        let mut tokens = Vec::new();
+        let read = file.read_at(&mut header, sizes.offset(slot)).is_ok();
+        let parsed = match read {
+            true => sizes.parse(&header, &mut tokens),
+            false => Parsed::Torn,
+        };
+        match parsed {
+            Parsed::Slot { label, number, payload } => {
+                let Label { hash, parent, block, group, .. } = label;
+                let group = group as usize;
+                if page_bytes.get(group) == Some(&payload) {
+                    scanned.found.push(Found { slot, number, hash, parent, block, group, tokens });
+                } else {
+                    scanned.bad_slots += 1;
+                }
+            }
+            // A hole in the file was never written.
+            Parsed::Torn => {
+                scanned.bad_slots += u64::from(header.iter().any(|&byte| byte != 0));
+            }
+            Parsed::Foreign => scanned.foreign += 1,
+        }
+    }
+    scanned
 }
 
 /// What the policy knows a page by: the groups of a block have one hash.

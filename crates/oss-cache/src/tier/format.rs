@@ -56,6 +56,13 @@ impl Sizes {
         SECTOR as u64 + u64::from(slot) * self.slot as u64
     }
 
+    /// Slots whose header a file of `len` bytes has.
+    pub(crate) fn slots_begun(&self, len: u64) -> u32 {
+        let begun = len.checked_sub(self.offset(0) + self.header as u64);
+        let slots = begun.map_or(0, |more| more / self.slot as u64 + 1);
+        u32::try_from(slots).unwrap_or(u32::MAX)
+    }
+
     pub(crate) fn file_header(&self) -> [u8; SECTOR] {
         let mut bytes = [0; SECTOR];
         bytes[..8].copy_from_slice(&MAGIC.to_le_bytes());
