@@ -251,6 +251,8 @@ impl KvCache {
                 let copy = self.pool.take_copy(&self.layout, group, before, page);
                 table.pages[current] = copy.expect("room was made");
                 self.pool.release(&self.layout, group, page);
+                self.stats.copied_pages += 1;
+                self.stats.copied_bytes += self.layout.groups[group].page_bytes as u64;
             }
             while table.pages.len() < last {
                 let before = table.pages.last().copied().unwrap_or(NO_PAGE);

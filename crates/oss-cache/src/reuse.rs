@@ -6,7 +6,7 @@ use crate::pool::NO_PAGE;
 use crate::sequence::{Sequence, SequenceId};
 use crate::stats::Stats;
 use crate::tier::Missing;
-use crate::tree::{NodeId, Places, ROOT, ROOT_HASH, chain};
+use crate::tree::{NodeId, Origin, Places, ROOT, ROOT_HASH, chain};
 
 /// The longest known prefix of some tokens, as [`KvCache::lookup`] found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -287,8 +287,6 @@ impl KvCache {
                 table.pages.push(page);
             }
         }
-        let resident: usize = sequence.tables.iter().map(|table| table.pages.len()).sum();
-        let resident = resident - missing.len();
         missing.sort_unstable();
         for &(index, group) in &missing {
             let page = match self.bring_back(path[index], group) {
@@ -299,8 +297,16 @@ impl KvCache {
             self.pool.share(group, page);
             self.sequences.get_mut(id).tables[group].pages[index] = page;
         }
-        let behind: usize = self.sequences.get(id).tables.iter().map(|table| table.first).sum();
-        self.stats.hot_hits += (resident - behind) as u64;
+        for (group, table) in self.sequences.get(id).tables.iter().enumerate() {
+            for &block in &path[table.first..blocks] {
+                let places = self.tree.places_mut(block, group);
+                *match std::mem::take(&mut places.origin) {
+                    Origin::Here => &mut self.stats.hot_hits,
+                    Origin::Warm => &mut self.stats.warm_hits,
+                    Origin::Cold => &mut self.stats.cold_hits,
+                } += 1;
+            }
+        }
         Ok(())
     }
 

@@ -7,13 +7,14 @@
 pub struct Stats {
     /// Positions taken over from the prefix tree.
     pub reused_tokens: u64,
-    /// Pages taken over while resident.
+    /// Pages taken over that were resident, and not brought back for it.
     pub hot_hits: u64,
     /// Pages taken over that were decompressed for it.
     pub warm_hits: u64,
-    /// Pages taken over that were read from the file for it.
+    /// Pages taken over that were read from the file for it, or fetched ahead and not taken over
+    /// before.
     pub cold_hits: u64,
-    /// Pages fetched from the file ahead of a sequence.
+    /// Pages fetched from the file ahead of a sequence, whether one took them over or not.
     pub prefetched_pages: u64,
     /// Blocks entered into the prefix tree.
     pub inserted_blocks: u64,
@@ -29,6 +30,10 @@ pub struct Stats {
     pub moved_pages: u64,
     /// Bytes moved with them.
     pub moved_bytes: u64,
+    /// Pages copied because a sequence wrote to one that others had too.
+    pub copied_pages: u64,
+    /// Their bytes.
+    pub copied_bytes: u64,
     /// Pages compressed when they were given up.
     pub compressed_pages: u64,
     /// Their bytes before.

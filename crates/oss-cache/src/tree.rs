@@ -72,6 +72,18 @@ pub(crate) struct Node {
     pub(crate) live: bool,
 }
 
+/// Where a resident page was before it was resident.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// Nowhere: it was computed; or a sequence has taken it over since it came back.
+    #[default]
+    Here,
+    /// Among the compressed pages.
+    Warm,
+    /// In the file alone.
+    Cold,
+}
+
 /// Where one group's page of a block may be; several may hold at once.
 #[derive(Debug, Clone)]
 pub(crate) struct Places {
@@ -81,10 +93,13 @@ pub(crate) struct Places {
     pub(crate) cold: u32,
     /// The compressed page.
     pub(crate) warm: Option<Packed>,
+    /// Where the resident page was.
+    pub(crate) origin: Origin,
 }
 
 impl Places {
-    const NOWHERE: Places = Places { hot: NO_PAGE, cold: NO_SLOT, warm: None };
+    const NOWHERE: Places =
+        Places { hot: NO_PAGE, cold: NO_SLOT, warm: None, origin: Origin::Here };
 
     pub(crate) fn anywhere(&self) -> bool {
         self.hot != NO_PAGE || self.cold != NO_SLOT || self.warm.is_some()
@@ -229,7 +244,9 @@ impl Tree {
 
     /// Notes a resident page, or its loss ([`NO_PAGE`]), and returns the one before.
     pub(crate) fn set_hot(&mut self, id: NodeId, group: usize, page: PageId) -> PageId {
-        let before = std::mem::replace(&mut self.places_mut(id, group).hot, page);
+        let places = self.places_mut(id, group);
+        let before = std::mem::replace(&mut places.hot, page);
+        places.origin = Origin::Here;
         let gained = u32::from(page != NO_PAGE);
         let lost = u32::from(before != NO_PAGE);
         let node = self.node_mut(id);

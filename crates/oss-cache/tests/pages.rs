@@ -240,6 +240,8 @@ fn a_fork_copies_only_the_page_it_writes() {
     // The parent is now the only owner of its last page and may write without a copy.
     cache.reserve(parent, 1).unwrap();
     assert_eq!(cache.pages(0).in_use, 4);
+    let (stats, bytes) = (cache.stats(), cache.pages(0).page_bytes as u64);
+    assert_eq!((stats.copied_pages, stats.copied_bytes), (1, bytes));
 }
 
 #[test]

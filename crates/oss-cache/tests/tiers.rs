@@ -50,7 +50,11 @@ fn pages_pushed_out_of_memory_come_back_from_the_compressed_ones() {
     assert!(stats.compressed_pages > 20 && stats.incompressible_pages == 0, "{stats:?}");
     assert!(cache.warm_bytes() > 0);
     for kind in 0..4 {
+        let before = cache.stats();
         assert_eq!(visit(&mut cache, &tokens(kind, 100)), 100, "prompt {kind}");
+        let after = cache.stats();
+        let found = after.hot_hits + after.warm_hits - before.hot_hits - before.warm_hits;
+        assert_eq!(found as usize, cache.pages_to_resume(100), "each page once");
     }
     let stats = cache.stats();
     assert!(stats.warm_hits > 20, "{stats:?}");
@@ -142,7 +146,7 @@ fn a_new_process_goes_on_where_sequences_have_parted() {
 }
 
 #[test]
-fn prefetched_pages_are_resident_when_the_sequence_comes() {
+fn prefetched_pages_are_resident_when_the_sequence_comes_and_count_once() {
     let directory = tempfile::tempdir().unwrap();
     let options = options(200, 0, Some(cold(&directory.path().join("cold"), 400)));
     let mut cache = open(&options);
@@ -160,9 +164,16 @@ fn prefetched_pages_are_resident_when_the_sequence_comes() {
         cache.validate().unwrap();
         expected = cache.prefetch(&found);
     }
-    assert_eq!(visit(&mut cache, &tokens), 120);
     let stats = cache.stats();
-    assert!(stats.prefetched_pages > 30 && stats.cold_hits == 0, "{stats:?}");
+    let ahead = stats.prefetched_pages;
+    assert!(ahead > 30, "{stats:?}");
+    assert_eq!((stats.hot_hits, stats.cold_hits), (0, 0), "nobody has taken them over");
+    for round in 0..2 {
+        assert_eq!(visit(&mut cache, &tokens), 120);
+        let stats = cache.stats();
+        assert_eq!((stats.hot_hits, stats.cold_hits), (round * ahead, ahead), "{stats:?}");
+    }
+    assert_eq!(ahead as usize, cache.pages_to_resume(120));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use oss_model::ExpertUse;
 
+pub(crate) use tiers::Back;
 pub use tiers::TierUse;
 
 /// Buckets of a histogram.
@@ -192,6 +193,8 @@ pub struct Metrics {
     pub overhead: Histogram,
     /// Rows of a step.
     pub step_rows: Histogram,
+    /// Sequences of a step: the batch.
+    pub step_sequences: Histogram,
     /// Pages of the cache, by group of layers.
     pub pages: Vec<PageUse>,
     /// The share of the cache's free memory that cannot be given back to the system before pages
@@ -271,6 +274,7 @@ impl Recorder {
             draw_seconds: 0.0,
             overhead: Histogram::new(1e-6),
             step_rows: Histogram::new(1.0),
+            step_sequences: Histogram::new(1.0),
             pages: Vec::new(),
             fragmentation: 0.0,
             tiers: TierUse::default(),

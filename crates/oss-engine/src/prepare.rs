@@ -85,6 +85,7 @@ pub(crate) fn prepare(
         deadline: request.deadline.and_then(|deadline| submitted.checked_add(deadline)),
         clock: crate::step::Clock::new(submitted),
         cached_tokens: 0,
+        back: crate::metrics::Back::default(),
         hold: crate::step::Hold::default(),
         span: tracing::info_span!("request", id, prompt_tokens = ids.len()),
     };

@@ -7,7 +7,7 @@ use crate::cache::KvCache;
 use crate::policy::{Policy, PolicyKind};
 use crate::pool::{NO_PAGE, PageId};
 use crate::reuse::Match;
-use crate::tree::{NO_SLOT, NodeId, ROOT, Tree, chain};
+use crate::tree::{NO_SLOT, NodeId, Origin, ROOT, Tree, chain};
 use crate::{Error, Result};
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -251,15 +251,11 @@ impl KvCache {
             }
             return Err(Missing::Lost);
         }
-        match is_warm {
-            true => {
-                self.stats.warm_hits += 1;
-                self.stats.restored_bytes += page_bytes as u64;
-            }
-            false => self.stats.cold_hits += 1,
+        if is_warm {
+            self.stats.restored_bytes += page_bytes as u64;
         }
         self.forget_warm(block, group);
-        self.enter_hot(block, group, page);
+        self.enter_hot(block, group, page, if is_warm { Origin::Warm } else { Origin::Cold });
         Ok(page)
     }
 
@@ -314,9 +310,10 @@ impl KvCache {
         self.validate_warm()
     }
 
-    fn enter_hot(&mut self, block: NodeId, group: usize, page: PageId) {
+    fn enter_hot(&mut self, block: NodeId, group: usize, page: PageId, origin: Origin) {
         self.pool.give_to_tree(group, page);
         self.tree.set_hot(block, group, page);
+        self.tree.places_mut(block, group).origin = origin;
         self.settle(block);
     }
 
@@ -387,7 +384,7 @@ impl KvCache {
             && self.tree.places(block, group).hot == NO_PAGE
         {
             self.pool.write(&self.layout, group, page, payload);
-            self.enter_hot(block, group, page);
+            self.enter_hot(block, group, page, Origin::Cold);
             self.stats.prefetched_pages += 1;
         } else {
             self.pool.release(&self.layout, group, page);

@@ -20,7 +20,9 @@ impl Scheduler {
             && let Some(next) = self.next_waiting()
         {
             let mut task = self.queue.remove(next);
+            let before = self.cache.stats();
             let cached = self.give_sequence(&mut task);
+            task.back.add(&before, &self.cache.stats());
             if !self.make_room_for(&task) && !self.running.is_empty() {
                 self.take_sequence(&mut task);
                 self.queue.push(task);
@@ -30,8 +32,9 @@ impl Scheduler {
                 self.waiting.fetch_sub(1, Ordering::AcqRel);
             }
             task.admitted(cached, &self.recorder);
-            let asked = self.cache.pages_to_resume(task.tokens.len());
-            self.recorder.lock().tiers.asked_pages += asked as u64;
+            let [asked, known] =
+                [task.tokens.len(), cached].map(|len| self.cache.pages_to_resume(len));
+            self.recorder.lock().tiers.count(asked, known, std::mem::take(&mut task.back));
             if let Some(task) = self.answer_repeat(task) {
                 self.running.push(task);
             }

@@ -33,6 +33,7 @@ impl Scheduler {
     /// Runs the plan; making it began at `begin`.
     pub(crate) fn step(&mut self, begin: Instant) {
         let (rows, prompt_rows) = (self.plan.rows.len(), self.plan.prompt_rows());
+        let sequences = self.plan.parts.len();
         let span = tracing::debug_span!("step", rows, prompt_rows);
         let _entered = span.enter();
         let (drawn_before, drawing_before) = {
@@ -62,6 +63,7 @@ impl Scheduler {
         let drawing = metrics.draw_seconds - drawing_before;
         metrics.overhead.record(((took - kernels).as_secs_f64() - drawing).max(0.0));
         metrics.step_rows.record(rows as f64);
+        metrics.step_sequences.record(sequences as f64);
         metrics.prompt_tokens += prompt_rows as u64;
         metrics.running = self.running.len();
         if prompt_rows > 0 {

@@ -10,7 +10,7 @@ use crate::constraint::Constraint;
 use crate::error::Result;
 use crate::event::{End, Event, Finish, Timing, Token, Usage};
 use crate::fault::Fault;
-use crate::metrics::Recorder;
+use crate::metrics::{Back, Recorder};
 use crate::output::Output;
 use crate::step::at_least::AtLeast;
 use crate::step::draft::Drafter;
@@ -48,6 +48,8 @@ pub(crate) struct Task {
     pub(crate) deadline: Option<Instant>,
     pub(crate) clock: Clock,
     pub(crate) cached_tokens: usize,
+    /// What the cache's lower tiers brought back for it while it waits.
+    pub(crate) back: Back,
     pub(crate) hold: Hold,
     pub(crate) span: tracing::Span,
 }

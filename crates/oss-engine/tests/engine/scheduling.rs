@@ -111,6 +111,20 @@ fn a_long_prompt_does_not_stop_the_others() {
 }
 
 #[test]
+fn a_step_counts_its_sequences_apart_from_its_rows() {
+    let engine = engine_with(options());
+    let mut first = engine.submit(endless()).unwrap();
+    assert!(first.by_ref().any(|event| matches!(event, Event::Token(_))));
+    eventually("the prompt's step is counted", || engine.metrics().step_rows.max() > 1.0);
+    assert_eq!(engine.metrics().step_sequences.max(), 1.0);
+    engine.generate(story("One day", 4)).unwrap();
+    eventually("a step of both is counted", || engine.metrics().step_sequences.max() > 1.0);
+    let metrics = engine.metrics();
+    assert_eq!(metrics.step_sequences.max(), 2.0);
+    assert_eq!(metrics.step_sequences.count(), metrics.step_rows.count());
+}
+
+#[test]
 fn a_short_prompt_does_not_wait_for_the_end_of_a_long_one_however_few_rows_there_are() {
     let engine = engine_with(EngineOptions { prefill_chunk: Some(8), ..options() });
     let long = "The little dog ran home. ".repeat(150);

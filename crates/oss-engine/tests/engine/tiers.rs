@@ -59,7 +59,11 @@ fn two_rounds(engine: &Engine) -> usize {
 /// The numbers once the engine has nothing to do.
 fn settled(engine: &Engine) -> Metrics {
     eventually("the engine is idle", || engine.metrics().running == 0);
-    engine.metrics()
+    let metrics = engine.metrics();
+    let tiers = &metrics.tiers;
+    let found = tiers.hot_found + tiers.warm_found + tiers.cold_found;
+    assert!(found <= tiers.asked_pages, "{found} pages found of {}", tiers.asked_pages);
+    metrics
 }
 
 /// The only file in a folder.
@@ -121,7 +125,9 @@ fn tokens_are_the_same_from_the_file() {
     let metrics = settled(&engine);
     assert!(cached > 300, "{cached}");
     assert!(metrics.tiers.cold_rate() > 0.2 && metrics.tiers.cold_pages > 0, "{metrics:?}");
-    assert!(metrics.tiers.counts.prefetched_pages > 0, "{metrics:?}");
+    let tiers = metrics.tiers;
+    assert!(tiers.counts.prefetched_pages > 0, "{tiers:?}");
+    assert!(tiers.cold_found > 0 && tiers.cold_found <= tiers.counts.cold_hits, "{tiers:?}");
 }
 
 #[test]

@@ -337,7 +337,7 @@ impl<'a> Life<'a> {
         counts.repeated += metrics.repeated_prompts;
         counts.hot += tiers.hot_hits;
         counts.warm += tiers.warm_hits;
-        counts.cold += tiers.cold_hits + tiers.prefetched_pages;
+        counts.cold += tiers.cold_hits;
         counts.drafts += metrics.drafted_tokens;
         counts.restored += tiers.cold.restored_slots;
         counts.missed_experts += metrics.experts.map_or(0, |experts| experts.misses);

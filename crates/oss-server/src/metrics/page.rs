@@ -91,26 +91,24 @@ fn caches(text: &mut Text, metrics: &Metrics) {
     let (warm, cold) = (metrics.tiers.warm_bytes, metrics.tiers.cold_pages);
     text.gauge("oss_cache_warm_bytes", "Compressed pages in memory.", warm);
     text.gauge("oss_cache_cold_pages", "Pages in the file.", cold);
-    let counts = metrics.tiers.counts;
-    let hits = [
-        ("hot", counts.hot_hits),
-        ("warm", counts.warm_hits),
-        ("cold", counts.cold_hits),
-        ("prefetched", counts.prefetched_pages),
-    ];
+    let tiers = &metrics.tiers;
+    let hits = [("hot", tiers.hot_found), ("warm", tiers.warm_found), ("cold", tiers.cold_found)];
     let hits = hits.map(|(tier, pages)| (tier.to_owned(), pages));
     text.by(("oss_cache_hits_total", "counter"), "Pages found, by tier.", "tier", hits);
+    let counts = tiers.counts;
     let moved = [
         ("compressed", counts.compressed_bytes),
         ("decompressed", counts.restored_bytes),
         ("written", counts.cold.written_bytes),
         ("read", counts.cold.read_bytes),
         ("compacted", counts.moved_bytes),
+        ("copied", counts.copied_bytes),
     ];
     let moved = moved.map(|(how, bytes)| (how.to_owned(), bytes));
     text.by(("oss_cache_moved_bytes_total", "counter"), "Bytes of pages moved.", "how", moved);
-    let asked = metrics.tiers.asked_pages;
-    text.counter("oss_cache_asked_pages_total", "Pages that prompts needed.", asked);
+    text.counter("oss_cache_asked_pages_total", "Pages that prompts needed.", tiers.asked_pages);
+    let ahead = counts.prefetched_pages;
+    text.counter("oss_cache_prefetched_pages_total", "Pages read from the file ahead.", ahead);
     if let Some(experts) = metrics.experts {
         let (hits, misses) = (experts.hits, experts.misses);
         text.counter("oss_expert_hits_total", "Experts found in memory.", hits);
@@ -121,6 +119,8 @@ fn caches(text: &mut Text, metrics: &Metrics) {
 fn own_histograms(text: &mut Text, metrics: &Metrics) {
     engine_histogram(text, "oss_step_seconds", "Time of a step.", &metrics.step_time);
     engine_histogram(text, "oss_step_rows", "Rows of a step.", &metrics.step_rows);
+    let sequences = &metrics.step_sequences;
+    engine_histogram(text, "oss_step_sequences", "Sequences of a step.", sequences);
 }
 
 /// What vLLM's metrics are called.

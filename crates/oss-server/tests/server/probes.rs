@@ -95,8 +95,8 @@ fn bytes_of_pages_that_move_are_told_by_how() {
         let value = page.lines().find_map(|line| line.strip_prefix(&name));
         value.unwrap_or_else(|| panic!("{page}")).parse::<u64>().unwrap()
     };
-    let hows = ["compressed", "decompressed", "written", "read", "compacted"];
-    assert_eq!(hows.map(moved), [0; 5]);
+    let hows = ["compressed", "decompressed", "written", "read", "compacted", "copied"];
+    assert_eq!(hows.map(moved), [0; 6]);
     let texts = [" and then the rain came", " and then the sun came", " and so they went on"];
     for text in texts.iter().cycle().take(6) {
         let body = json!({"prompt": "One day".to_owned() + &text.repeat(12), "max_tokens": 2});
