@@ -129,6 +129,10 @@ pub struct EngineOptions {
     /// A folder for keys and values that leave memory, found again by the next process; `None`:
     /// nothing is written. Threads of their own write and read.
     pub cold: Option<ColdTier>,
+    /// For how long that folder keeps the files of other models and options that nobody has opened
+    /// or written to: older ones are removed when the engine is loaded, but for those that another
+    /// engine uses. `None`: all stay until somebody deletes them.
+    pub keep_unused: Option<Duration>,
     /// Bytes for the logits after whole prompts: a prompt that comes again then needs no step of
     /// its own. 0: none are kept.
     pub repeat_bytes: usize,
@@ -203,6 +207,7 @@ impl Default for EngineOptions {
             eviction: PolicyKind::Adaptive,
             warm_bytes: 0,
             cold: None,
+            keep_unused: None,
             repeat_bytes: 16 << 20,
             max_memory: None,
             pack_directory: None,
@@ -266,6 +271,7 @@ impl fmt::Debug for EngineOptions {
             .field("eviction", &self.eviction)
             .field("warm_bytes", &self.warm_bytes)
             .field("cold", &self.cold)
+            .field("keep_unused", &self.keep_unused)
             .field("repeat_bytes", &self.repeat_bytes)
             .field("max_memory", &self.max_memory)
             .field("pack_directory", &self.pack_directory)

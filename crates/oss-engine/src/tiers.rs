@@ -1,9 +1,10 @@
 //! Where keys and values go that leave memory.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use oss_cache::Options;
-use oss_memory::file;
+use oss_memory::file::{self, RandomAccess};
 use oss_memory::placement::MemoryPolicy;
 use oss_model::Model;
 
@@ -45,10 +46,49 @@ pub(crate) fn cache_options(
         file::create_directory(directory).map_err(oss_cache::Error::from)?;
         let content_key = model.content_key();
         let path = directory.join(format!("{content_key:016x}.kv"));
+        if let Some(age) = options.keep_unused {
+            remove_unused(directory, &path, age);
+        }
         let queue = queue(model);
         cache.cold = Some(oss_cache::ColdOptions { path, bytes: *bytes, queue, content_key });
     }
     Ok(cache)
+}
+
+/// Removes the files of other models and options that have been left alone for so long. What
+/// cannot be removed stays: the engine does without.
+fn remove_unused(directory: &Path, own: &Path, age: Duration) {
+    let files = file::list(directory).unwrap_or_else(|error| {
+        tracing::warn!(%error, "unused files of keys and values stay");
+        Vec::new()
+    });
+    for path in files.iter().filter(|path| path.as_path() != own && is_cold_file(path)) {
+        match remove_if_unused(path, age) {
+            Ok(true) => tracing::info!(path = %path.display(), "unused keys and values removed"),
+            Ok(false) => {}
+            Err(error) => tracing::warn!(%error, "an unused file of keys and values stays"),
+        }
+    }
+}
+
+/// Whether a file's name is one that [`cache_options`] gives.
+fn is_cold_file(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let key = name.and_then(|name| name.strip_suffix(".kv"));
+    key.is_some_and(|key| key.len() == 16 && u64::from_str_radix(key, 16).is_ok())
+}
+
+/// Removes a file that no engine uses and whose time, which each engine that opens it renews, is
+/// long past; false when it stays.
+fn remove_if_unused(path: &Path, age: Duration) -> oss_memory::Result<bool> {
+    let modified = path.metadata().and_then(|about| about.modified());
+    let unused = modified.ok().and_then(|time| time.elapsed().ok());
+    if unused.is_none_or(|unused| unused < age) {
+        return Ok(false);
+    }
+    // Locked until it is gone, so that nobody begins to use it meanwhile.
+    let file = RandomAccess::open_read_only(path)?;
+    Ok(file.try_lock()? && file::remove(path)?)
 }
 
 /// Bytes of pages that may be on their way between the tiers.

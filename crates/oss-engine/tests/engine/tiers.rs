@@ -1,6 +1,8 @@
 //! Keys and values that leave memory, and what the next engine finds of them.
 
+use std::fs::File;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use oss_engine::{
     Activation, ColdTier, Completion, Engine, EngineOptions, Error, KvFormat, Metrics, PolicyKind,
@@ -240,6 +242,43 @@ fn a_folder_that_cannot_be_used_is_a_clear_error() {
     small.cold.as_mut().unwrap().bytes = 1000;
     let error = Engine::from_bytes_with(oss_demo::GGUF, small).unwrap_err();
     assert!(error.to_string().contains("1000 bytes"), "{error}");
+}
+
+#[test]
+fn files_that_nobody_has_used_for_long_are_removed_where_that_is_asked_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let day = Duration::from_secs(24 * 60 * 60);
+    let age = |path: &Path| {
+        let file = File::options().write(true).open(path).unwrap();
+        file.set_modified(SystemTime::now() - 10 * day).unwrap();
+    };
+    let keeping = |keep_unused: Option<Duration>| {
+        drop(engine_with(EngineOptions { keep_unused, ..cold(directory.path()) }));
+    };
+    let others =
+        || engine_with(EngineOptions { kv_format: KvFormat::F16, ..cold(directory.path()) });
+    drop(others());
+    let other = file_in(directory.path());
+    let stranger = directory.path().join("0123456789abcdef.txt");
+    std::fs::write(&stranger, "no keys and values").unwrap();
+    age(&stranger);
+    age(&other);
+    keeping(None);
+    assert!(other.exists(), "nobody has said that it may go");
+    keeping(Some(20 * day));
+    assert!(other.exists(), "it is not so old");
+    drop(others());
+    keeping(Some(5 * day));
+    assert!(other.exists(), "it has just been opened");
+    let user = others();
+    age(&other);
+    keeping(Some(5 * day));
+    assert!(other.exists(), "it is in use");
+    drop(user);
+    age(&other);
+    keeping(Some(5 * day));
+    let left: Vec<_> = std::fs::read_dir(directory.path()).unwrap().collect();
+    assert!(!other.exists() && stranger.exists() && left.len() == 2, "{left:?}");
 }
 
 #[test]

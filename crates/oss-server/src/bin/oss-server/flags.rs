@@ -56,6 +56,10 @@ pub(crate) struct Flags {
     /// The most bytes kept there
     #[arg(long, value_parser = bytes, default_value = "4GiB", requires = "keep")]
     keep_bytes: usize,
+    /// Days for which files there of other models and options stay that nobody uses; default: all
+    /// stay
+    #[arg(long, requires = "keep")]
+    keep_unused_days: Option<u32>,
     /// A directory where a model that is not packed is packed to at its first load; default: only
     /// a mixture larger than --max-memory is packed, to oss-engine/packed in XDG_CACHE_HOME or
     /// ~/.cache
@@ -157,6 +161,7 @@ impl Flags {
             eviction: self.eviction,
             warm_bytes: self.warm_memory,
             cold: self.keep.clone().map(|directory| ColdTier { directory, bytes }),
+            keep_unused: self.keep_unused_days.map(|days| DAY * days),
             pack_directory: self.pack_directory.clone(),
             placement: self.placement,
             pages: self.pages,
@@ -180,6 +185,8 @@ fn tune(text: &str) -> Result<Tune, String> {
         directory => Tune::Stored(directory.into()),
     })
 }
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A number of seconds, with or without `s`.
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -226,12 +233,14 @@ mod tests {
     fn the_flags_are_sound_and_the_name_is_the_files() {
         let model = ["oss-server", "--model", "a/b.gguf", "--sparse-attention", "64,1024,32"];
         let memory = ["--placement", "row-slab", "--pages", "reserved", "--eviction", "lfu"];
-        let flags = Flags::try_parse_from(model.into_iter().chain(memory));
+        let keep = ["--keep", "kept", "--keep-unused-days", "30"];
+        let flags = Flags::try_parse_from(model.into_iter().chain(memory).chain(keep));
         let flags = flags.unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(flags.server().model_name, "b");
         assert_eq!(flags.engine().placement, Placement::RowSlab);
         assert_eq!(flags.engine().pages, Pages::Reserved);
         assert_eq!(flags.engine().eviction, PolicyKind::Lfu);
+        assert_eq!(flags.engine().keep_unused, Some(Duration::from_secs(2_592_000)));
         let sparse = SparseAttention { first: 64, window: 1024, blocks: 32 };
         assert_eq!(flags.engine().sparse_attention, Some(sparse));
     }
