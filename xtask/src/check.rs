@@ -115,9 +115,9 @@ pub(crate) const CHECKS: [Check; 13] = [
     },
     Check {
         name: "kill",
-        what: "kill -9 while the cold tier writes never leaves a bad page to be read",
-        small: "6 rounds",
-        full: "100 rounds",
+        what: "kill -9 of a cache or an engine, answering or packing, never gives a wrong token",
+        small: "6 rounds of each",
+        full: "100 rounds of each",
         missing: || None,
         run: tests::kill,
     },

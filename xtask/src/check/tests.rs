@@ -31,10 +31,12 @@ pub(crate) fn draws(scale: Scale) -> Result<Figures> {
     Ok(Figures::from_iter([("draws".to_owned(), json!(draws))]))
 }
 
-/// `check kill`: a process that writes the cold tier is killed again and again.
+/// `check kill`: processes that write the cold tier or pack a model are killed again and again: the
+/// tests of that name of the cache and of the engine.
 pub(crate) fn kill(scale: Scale) -> Result<Figures> {
     let rounds = scale.pick(6, 100).to_string();
-    shell::run(test("kill").env("OSS_CACHE_KILL_ROUNDS", &rounds))?;
+    let variables = ["OSS_CACHE_KILL_ROUNDS", "OSS_ENGINE_KILL_ROUNDS"];
+    shell::run(test("kill").envs(variables.map(|name| (name, &rounds))))?;
     Ok(Figures::from_iter([("rounds".to_owned(), json!(rounds))]))
 }
 
