@@ -10,6 +10,7 @@ use oss_simd::Isa;
 use oss_weights::Container;
 
 use super::*;
+use crate::metrics::Back;
 use crate::options::{Speculation, Tune};
 use crate::output::Silent;
 use crate::stream::{Link, Producer};
@@ -114,6 +115,7 @@ impl Clocked {
             deadline: None,
             clock: Clock::new(Instant::now()),
             cached_tokens: 0,
+            back: Back::default(),
             hold: Hold::default(),
             span: tracing::Span::none(),
         });
