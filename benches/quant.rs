@@ -4,15 +4,15 @@
 //! Bytes are what is read and written. `dequantise` is how a token's embedding is looked up where
 //! it is a tensor of the file, `unpack a row` where it is the head's matrix. `unpack` is what a
 //! kernel pays before it multiplies: every code vector, scale and minimum of a group that lies in
-//! cache is made and folded into one number. Files are decoded, quantised and packed by code for
-//! any processor, once, when a model is loaded.
+//! cache is made and folded into one number. Files are quantised and packed by code for any
+//! processor, once, when a model is loaded.
 
 #[path = "support/packed.rs"]
 mod packed;
 #[path = "support/shares.rs"]
 mod shares;
 
-use oss_quant::kv::{KvFormat, PAGE_TOKENS, Rows};
+use oss_quant::kv::{KvCodec, KvFormat, KvVisitor, PAGE_TOKENS, Rows, mean_bytes};
 use oss_quant::{CodeFormat, Dtype, FloatFormat, Packed, Packing, Row, Visitor};
 use oss_simd::{Isa, Kernel, Simd};
 use packed::{numbers, packed};
@@ -84,22 +84,25 @@ impl<S: Simd> Visitor for Fold<'_, S> {
     }
 }
 
-/// What becomes of files: none of it has vectors of its own.
+/// What becomes of files; packing and quantising have no vectors of their own.
 fn file_formats(shares: &mut Shares, dtype: Dtype) {
-    let (isa, values, mut out) = (Isa::scalar(), numbers(COLS), vec![0.0; COLS]);
+    let (values, mut out) = (numbers(COLS), vec![0.0; COLS]);
     let mut row = vec![0; dtype.row_bytes(COLS).expect("whole blocks")];
     dtype.quantise_row(&values, &mut row).expect("finite values");
     let rows = vec![row.clone(); ROWS];
     let (packing, mut packed) = packed(dtype, ROWS, COLS);
     let name = dtype.name();
     let both = work(4 * COLS + row.len(), (1, "row"));
-    shares.kernel(&format!("dequantise, {name}"), isa, both, || {
-        dtype.dequantise_row(black_box(&row), &mut out).expect("a whole row");
-    });
     let unpacked = work(4 * COLS + packed.len() / ROWS, (1, "row"));
-    shares.kernel(&format!("unpack a row, {name}"), isa, unpacked, || {
-        packing.unpack_row(black_box(&packed), 1, &mut out);
-    });
+    for isa in Isa::available() {
+        shares.kernel(&format!("dequantise, {name}"), isa, both, || {
+            dtype.dequantise_row(isa, black_box(&row), &mut out).expect("a whole row");
+        });
+        shares.kernel(&format!("unpack a row, {name}"), isa, unpacked, || {
+            packing.unpack_row(isa, black_box(&packed), 1, &mut out);
+        });
+    }
+    let isa = Isa::scalar();
     let moved = work(ROWS * row.len() + packed.len(), (ROWS, "row"));
     shares.kernel(&format!("pack, {name}"), isa, moved, || {
         packing
@@ -149,6 +152,35 @@ fn keys_and_values(shares: &mut Shares, format: KvFormat) {
     }
 }
 
+/// Bytes of the keys of a slot.
+struct KeyBytes;
+
+impl KvVisitor for KeyBytes {
+    type Output = usize;
+    fn visit<C: KvCodec>(self) -> usize {
+        C::key_bytes(HEAD_DIM)
+    }
+}
+
+/// The mean of a page's keys, which attention may choose pages by.
+fn means(shares: &mut Shares, format: KvFormat) {
+    let numbers = numbers(PAGE_TOKENS * HEAD_DIM);
+    let mut slot = vec![0; format.slot_bytes(PAGE_TOKENS, HEAD_DIM)];
+    let keys = Rows { numbers: &numbers, stride: HEAD_DIM, dim: HEAD_DIM, n: PAGE_TOKENS };
+    format.write_keys(Isa::scalar(), &mut slot, 0, keys);
+    let (slots, mut mean) = (vec![slot; KV_HEADS], vec![0; mean_bytes(HEAD_DIM)]);
+    let bytes = KV_HEADS * (format.visit(KeyBytes) + mean.len());
+    let work = work(bytes, (KV_HEADS, "page of a head"));
+    for isa in Isa::available() {
+        shares.kernel(&format!("mean of keys, {format}"), isa, work, || {
+            for slot in black_box(&slots) {
+                format.write_mean(isa, slot, HEAD_DIM, &mut mean);
+            }
+            black_box(&mut mean);
+        });
+    }
+}
+
 fn main() {
     let mut shares = Shares::new();
     for dtype in Packed::all().map(Packed::dtype) {
@@ -157,6 +189,7 @@ fn main() {
     }
     for format in KvFormat::ALL {
         keys_and_values(&mut shares, format);
+        means(&mut shares, format);
     }
     shares.finish();
 }

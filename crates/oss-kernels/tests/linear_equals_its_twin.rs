@@ -44,7 +44,7 @@ fn weights(dtype: Dtype, rows: usize, cols: usize, seeded: &mut Seeded) -> Weigh
     let mut numbers = vec![0.0; rows * cols];
     for (file, numbers) in file.chunks_exact_mut(row_bytes).zip(numbers.chunks_exact_mut(cols)) {
         dtype.quantise_row(&seeded.normals(cols, 0.05), file).unwrap();
-        dtype.dequantise_row(file, numbers).unwrap();
+        dtype.dequantise_row(Isa::scalar(), file, numbers).unwrap();
     }
     let packing = Packing::for_dtype(dtype, rows, cols).unwrap();
     let mut bytes = vec![0; packing.bytes()];

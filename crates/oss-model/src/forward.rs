@@ -60,7 +60,7 @@ pub fn forward(
     if layers.start == 0 {
         reserve(cache, batch)?;
         for (row, x) in batch.rows.iter().zip(state.x.chunks_exact_mut(hidden)) {
-            model.weights.embed(row.token as usize, x)?; //                            x [R, hidden]
+            model.weights.embed(model.isa, row.token as usize, x)?; //                 x [R, hidden]
         }
     }
     let half = config.head_dim / 2;

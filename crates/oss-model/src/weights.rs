@@ -36,6 +36,7 @@ use layout::Layout;
 use oss_kernels::GROUP_ROWS;
 use oss_memory::Pages;
 use oss_quant::{Matrix, Packing};
+use oss_simd::Isa;
 use oss_weights::{Container, Kind};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -370,15 +371,17 @@ impl Weights {
     }
 
     /// Writes a token's embedding to `out` (`[hidden_dim]`).
-    pub(crate) fn embed(&self, token: usize, out: &mut [f32]) -> Result<()> {
+    pub(crate) fn embed(&self, isa: Isa, token: usize, out: &mut [f32]) -> Result<()> {
         match &self.embedding {
             Embedding::Tied => {
                 let index = self.head.parts.partition_point(|(first, _)| *first <= token) - 1;
                 let (first, stored) = &self.head.parts[index];
-                stored.packing.unpack_row(self.matrix(stored).bytes, token - first, out);
+                stored.packing.unpack_row(isa, self.matrix(stored).bytes, token - first, out);
                 Ok(())
             }
-            Embedding::Tensor(name) => vectors::embedding_row(&self.container, name, token, out),
+            Embedding::Tensor(name) => {
+                vectors::embedding_row(isa, &self.container, (name, token), out)
+            }
         }
     }
 }

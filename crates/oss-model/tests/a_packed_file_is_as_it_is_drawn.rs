@@ -6,6 +6,7 @@ mod common;
 use common::data;
 use oss_model::{Precision, pack_to_file};
 use oss_quant::Packing;
+use oss_simd::Isa;
 use oss_weights::packed::Reader;
 use oss_weights::{Container, Data};
 
@@ -36,8 +37,8 @@ impl Rest<'_> {
             };
             let row_bytes = first.dtype.row_bytes(cols).unwrap();
             let bytes = &bytes[row * row_bytes..][..row_bytes];
-            first.dtype.dequantise_row(bytes, &mut expected).unwrap();
-            packing.unpack_row(matrix, index, &mut got);
+            first.dtype.dequantise_row(Isa::scalar(), bytes, &mut expected).unwrap();
+            packing.unpack_row(Isa::scalar(), matrix, index, &mut got);
             assert_eq!(got, expected, "row {index}, expected row {row} of {name}");
         }
     }

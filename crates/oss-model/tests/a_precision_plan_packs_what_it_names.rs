@@ -7,6 +7,7 @@ mod common;
 use common::{Runner, Setting, data};
 use oss_model::{Precision, Site, describe, pack_to_file, site_bytes};
 use oss_quant::Dtype;
+use oss_simd::Isa;
 use oss_weights::{Container, Data, TensorPlan, gguf};
 use std::path::Path;
 
@@ -28,7 +29,7 @@ fn write_converted(container: &Container, precision: &Precision, path: &Path) {
             let mut out = Vec::new();
             for row in bytes.chunks_exact(info.dtype.row_bytes(cols).unwrap()) {
                 let mut numbers = vec![0.0; cols];
-                info.dtype.dequantise_row(row, &mut numbers).unwrap();
+                info.dtype.dequantise_row(Isa::scalar(), row, &mut numbers).unwrap();
                 let mut encoded = vec![0; dtype.row_bytes(cols).unwrap()];
                 dtype.quantise_row(&numbers, &mut encoded).unwrap();
                 out.extend(encoded);

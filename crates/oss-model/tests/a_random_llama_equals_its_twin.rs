@@ -7,6 +7,7 @@ mod common;
 use common::{Runner, Setting};
 use oss_kernels::Activation;
 use oss_quant::Dtype;
+use oss_simd::Isa;
 use oss_testing::{Seeded, assert_close, relative_rms};
 use oss_weights::{TensorPlan, gguf, safetensors};
 use serde_json::json;
@@ -54,7 +55,7 @@ impl Matrix {
             };
             dtype.quantise_row(&values, bytes).unwrap();
             let mut back = vec![0.0f32; cols];
-            dtype.dequantise_row(bytes, &mut back).unwrap();
+            dtype.dequantise_row(Isa::scalar(), bytes, &mut back).unwrap();
             numbers.iter_mut().zip(back).for_each(|(to, x)| *to = f64::from(x));
         }
         Self { rows, cols, dtype, bytes, numbers }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::error::{Error, Result};
 use crate::formats;
+use oss_simd::Isa;
 
 /// What one element, or one block of elements, of a file's tensor is stored as.
 ///
@@ -78,7 +79,7 @@ struct Entry {
 
 /// The two directions of a format, over one row of whole blocks whose lengths have been checked.
 pub(crate) struct Codec {
-    pub(crate) dequantise: fn(&[u8], &mut [f32]),
+    pub(crate) dequantise: fn(Isa, &[u8], &mut [f32]),
     pub(crate) quantise: fn(&[f32], &mut [u8]),
 }
 
@@ -181,14 +182,14 @@ impl Dtype {
     /// Decodes one row of file bytes (for MXFP4, GGUF's 17-byte blocks) into `out`.
     ///
     /// The arithmetic is the format's definition; every other decoder of this crate gives the
-    /// same bits.
+    /// same bits, and all do on every instruction set.
     ///
     /// # Errors
     /// [`Error::NotAWeight`]; [`Error::Columns`] when `out` is not whole blocks; [`Error::Bytes`]
     /// when `bytes` has not the length of that row.
-    pub fn dequantise_row(self, bytes: &[u8], out: &mut [f32]) -> Result<()> {
+    pub fn dequantise_row(self, isa: Isa, bytes: &[u8], out: &mut [f32]) -> Result<()> {
         let codec = self.checked(out.len(), bytes.len())?;
-        (codec.dequantise)(bytes, out);
+        (codec.dequantise)(isa, bytes, out);
         Ok(())
     }
 
@@ -253,12 +254,12 @@ mod tests {
 
     #[test]
     fn what_cannot_be_decoded_says_why() {
-        let mut out = [0.0; 32];
-        let error = Dtype::I32.dequantise_row(&[0; 128], &mut out).unwrap_err();
+        let (isa, mut out) = (Isa::scalar(), [0.0; 32]);
+        let error = Dtype::I32.dequantise_row(isa, &[0; 128], &mut out).unwrap_err();
         assert_eq!(error.to_string(), "element type I32 cannot hold weights");
-        let error = Dtype::Q8_0.dequantise_row(&[0; 33], &mut out).unwrap_err();
+        let error = Dtype::Q8_0.dequantise_row(isa, &[0; 33], &mut out).unwrap_err();
         assert_eq!(error.to_string(), "the row has 33 bytes, expected 34");
-        let error = Dtype::Q8_0.dequantise_row(&[0; 34], &mut out[..31]).unwrap_err();
+        let error = Dtype::Q8_0.dequantise_row(isa, &[0; 34], &mut out[..31]).unwrap_err();
         assert_eq!(error.to_string(), "a row of 31 columns is not whole Q8_0 blocks of 32");
         out[7] = f32::NAN;
         let error = Dtype::Q8_0.quantise_row(&out, &mut [0; 34]).unwrap_err();

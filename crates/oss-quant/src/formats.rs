@@ -1,10 +1,12 @@
 //! The formats: one file each, with the block as files store it, its arithmetic, its quantiser and
 //! its packed form.
 
+use crate::decode;
 use crate::dtype::Codec;
 use crate::planes::{Codes, Plane};
 use crate::record::{Place, Record};
 use crate::unpack::CodeFormat;
+use oss_simd::Simd;
 
 pub(crate) mod bf16;
 pub(crate) mod f16;
@@ -52,7 +54,7 @@ pub(crate) trait Blocks: 'static {
 
     /// The codes of one part of a file block.
     fn codes(block: &[u8], part: usize) -> Codes;
-    /// What a code stands for before scaling.
+    /// What a code stands for before scaling; a signed byte holds it.
     fn meaning(code: u8) -> i32;
     /// The steps of columns 0..16 and 16..32 of one part.
     fn steps(block: &[u8], part: usize) -> [Step; 2];
@@ -80,52 +82,31 @@ pub(crate) trait Floats: 'static {
     const BYTES: usize;
     /// Bytes from the start of a packed group to the number of this row and column.
     fn offset(lane: usize, column: usize) -> usize;
-    /// The number that the bytes stand for.
-    fn decode(bytes: &[u8]) -> Number;
+    /// Sixteen numbers out of the first `16 BYTES` bytes, one after the other.
+    fn decode<S: Simd>(s: S, bytes: &[u8]) -> S::F32;
     /// The bytes of the nearest number.
     fn encode(value: Number, bytes: &mut [u8]);
-}
-
-/// The values of 32 columns.
-pub(crate) fn values<B: Blocks>(codes: &Codes, steps: [Step; 2], out: &mut [Number]) {
-    for (half, step) in steps.into_iter().enumerate() {
-        for column in 16 * half..16 * half + 16 {
-            out[column] = step.scale * B::meaning(codes[column]) as Number - step.min;
-        }
-    }
 }
 
 impl Codec {
     /// Reads and writes rows of a format of codes.
     pub(crate) const fn of_blocks<B: Blocks>() -> Codec {
-        fn dequantise<B: Blocks>(bytes: &[u8], out: &mut [Number]) {
-            for (block, out) in bytes.chunks_exact(B::BYTES).zip(out.chunks_exact_mut(B::LEN)) {
-                for (part, out) in out.chunks_exact_mut(32).enumerate() {
-                    values::<B>(&B::codes(block, part), B::steps(block, part), out);
-                }
-            }
-        }
         fn quantise<B: Blocks>(values: &[Number], out: &mut [u8]) {
             for (values, block) in values.chunks_exact(B::LEN).zip(out.chunks_exact_mut(B::BYTES)) {
                 B::encode(values, block);
             }
         }
-        Codec { dequantise: dequantise::<B>, quantise: quantise::<B> }
+        Codec { dequantise: decode::row_of_codes::<B>, quantise: quantise::<B> }
     }
 
     /// Reads and writes rows of a format of floats.
     pub(crate) const fn of_floats<F: Floats>() -> Codec {
-        fn dequantise<F: Floats>(bytes: &[u8], out: &mut [Number]) {
-            for (bytes, x) in bytes.chunks_exact(F::BYTES).zip(out) {
-                *x = F::decode(bytes);
-            }
-        }
         fn quantise<F: Floats>(values: &[Number], out: &mut [u8]) {
             for (x, bytes) in values.iter().zip(out.chunks_exact_mut(F::BYTES)) {
                 F::encode(*x, bytes);
             }
         }
-        Codec { dequantise: dequantise::<F>, quantise: quantise::<F> }
+        Codec { dequantise: decode::row_of_floats::<F>, quantise: quantise::<F> }
     }
 }
 

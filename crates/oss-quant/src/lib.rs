@@ -9,6 +9,7 @@
 //!
 //! ```
 //! use oss_quant::{Dtype, Packing, Row};
+//! use oss_simd::Isa;
 //!
 //! // Three rows of 64 columns, as a file would hold them.
 //! let values: Vec<f32> = (0..64).map(|i| (i as f32 * 0.37).sin()).collect();
@@ -22,8 +23,8 @@
 //!
 //! // Packing loses nothing.
 //! let (mut from_file, mut from_packed) = ([0.0; 64], [0.0; 64]);
-//! Dtype::Q8_0.dequantise_row(&row, &mut from_file)?;
-//! packing.unpack_row(&packed, 2, &mut from_packed);
+//! Dtype::Q8_0.dequantise_row(Isa::scalar(), &row, &mut from_file)?;
+//! packing.unpack_row(Isa::scalar(), &packed, 2, &mut from_packed);
 //! assert_eq!(from_file, from_packed);
 //! # Ok::<(), oss_quant::Error>(())
 //! ```
@@ -42,6 +43,7 @@
 #![forbid(unsafe_code)]
 
 mod bytes;
+mod decode;
 mod dtype;
 mod error;
 mod formats;

@@ -2,6 +2,7 @@
 
 use crate::dtype::Dtype;
 use crate::error::Result;
+use oss_simd::Isa;
 
 /// Distances between values and what a format made of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,7 +46,7 @@ impl Distortion {
         let mut stored = vec![0; bytes];
         let mut got = vec![0.0; values.len()];
         dtype.quantise_row(values, &mut stored)?;
-        dtype.dequantise_row(&stored, &mut got)?;
+        dtype.dequantise_row(Isa::scalar(), &stored, &mut got)?;
         Ok(Distortion::between(values, &got))
     }
 }

@@ -1,13 +1,14 @@
 //! P16: sixteen output rows side by side, so that a vector's lanes are rows.
 
 use crate::bytes::array;
+use crate::decode;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::formats::mxfp4::{SPLIT_CODES, plain_block};
-use crate::formats::{self, Blocks, Floats};
+use crate::formats::{Blocks, Floats};
 use crate::packed::Packed;
-use crate::planes::{Codes, Plane};
 use crate::record::Place;
+use oss_simd::Isa;
 
 /// Rows of a group.
 pub const GROUP_ROWS: usize = 16;
@@ -183,23 +184,15 @@ impl Packing {
     ///
     /// # Panics
     /// When `bytes` is not the matrix, `row` is outside of it, or `out` is not `cols` long.
-    pub fn unpack_row(&self, bytes: &[u8], row: usize, out: &mut [f32]) {
+    pub fn unpack_row(&self, isa: Isa, bytes: &[u8], row: usize, out: &mut [f32]) {
         assert_eq!(bytes.len(), self.bytes(), "bytes of the matrix (left), expected (right)");
         assert!(row < self.rows, "row {row} of {}", self.rows);
         assert_eq!(out.len(), self.cols, "length of the output (left), columns (right)");
         let group = &bytes[row / GROUP_ROWS * self.group_bytes()..][..self.group_bytes()];
-        let lane = row % GROUP_ROWS;
+        let row = (group, row % GROUP_ROWS);
         with_format!(self.format,
-        B => for (block, out) in out.chunks_exact_mut(BLOCK_COLS).enumerate() {
-            let codes = &group[B::RECORD.codes_at(block)..];
-            let tail = &group[B::RECORD.tail_at(self.n_blocks(), block)..];
-            let place = Place { block: block % B::RECORD.blocks, lane };
-            let codes: Codes = <B as Blocks>::Codes::get(codes, lane);
-            formats::values::<B>(&codes, B::packed_steps(tail, place), out);
-        },
-        F => for (column, x) in out.iter_mut().enumerate() {
-            *x = F::decode(&group[F::offset(lane, column)..][..F::BYTES]);
-        });
+            B => decode::packed_codes::<B>(isa, row, out),
+            F => decode::packed_floats::<F>(isa, row, out));
     }
 }
 
@@ -268,9 +261,9 @@ impl Row<'_> {
     /// # Errors
     /// As [`Dtype::dequantise_row`]; [`Error::NotSplit`] for separate planes of a type other than
     /// MXFP4.
-    pub fn dequantise(self, dtype: Dtype, out: &mut [f32]) -> Result<()> {
+    pub fn dequantise(self, isa: Isa, dtype: Dtype, out: &mut [f32]) -> Result<()> {
         let (codes, scales) = match self {
-            Row::Plain(bytes) => return dtype.dequantise_row(bytes, out),
+            Row::Plain(bytes) => return dtype.dequantise_row(isa, bytes, out),
             Row::Split { codes, scales } => (codes, scales),
         };
         if dtype != Dtype::Mxfp4 {
@@ -287,7 +280,7 @@ impl Row<'_> {
             return Err(Error::Bytes { what, got, expected: n_blocks });
         }
         for ((codes, &scale), out) in blocks.iter().zip(scales).zip(out.chunks_mut(BLOCK_COLS)) {
-            dtype.dequantise_row(&plain_block(codes, scale), out)?;
+            dtype.dequantise_row(isa, &plain_block(codes, scale), out)?;
         }
         Ok(())
     }

@@ -24,7 +24,7 @@ fn source(dtype: Dtype, rows: usize, cols: usize, seed: u64) -> Source {
             }
         }
         let mut values = vec![0.0; cols];
-        dtype.dequantise_row(&bytes, &mut values).unwrap();
+        dtype.dequantise_row(Isa::scalar(), &bytes, &mut values).unwrap();
         all.rows.push(bytes);
         all.values.push(values);
     }
@@ -134,12 +134,15 @@ fn check(dtype: Dtype, rows: usize, cols: usize, seed: u64) {
     let source = source(dtype, rows, cols, seed);
     let (packing, bytes) = pack(&source, cols);
     assert_eq!(packing.group_bytes() % 64, 0, "{packing:?}");
-    let mut row = vec![0.0; cols];
-    for (index, values) in source.values.iter().enumerate() {
-        packing.unpack_row(&bytes, index, &mut row);
-        assert_same(&row, values, &format!("unpack_row({index}) of {packing:?}"));
-    }
     for isa in Isa::available() {
+        for (index, (file, values)) in source.rows.iter().zip(&source.values).enumerate() {
+            let mut row = vec![f32::NAN; cols];
+            dtype.dequantise_row(isa, file, &mut row).unwrap();
+            assert_same(&row, values, &format!("dequantise_row of {dtype} on {isa}"));
+            row.fill(f32::NAN);
+            packing.unpack_row(isa, &bytes, index, &mut row);
+            assert_same(&row, values, &format!("unpack_row({index}) of {packing:?} on {isa}"));
+        }
         for (g, group) in bytes.chunks_exact(packing.group_bytes()).enumerate() {
             for (lane, row) in isa.run(UnpackGroup { packing, group }).iter().enumerate() {
                 let index = g * GROUP_ROWS + lane;
@@ -257,7 +260,7 @@ fn separate_planes_pack_to_the_same_bytes_as_whole_blocks() {
     }
     assert_eq!(packed, expected);
     let mut values = vec![0.0; 160];
-    row(17).dequantise(Dtype::Mxfp4, &mut values).unwrap();
+    row(17).dequantise(Isa::scalar(), Dtype::Mxfp4, &mut values).unwrap();
     assert_same(&values, &source.values[17], "a split row");
 }
 
@@ -267,7 +270,8 @@ fn a_published_block_decodes_as_its_documentation_says() {
     let mut codes = [0; 16];
     codes[0] = 0xf1;
     let mut values = [0.0; 32];
-    Row::Split { codes: &codes, scales: &[128] }.dequantise(Dtype::Mxfp4, &mut values).unwrap();
+    let row = Row::Split { codes: &codes, scales: &[128] };
+    row.dequantise(Isa::scalar(), Dtype::Mxfp4, &mut values).unwrap();
     assert_eq!(values[..3], [1.0, -12.0, 0.0]);
 }
 

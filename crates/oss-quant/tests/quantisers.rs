@@ -35,7 +35,7 @@ fn round_trip(dtype: Dtype, values: &[f32]) -> Vec<f32> {
     let mut bytes = vec![0; dtype.row_bytes(values.len()).unwrap()];
     let mut got = vec![0.0; values.len()];
     dtype.quantise_row(values, &mut bytes).unwrap();
-    dtype.dequantise_row(&bytes, &mut got).unwrap();
+    dtype.dequantise_row(Isa::scalar(), &bytes, &mut got).unwrap();
     got
 }
 
@@ -131,7 +131,7 @@ proptest! {
         let mut block = [e; 17];
         block[1..].copy_from_slice(&codes);
         let mut values = [0.0; 32];
-        Dtype::Mxfp4.dequantise_row(&block, &mut values).unwrap();
+        Dtype::Mxfp4.dequantise_row(Isa::scalar(), &block, &mut values).unwrap();
         prop_assert_eq!(round_trip(Dtype::Mxfp4, &values), values.to_vec());
     }
 

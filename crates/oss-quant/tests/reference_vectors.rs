@@ -1,6 +1,7 @@
 //! The decoders against an independent implementation (see `data/README.md`).
 
 use oss_quant::Dtype;
+use oss_simd::Isa;
 
 const FIXTURES: [(Dtype, &[u8]); 14] = [
     (Dtype::F16, include_bytes!("data/f16.bin")),
@@ -33,11 +34,13 @@ fn fixture(file: &'static [u8]) -> (&'static [u8], Vec<f32>) {
 fn decoders_give_the_reference_values_bit_for_bit() {
     for (dtype, file) in FIXTURES {
         let (bytes, expected) = fixture(file);
-        let mut got = vec![0.0; expected.len()];
-        dtype.dequantise_row(bytes, &mut got).unwrap();
-        for (index, (got, want)) in got.iter().zip(&expected).enumerate() {
-            let same = got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan();
-            assert!(same, "{dtype}: value {index} is {got:e}, expected {want:e}");
+        for isa in Isa::available() {
+            let mut got = vec![f32::NAN; expected.len()];
+            dtype.dequantise_row(isa, bytes, &mut got).unwrap();
+            for (index, (got, want)) in got.iter().zip(&expected).enumerate() {
+                let same = got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan();
+                assert!(same, "{dtype}, {isa}: value {index} is {got:e}, expected {want:e}");
+            }
         }
     }
 }

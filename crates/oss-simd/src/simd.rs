@@ -110,6 +110,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn load_u8_i32(self, from: &[u8; 16]) -> Self::I32;
     /// Sixteen signed bytes, sign-extended.
     fn load_i8_i32(self, from: &[i8; 16]) -> Self::I32;
+    /// Sixteen 16-bit integers, zero-extended.
+    fn load_u16_i32(self, from: &[u16; 16]) -> Self::I32;
     /// The lanes as signed bytes; they must fit.
     fn store_i8(self, x: Self::I32, to: &mut [i8; 16]);
     /// The lanes as 16-bit integers; they must be in `0..65536`.
@@ -250,6 +252,12 @@ pub trait Simd: Copy + Send + Sync + 'static {
     #[inline(always)]
     fn round_bf16(self, x: Self::F32) -> Self::F32 {
         self.i32_as_f32(self.bf16_bits(x))
+    }
+
+    /// Sixteen bf16 numbers.
+    #[inline(always)]
+    fn load_bf16(self, from: &[u16; 16]) -> Self::F32 {
+        self.i32_as_f32(self.shl_i32::<16>(self.load_u16_i32(from)))
     }
 
     /// Rounds to bf16, ties to even.

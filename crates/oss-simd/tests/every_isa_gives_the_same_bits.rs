@@ -68,6 +68,7 @@ impl Kernel for Everything {
         s.store_f16(a, &mut half);
         push(s.load_f16(&half));
         s.store_bf16(b, &mut half);
+        push(s.load_bf16(&half));
         let [lower, upper] = s.bf16_halves(s.f32_as_i32(a));
         push(lower);
         push(upper);
@@ -95,6 +96,7 @@ impl Kernel for Everything {
             s.select_gt_i32((i, ci), ci, i),
             s.load_u8_i32(codes[..16].try_into().unwrap()),
             s.load_i8_i32(&std::array::from_fn(|j| codes[j].wrapping_mul(5) as i8)),
+            s.load_u16_i32(&std::array::from_fn(|j| u16::from(codes[j]) * 257)),
             s.round_i32(s.mul(a, s.splat(1e-3))),
         ] {
             push(x);

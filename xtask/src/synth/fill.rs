@@ -138,6 +138,7 @@ impl Exponent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use oss_simd::Isa;
     use oss_weights::TensorPlan;
 
     #[test]
@@ -147,7 +148,7 @@ mod tests {
             let entry = Entry { plan, fill: Fill::Random(0.02) };
             let bytes = chunk(&entry, 3, 0, 7).expect("bytes");
             let mut values = vec![0.0; 64 * 1024];
-            dtype.dequantise_row(&bytes, &mut values).expect("values");
+            dtype.dequantise_row(Isa::scalar(), &bytes, &mut values).expect("values");
             let n = values.len() as f64;
             let mean = values.iter().map(|x| f64::from(*x)).sum::<f64>() / n;
             let square = values.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / n;

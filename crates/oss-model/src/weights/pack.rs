@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use oss_memory::placement::Replicas;
 use oss_memory::{Buffer, Pages};
 use oss_quant::{GROUP_ROWS, Row};
+use oss_simd::Isa;
 use oss_weights::{Container, Data, Tensor};
 use rayon::prelude::*;
 use std::path::Path;
@@ -171,7 +172,7 @@ impl<'a> Tensors<'a> {
             }
             let mut encode = || {
                 numbers.resize(packing.cols, 0.0);
-                row.dequantise(info.dtype, &mut numbers)?;
+                row.dequantise(Isa::scalar(), info.dtype, &mut numbers)?;
                 let mut bytes = vec![0; to.row_bytes(packing.cols).unwrap_or_default()];
                 to.quantise_row(&numbers, &mut bytes)?;
                 Ok(bytes)

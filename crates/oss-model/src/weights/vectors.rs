@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::plan::{Rows, VectorPlan};
 use crate::source::Source;
+use oss_simd::Isa;
 use oss_weights::{Container, Data, Tensor};
 
 /// All numbers of a tensor.
@@ -20,7 +21,7 @@ fn all(container: &Container, tensor: &Tensor<'_>) -> Result<Vec<f32>> {
         return Err(shape_error(container, tensor, "a vector of numbers"));
     };
     let mut out = vec![0.0; tensor.info.shape.iter().product()];
-    tensor.info.dtype.dequantise_row(bytes, &mut out).map_err(wrong)?;
+    tensor.info.dtype.dequantise_row(Isa::scalar(), bytes, &mut out).map_err(wrong)?;
     Ok(out)
 }
 
@@ -81,9 +82,9 @@ pub(super) fn check_embedding(
 
 /// One row of the embedding.
 pub(super) fn embedding_row(
+    isa: Isa,
     container: &Container,
-    name: &str,
-    row: usize,
+    (name, row): (&str, usize),
     out: &mut [f32],
 ) -> Result<()> {
     let tensor = container.tensor(name)?;
@@ -91,11 +92,10 @@ pub(super) fn embedding_row(
         return Err(shape_error(container, &tensor, "a plain matrix"));
     };
     let row_bytes = bytes.len() / tensor.info.shape[0];
-    tensor.info.dtype.dequantise_row(&bytes[row * row_bytes..][..row_bytes], out).map_err(
-        |source| Error::Packing {
-            path: container.path().to_owned(),
-            tensor: name.to_owned(),
-            source,
-        },
-    )
+    let bytes = &bytes[row * row_bytes..][..row_bytes];
+    tensor.info.dtype.dequantise_row(isa, bytes, out).map_err(|source| Error::Packing {
+        path: container.path().to_owned(),
+        tensor: name.to_owned(),
+        source,
+    })
 }

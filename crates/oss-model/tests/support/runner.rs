@@ -41,7 +41,7 @@ pub fn tensor(file: &Container, name: &str) -> Vec<f32> {
     let tensor = file.tensor(name).unwrap();
     let oss_weights::Data::Plain(bytes) = tensor.data else { panic!("{name} is split") };
     let mut out = vec![0.0; tensor.info.shape.iter().product()];
-    tensor.info.dtype.dequantise_row(bytes, &mut out).unwrap();
+    tensor.info.dtype.dequantise_row(Isa::scalar(), bytes, &mut out).unwrap();
     out
 }
 

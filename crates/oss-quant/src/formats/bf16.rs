@@ -19,8 +19,9 @@ impl Floats for Bf16 {
         64 * (column / 2) + 4 * lane + 2 * (column % 2)
     }
 
-    fn decode(bytes: &[u8]) -> f32 {
-        half::bf16::from_le_bytes(*array(bytes, 0)).to_f32()
+    #[inline(always)]
+    fn decode<S: Simd>(s: S, bytes: &[u8]) -> S::F32 {
+        s.load_bf16(&bytemuck::cast(*array::<32>(bytes, 0)))
     }
 
     fn encode(value: f32, bytes: &mut [u8]) {

@@ -20,8 +20,9 @@ impl Floats for F16 {
         2 * (16 * column + lane)
     }
 
-    fn decode(bytes: &[u8]) -> f32 {
-        half::f16::from_le_bytes(*array(bytes, 0)).to_f32()
+    #[inline(always)]
+    fn decode<S: Simd>(s: S, bytes: &[u8]) -> S::F32 {
+        load_half(s, bytes, 0)
     }
 
     fn encode(value: f32, bytes: &mut [u8]) {

@@ -19,8 +19,9 @@ impl Floats for F32 {
         4 * (16 * column + lane)
     }
 
-    fn decode(bytes: &[u8]) -> f32 {
-        f32::from_le_bytes(*array(bytes, 0))
+    #[inline(always)]
+    fn decode<S: Simd>(s: S, bytes: &[u8]) -> S::F32 {
+        s.load(&bytemuck::cast(*array::<64>(bytes, 0)))
     }
 
     fn encode(value: f32, bytes: &mut [u8]) {
@@ -32,7 +33,6 @@ impl FloatFormat for F32 {
     #[inline(always)]
     fn pair<S: Simd>(s: S, group: &[u8], k: usize) -> [S::F32; 2] {
         let pair = array::<128>(group, 64 * k);
-        let column = |i: usize| s.load(&bytemuck::cast(*array::<64>(pair, 64 * i)));
-        [column(0), column(1)]
+        [Self::decode(s, pair), Self::decode(s, &pair[64..])]
     }
 }

@@ -148,6 +148,10 @@ impl<const DOT: bool> Simd for Avx2<DOT> {
             _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.as_ptr().cast())),
             _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.as_ptr().add(8).cast())),
         ];
+        fn load_u16_i32(from: &[u16; 16]) -> I = [
+            _mm256_cvtepu16_epi32(_mm_loadu_si128(from.as_ptr().cast())),
+            _mm256_cvtepu16_epi32(_mm_loadu_si128(from.as_ptr().add(8).cast())),
+        ];
         fn store_i8(x: I, to: &mut [i8; 16]) = {
             let low = _mm_packs_epi32(
                 _mm256_castsi256_si128(x[0]),

@@ -174,6 +174,8 @@ impl<const DOT: bool> Simd for Avx512<DOT> {
             _mm512_cvtepu8_epi32(_mm_loadu_si128(from.as_ptr().cast()));
         fn load_i8_i32(from: &[i8; 16]) -> __m512i =
             _mm512_cvtepi8_epi32(_mm_loadu_si128(from.as_ptr().cast()));
+        fn load_u16_i32(from: &[u16; 16]) -> __m512i =
+            _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
         fn store_i8(x: __m512i, to: &mut [i8; 16]) =
             _mm_storeu_si128(to.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(x));
         fn store_u16(x: __m512i, to: &mut [u16; 16]) =

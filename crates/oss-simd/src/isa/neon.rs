@@ -213,6 +213,10 @@ impl<const DOT: bool> Simd for Neon<DOT> {
                 vmovl_high_s16(high),
             ]
         };
+        fn load_u16_i32(from: &[u16; 16]) -> I = {
+            let wide = each!(vmovl_u16, loads!(vld1_u16, from.as_ptr(), 4));
+            each!(vreinterpretq_s32_u32, wide)
+        };
         fn store_i8(x: I, to: &mut [i8; 16]) = {
             let x = each!(vmovn_s32, x);
             let halves = [vmovn_s16(vcombine_s16(x[0], x[1])), vmovn_s16(vcombine_s16(x[2], x[3]))];

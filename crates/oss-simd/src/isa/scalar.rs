@@ -207,6 +207,10 @@ impl Simd for Scalar {
         map(*from, i32::from)
     }
     #[inline(always)]
+    fn load_u16_i32(self, from: &[u16; 16]) -> [i32; 16] {
+        map(*from, i32::from)
+    }
+    #[inline(always)]
     fn store_i8(self, x: [i32; 16], to: &mut [i8; 16]) {
         *to = map(x, |x| x as i8);
     }
