@@ -16,7 +16,7 @@ use oss_engine::model::{Precision, pack_to_file};
 use oss_engine::weights::Container;
 use oss_engine::{
     Activation, ColdTier, Engine, EngineOptions, KvFormat, Pages, Placement, PolicyKind,
-    SparseAttention, Speculation, Tune, parse_sparse_attention,
+    SparseAttention, Speculation, Tune,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub struct ModelArgs {
     /// What tokens of long contexts see instead of everything, faster and at some loss: how many of
     /// the first and of the last positions, and how many of the best blocks of 64 between, such as
     /// 64,1024,32; default: everything
-    #[arg(long, value_parser = parse_sparse_attention)]
+    #[arg(long)]
     pub sparse_attention: Option<SparseAttention>,
     /// Threads; default: one per performance core, or what is measured to be clearly faster
     #[arg(long)]

@@ -88,7 +88,7 @@ pub use event::{Completion, End, Event, Finish, Timing, Token, Usage};
 pub use fault::Fault;
 pub use grammar::Grammar;
 pub use metrics::{Histogram, MemoryUse, Metrics, PageUse, TierUse};
-pub use options::{EngineOptions, LoadProgress, Speculation, Tune, parse_sparse_attention};
+pub use options::{EngineOptions, LoadProgress, Speculation, Tune};
 pub use request::{Prompt, Request};
 pub use sampling::Sampling;
 pub use session::Session;
@@ -101,7 +101,7 @@ pub use tuning::{
 
 pub use oss_cache::{ColdStats, PolicyKind, Stats as CacheStats};
 pub use oss_kernels::Activation;
-pub use oss_kernels::attention::SparseAttention;
+pub use oss_kernels::attention::{ParseSparseAttentionError, SparseAttention};
 pub use oss_memory::Pages;
 pub use oss_memory::placement::Placement;
 pub use oss_model as model;

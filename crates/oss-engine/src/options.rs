@@ -53,25 +53,6 @@ pub enum Tune {
     Stored(PathBuf),
 }
 
-/// Sparse attention as command lines have it: first positions, last positions and blocks, such as
-/// `64,1024,32`.
-///
-/// # Errors
-/// [`Error::Option`] when these are not three numbers, or no last position is seen.
-pub fn parse_sparse_attention(text: &str) -> Result<SparseAttention> {
-    let numbers: Option<Vec<usize>> = text.split(',').map(|part| part.parse().ok()).collect();
-    match numbers.as_deref() {
-        Some(&[first, window, blocks]) if window > 0 => {
-            Ok(SparseAttention { first, window, blocks })
-        }
-        _ => {
-            let expected = "first positions, last positions (at least 1) and blocks: 64,1024,32";
-            let (got, expected) = (text.to_owned(), expected.to_owned());
-            Err(Error::Option { field: "sparse_attention", got, expected })
-        }
-    }
-}
-
 /// How an engine is made. The default suits one program that has the machine to itself.
 ///
 /// `isa`, `activation`, `kv_format` and `sparse_attention` decide the bits of the results; the

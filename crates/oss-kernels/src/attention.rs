@@ -16,7 +16,7 @@ use std::{marker::PhantomData, ops::Range};
 
 mod sparse;
 
-pub use sparse::{SparseAttention, choose};
+pub use sparse::{ParseSparseAttentionError, SparseAttention, choose};
 
 /// Positions in a page.
 pub const PAGE: usize = 16;

@@ -4,7 +4,9 @@ use super::{PAGE, Query, TILE, together, wide};
 use crate::prefetch::ask;
 use oss_quant::kv::{mean_bytes, mean_quad};
 use oss_simd::{Isa, Kernel, Simd};
-use std::{fmt, ops::Range};
+use std::num::ParseIntError;
+use std::str::FromStr;
+use std::{error, fmt, ops::Range};
 
 /// Pages of a block.
 const PAGES: usize = TILE / PAGE;
@@ -60,6 +62,60 @@ impl fmt::Display for SparseAttention {
         write!(f, "{},{},{}", self.first, self.window, self.blocks)
     }
 }
+
+impl FromStr for SparseAttention {
+    type Err = ParseSparseAttentionError;
+
+    /// Reads three numbers as they are displayed: `first`, `window` and `blocks`.
+    fn from_str(text: &str) -> Result<Self, ParseSparseAttentionError> {
+        use ParseSparseAttentionError::{Number, Parts, Window};
+        let (mut numbers, mut parts) = ([0; 3], text.split(','));
+        for (part, number) in numbers.iter_mut().enumerate() {
+            let text = parts.next().ok_or(Parts { got: part })?;
+            *number = text.parse().map_err(|source| Number { part, source })?;
+        }
+        match (numbers, parts.count()) {
+            ([_, 0, _], 0) => Err(Window),
+            ([first, window, blocks], 0) => Ok(Self { first, window, blocks }),
+            (_, more) => Err(Parts { got: 3 + more }),
+        }
+    }
+}
+
+/// Why a text is no [`SparseAttention`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ParseSparseAttentionError {
+    /// It has other than three parts between commas.
+    Parts {
+        /// How many.
+        got: usize,
+    },
+    /// A part is no number.
+    Number {
+        /// Which, from 0.
+        part: usize,
+        /// What is wrong with it.
+        source: ParseIntError,
+    },
+    /// Not even a token itself would be among the last positions.
+    Window,
+}
+
+impl fmt::Display for ParseSparseAttentionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const PARTS: [&str; 3] = ["first positions", "last positions", "blocks"];
+        match self {
+            Self::Parts { got } => write!(f, "got {got} parts, ")?,
+            Self::Number { part, source } => write!(f, "{}: {source}, ", PARTS[*part])?,
+            Self::Window => f.write_str("got 0 last positions, ")?,
+        }
+        let [first, last, blocks] = PARTS;
+        write!(f, "expected {first}, {last} (at least 1) and {blocks}, such as 64,1024,32")
+    }
+}
+
+impl error::Error for ParseSparseAttentionError {}
 
 /// Chooses blocks for some tokens of one sequence. `mean(page)` gives the mean of the page's keys
 /// for this layer and key/value head, as `oss_quant::kv` has it; that of a page is asked for only
@@ -226,5 +282,33 @@ impl Best<'_> {
                 (self.scores[at], self.blocks[at]) = (score, block as u32);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ParseSparseAttentionError::{Number, Parts, Window};
+    use super::*;
+
+    #[test]
+    fn it_is_read_as_it_is_written_and_nothing_else_is() {
+        let sparse = SparseAttention { first: 0, window: 1024, blocks: 32 };
+        assert_eq!(sparse.to_string(), "0,1024,32");
+        assert_eq!("0,1024,32".parse(), Ok(sparse));
+        let number = |text: &str| text.parse::<usize>().unwrap_err();
+        let wrong = [
+            ("64,1024", Parts { got: 2 }),
+            ("64,1024,32,1,", Parts { got: 5 }),
+            ("", Number { part: 0, source: number("") }),
+            ("64,-1,32", Number { part: 1, source: number("-1") }),
+            ("64,1024,x", Number { part: 2, source: number("x") }),
+            ("64,0,32", Window),
+        ];
+        for (text, error) in wrong {
+            assert_eq!(text.parse::<SparseAttention>(), Err(error), "{text}");
+        }
+        let error = "64,0,32".parse::<SparseAttention>().unwrap_err().to_string();
+        let expected = "first positions, last positions (at least 1) and blocks";
+        assert_eq!(error, format!("got 0 last positions, expected {expected}, such as 64,1024,32"));
     }
 }

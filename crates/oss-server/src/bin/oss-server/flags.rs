@@ -5,10 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use oss_engine::{
-    ColdTier, EngineOptions, Pages, Placement, PolicyKind, SparseAttention, Tune,
-    parse_sparse_attention,
-};
+use oss_engine::{ColdTier, EngineOptions, Pages, Placement, PolicyKind, SparseAttention, Tune};
 use oss_server::ServerOptions;
 use tracing::Level;
 
@@ -76,7 +73,7 @@ pub(crate) struct Flags {
     /// What tokens of long contexts see instead of everything, faster and at some loss: how many of
     /// the first and of the last positions, and how many of the best blocks of 64 between, such as
     /// 64,1024,32; default: everything
-    #[arg(long, value_parser = parse_sparse_attention)]
+    #[arg(long)]
     sparse_attention: Option<SparseAttention>,
     /// The longest sequence in tokens, prompt and answer together; default: the model's own
     #[arg(long)]
