@@ -9,7 +9,7 @@ use oss_engine::model::{
 };
 use oss_engine::{Isa, Pages, Team};
 use oss_examples::machine::{Energy, resident_peak};
-use oss_machine::{ReadProbe, ReadWay, Sample, int8_peak};
+use oss_machine::{ReadProbe, ReadWay, Sample, best_way, int8_peak};
 use oss_testing::median;
 use oss_threads::topology::default_threads;
 use std::path::Path;
@@ -359,15 +359,6 @@ fn count_experts(model: &Model, to: Arc<Mutex<Touched>>) -> Probe {
             };
         }
     })
-}
-
-/// The way to read that was best in some samples, by its median, and what it gave in each.
-fn best_way(samples: &[Vec<Sample>]) -> Option<(ReadWay, Vec<f64>)> {
-    let ways = 0..samples.first()?.len();
-    let rates = ways.map(|way| samples.iter().map(|sample| sample[way].rate).collect());
-    let ways = samples[0].iter().map(|sample| sample.way).zip(rates);
-    let typical = |rates: &Vec<f64>| median(rates.iter().copied()).unwrap_or(0.0);
-    ways.max_by(|(_, a), (_, b)| typical(a).total_cmp(&typical(b)))
 }
 
 /// Enough for so many positions in all, with a page more for each sequence and its fork.

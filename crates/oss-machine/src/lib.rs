@@ -24,7 +24,7 @@ mod products;
 mod read;
 
 pub use products::{f32_peak, int8_peak};
-pub use read::{ReadProbe, ReadWay, Sample, beyond_caches, cached_read_rate};
+pub use read::{ReadProbe, ReadWay, Sample, best_way, beyond_caches, cached_read_rate};
 
 use std::time::{Duration, Instant};
 

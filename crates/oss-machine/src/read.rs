@@ -146,6 +146,22 @@ impl ReadProbe {
     }
 }
 
+/// The way to read that was best in some samples of one probe, by its median, and what it gave in
+/// each of them: the best way of a single sample would be the luckiest. `None` of no samples.
+#[must_use]
+pub fn best_way(samples: &[Vec<Sample>]) -> Option<(ReadWay, Vec<f64>)> {
+    let median = |rates: &Vec<f64>| {
+        let mut sorted = rates.clone();
+        sorted.sort_by(f64::total_cmp);
+        f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2])
+    };
+    let ways = samples.first()?.iter().enumerate().map(|(n, sample)| {
+        let rates: Vec<f64> = samples.iter().map(|sample| sample[n].rate).collect();
+        (sample.way, rates)
+    });
+    ways.max_by(|(_, a), (_, b)| median(a).total_cmp(&median(b)))
+}
+
 /// Bytes that no cache holds: twice what the largest does, at least 512 MiB.
 #[must_use]
 pub fn beyond_caches() -> usize {
@@ -244,5 +260,19 @@ mod tests {
                 assert_eq!(read::<4>(isa, &bytes, 4096, 2), expected, "{isa} {place}");
             }
         }
+    }
+
+    #[test]
+    fn the_best_way_is_that_of_the_best_median_not_of_the_best_sample() {
+        let way =
+            |threads| ReadWay { threads, huge_pages: true, streams: 1, prefetch: 4096, asks: 1 };
+        let sample = |[one, two]: [f64; 2]| {
+            vec![Sample { rate: one, way: way(1) }, Sample { rate: two, way: way(2) }]
+        };
+        let mut samples = vec![sample([9.0, 4.0]), sample([1.0, 5.0]), sample([2.0, 4.0])];
+        assert_eq!(best_way(&samples), Some((way(2), vec![4.0, 5.0, 4.0])));
+        samples.truncate(2);
+        assert_eq!(best_way(&samples), Some((way(1), vec![9.0, 1.0])));
+        assert_eq!(best_way(&[]), None);
     }
 }
