@@ -5,6 +5,7 @@ use crate::block::foresee;
 use crate::block::norm::Normed;
 use crate::config::Config;
 use crate::model::Model;
+use crate::rope::Angles;
 use crate::tiling::Tiling;
 use crate::weights::FEW_INPUTS;
 use oss_kernels::{GROUP_ROWS, InputBuffer, Panel, Product, attention, linear};
@@ -125,9 +126,7 @@ pub struct State {
     pub(crate) qkv: Vec<f32>,
     /// `[rows, q_dim]`: what attention gives.
     pub(crate) attended: InputBuffer,
-    /// `[rows, head_dim / 2]`: cosines and sines of the rows' positions.
-    pub(crate) cos: Vec<f32>,
-    pub(crate) sin: Vec<f32>,
+    pub(crate) angles: Angles,
     pub(crate) routing: Routing,
     /// Guesses at the next layer's routing; made where they are of use.
     pub(crate) foresee: Option<Box<foresee::Scratch>>,
@@ -215,8 +214,7 @@ impl State {
             normed: Normed::new(config, rows, input(rows, hidden, *activation)),
             qkv: vec![0.0; rows * config.qkv_dim()],
             attended: input(rows, config.q_dim(), *activation),
-            cos: vec![0.0; rows * config.head_dim / 2],
-            sin: vec![0.0; rows * config.head_dim / 2],
+            angles: Angles::new(config.head_dim),
             routing: Routing {
                 logits: vec![0.0; rows * config.max_experts()],
                 experts: vec![0; slots],
@@ -306,6 +304,7 @@ impl State {
         let vectors = [&self.x, &self.qkv, &self.outer, &self.partials, &self.logits];
         let plain: usize = vectors.into_iter().map(Vec::len).sum();
         4 * (plain + self.blocks.len())
+            + self.angles.bytes()
             + self.normed.bytes()
             + self.scratch.iter().map(WorkerScratch::bytes).sum::<usize>()
             + inputs.into_iter().map(InputBuffer::bytes).sum::<usize>()
