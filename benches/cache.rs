@@ -1,17 +1,26 @@
 //! What do the cache's look-ups, moves between tiers and policies cost?
 //!
 //! Extents taken, given back and moved together, page-table look-ups per slot, prefix look-ups
-//! per block (at most 1 µs is wanted), compression and restoration in GB/s of the page, and whole
-//! traces replayed per policy with their hit rates.
+//! per block (at most 1 µs is wanted), and whole traces replayed per policy with their hit rates;
+//! then, in a table, compression and restoration of pages that no cache holds, on all threads: GB/s
+//! of the pages, and what share of reading as many bytes that is.
 #![expect(missing_docs, reason = "criterion_group makes public functions")]
 
+#[path = "support/shares.rs"]
+mod shares;
+
+use std::cell::LazyCell;
 use std::hint::black_box;
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use oss_cache::tier::codec;
 use oss_cache::{Group, KvCache, PolicyKind, SequenceId, Shape, simulate};
-use oss_memory::{Extent, Extents};
+use oss_machine::beyond_caches;
+use oss_memory::{Buffer, Extent, Extents, Pages};
+use oss_simd::Isa;
 use oss_testing::Seeded;
+use oss_threads::PerWorker;
+use shares::{Bound, Shares, Work};
 
 /// Small slots, so that long prompts fit; the tables are those of a model with 24 layers.
 fn cache() -> KvCache {
@@ -137,7 +146,17 @@ fn prefix(criterion: &mut Criterion) {
     group.finish();
 }
 
-fn compression(criterion: &mut Criterion) {
+/// So many copies of some bytes, in memory.
+fn copies(bytes: &[u8], n: usize) -> Buffer {
+    let mut all = Buffer::new(n * bytes.len(), Pages::Huge).expect("memory");
+    all.chunks_exact_mut(bytes.len()).for_each(|to| to.copy_from_slice(bytes));
+    all
+}
+
+fn compression(shares: &mut Shares) {
+    /// Pages of a call for each thread.
+    const PAGES: usize = 4;
+    let team = shares.team.clone();
     // A page of gpt-oss in bf16: 12 layers, 8 heads, 16 positions of 64 keys and 64 values.
     let top = |value: f32| ((value.to_bits() >> 16) as u16).to_le_bytes();
     let normals = Seeded::new(2).normals(12 * 8 * 16 * 128, 1.5);
@@ -145,19 +164,34 @@ fn compression(criterion: &mut Criterion) {
     let mut compressed = Vec::new();
     assert!(codec::compress(&page, &mut compressed));
     let gain = page.len() as f64 / compressed.len() as f64;
-    let mut group = criterion.benchmark_group(format!("page of bf16 normals, gain {gain:.2}"));
-    group.throughput(Throughput::Bytes(page.len() as u64));
-    group.bench_function("compress", |bencher| {
-        bencher.iter(|| {
+    let n = beyond_caches() / compressed.len();
+    let (pages, all_compressed) =
+        (LazyCell::new(|| copies(&page, n)), LazyCell::new(|| copies(&compressed, n)));
+    let at_once = PAGES * team.threads();
+    let work =
+        Work { bound: Bound::Memory, amount: at_once * page.len(), things: (at_once, "page") };
+    let name = |what: &str| format!("{what} a page of bf16 normals, gain {gain:.2}");
+    let mut first = 0;
+    let mut scratch = vec![Vec::<u8>::new(); team.threads()];
+    shares.kernel(&name("compress"), Isa::scalar(), work, || {
+        let pages = &pages[..n * page.len()];
+        team.phase(at_once, PerWorker::new(&mut scratch), |at, compressed| {
+            let from = (first + at.index) % n * page.len();
             compressed.clear();
-            assert!(codec::compress(black_box(&page), &mut compressed));
+            assert!(codec::compress(&pages[from..][..page.len()], compressed));
         });
+        first = (first + at_once) % n;
     });
-    let mut restored = vec![0; page.len()];
-    group.bench_function("restore", |bencher| {
-        bencher.iter(|| assert!(codec::restore(black_box(&compressed), &mut restored)));
+    let mut scratch = vec![vec![0; page.len()]; team.threads()];
+    shares.kernel(&name("restore"), Isa::scalar(), work, || {
+        let all = &all_compressed[..n * compressed.len()];
+        team.phase(at_once, PerWorker::new(&mut scratch), |at, restored| {
+            let from = (first + at.index) % n * compressed.len();
+            assert!(codec::restore(&all[from..][..compressed.len()], restored));
+            black_box(restored);
+        });
+        first = (first + at_once) % n;
     });
-    group.finish();
 }
 
 fn policies(criterion: &mut Criterion) {
@@ -195,5 +229,11 @@ fn tiers(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, extents, tables, prefix, compression, policies, tiers);
-criterion_main!(benches);
+criterion_group!(benches, extents, tables, prefix, policies, tiers);
+
+fn main() {
+    benches();
+    let mut shares = Shares::new();
+    compression(&mut shares);
+    shares.finish();
+}

@@ -2,6 +2,8 @@
 //! share of the machine's bound is that?
 //!
 //! - *decode*: one row times weights that no cache holds, on all threads, beside reading memory.
+//! - *some rows*: the same for single weight rows here and there, each of which brings the 15 that
+//!   are packed with it: logits of some tokens alone.
 //! - *8 rows*, *64 rows*: what speculation or a small batch, and a prompt, bring to one unit of a
 //!   gpt-oss layer (64 weight rows of 2,880 columns, which lie in cache), on one thread, beside the
 //!   multipliers. 16-bit activations are two planes of bytes, and both products count.
@@ -41,6 +43,9 @@ fn inputs(isa: Isa, activation: Activation, rows: usize, cols: usize) -> InputBu
     buffer
 }
 
+/// Groups from one of *some rows* to the next: a prime, so that all come in turn.
+const APART: usize = 7919;
+
 /// One row times weights in memory: each call goes on where the last one ended.
 fn decode(shares: &mut Shares, dtype: Dtype, activation: Activation) {
     let team = shares.team.clone();
@@ -53,18 +58,17 @@ fn decode(shares: &mut Shares, dtype: Dtype, activation: Activation) {
         weights
     });
     let packing = Packing::for_dtype(dtype, units * UNIT, cols).expect("whole blocks");
-    let name = format!("decode, {} × {}", dtype.name(), activation.name());
+    let names = ["decode", "some rows"];
+    let names = names.map(|name| format!("{name}, {} × {}", dtype.name(), activation.name()));
     let at_once = (CALL / bytes.len()).next_multiple_of(team.threads());
-    let work = Work {
-        bound: Bound::Memory,
-        amount: at_once * bytes.len(),
-        things: (at_once * UNIT, "weight row"),
-    };
+    let (groups, n) = (packing.groups(), at_once * unit.groups());
+    let (bound, amount) = (Bound::Memory, at_once * bytes.len());
     for isa in Isa::available() {
         let input = inputs(isa, activation, 1, cols);
         let mut scratch = vec![(Panel::ZERO, vec![0.0; UNIT]); team.threads()];
-        let mut first = 0;
-        shares.kernel(&name, isa, work, || {
+        let (mut first, mut first_group) = (0, 0);
+        let work = Work { bound, amount, things: (at_once * UNIT, "weight row") };
+        shares.kernel(&names[0], isa, work, || {
             let matrix = Matrix { packing, bytes: &weights[..units * bytes.len()] };
             let product = Product { matrix, input: input.view(), activation };
             team.phase(at_once, PerWorker::new(&mut scratch), |at, (panel, out)| {
@@ -72,6 +76,16 @@ fn decode(shares: &mut Shares, dtype: Dtype, activation: Activation) {
                 linear(isa, product, (&[0], group..group + unit.groups()), panel, out);
             });
             first = (first + at_once) % units;
+        });
+        let work = Work { bound, amount, things: (n, "weight row") };
+        shares.kernel(&names[1], isa, work, || {
+            let matrix = Matrix { packing, bytes: &weights[..units * bytes.len()] };
+            let product = Product { matrix, input: input.view(), activation };
+            team.phase(n, PerWorker::new(&mut scratch), |at, (panel, out)| {
+                let group = (first_group + at.index) * APART % groups;
+                linear(isa, product, (&[0], group..group + 1), panel, &mut out[..GROUP_ROWS]);
+            });
+            first_group = (first_group + n) % groups;
         });
     }
 }
