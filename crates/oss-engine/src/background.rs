@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use oss_memory::pressure::{Pressure, TIGHT_SHARE};
+use oss_memory::pressure::Pressure;
 use oss_model::Model;
 
 use crate::error::{Error, Result};
@@ -87,9 +87,6 @@ impl Drop for Background {
 
 /// Whether so many bytes more leave memory calm; no where the system does not say.
 fn has_room(root: &Path, bytes: usize) -> bool {
-    let Ok(Pressure { room: Some(room), limit: Some(limit), .. }) = Pressure::read_under(root)
-    else {
-        return false;
-    };
-    room.saturating_sub(bytes as u64) as f64 > 2.0 * TIGHT_SHARE * limit as f64
+    let spare = Pressure::read_under(root).ok().and_then(|pressure| pressure.spare_bytes());
+    spare.is_some_and(|spare| spare > bytes as u64)
 }

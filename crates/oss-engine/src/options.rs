@@ -121,7 +121,7 @@ pub struct EngineOptions {
     /// `None`: no limit. Where a mixture of experts is larger, as many experts as there is room for
     /// are in memory and the others are read from its packed file when they are needed:
     /// [`crate::Metrics::experts`] tell how often. Speed then depends on the disk; tokens are the
-    /// same.
+    /// same. Fewer are in memory while the system itself is short of it.
     pub max_memory: Option<usize>,
     /// A folder where a model that is not packed is packed to when it is loaded first: this engine
     /// and later ones map that file. `None`: weights are packed in memory at each load; but a model
@@ -139,14 +139,16 @@ pub struct EngineOptions {
     /// ([`Pin::Always`](crate::Pin::Always)).
     pub placement: Placement,
     /// The folder that holds `proc` and `sys`, in which the system says how short of memory it is
-    /// (what is kept for reuse shrinks then) and which NUMA nodes it has. Other than `/` for tests.
+    /// (what is kept for reuse shrinks then, and the slots of experts after it) and which NUMA nodes
+    /// it has. Other than `/` for tests.
     pub system_root: PathBuf,
     /// The most rows (tokens of all sequences) in one step; `None`: a chunk beside all sequences.
     pub max_rows: Option<usize>,
     /// The most prompt tokens in one step; `None`: by measurement, or, where experts are read from
     /// their file, as many as a 64th of [`EngineOptions::max_memory`] is scratch for (512 to
     /// 4,096): each step reads the experts that it misses once. Requests that come meanwhile wait
-    /// for its end; beside answers that are streaming, chunks are cut as always.
+    /// for its end and share the next one, which is as large; beside answers that are streaming,
+    /// chunks are cut as always.
     pub prefill_chunk: Option<usize>,
     /// The most sequences that run at once; further requests wait. `None`: by measurement, and
     /// fewer (never below 16) while steps take longer than [`EngineOptions::max_step`].

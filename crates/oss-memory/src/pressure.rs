@@ -106,6 +106,13 @@ impl Pressure {
             .map_or(0, |(room, limit)| ((limit as f64 * TIGHT_SHARE) as u64).saturating_sub(room))
     }
 
+    /// Bytes that can be taken while twice [`TIGHT_SHARE`] of the limit stays as room, so that who
+    /// takes them need not give them back at once. None where the system does not say.
+    pub fn spare_bytes(&self) -> Option<u64> {
+        let kept = |limit: u64| (2.0 * TIGHT_SHARE * limit as f64) as u64;
+        self.room.zip(self.limit).map(|(room, limit)| room.saturating_sub(kept(limit)))
+    }
+
     /// Takes in one more limit and the room below it.
     fn restrict(&mut self, limit: Option<u64>, room: Option<u64>) {
         self.limit = [self.limit, limit].into_iter().flatten().min();

@@ -1,10 +1,8 @@
 //! The budget, and what happens when memory runs short.
 
-use std::path::Path;
-
 use oss_engine::{ColdTier, Engine, EngineOptions, Error, Fault, Pages};
 
-use crate::support::{engine, engine_with, eventually, options, prompts, story};
+use crate::support::{engine, engine_with, eventually, options, prompts, story, system};
 
 #[test]
 fn all_memory_stays_within_the_budget() {
@@ -66,15 +64,6 @@ fn tokens_are_the_same_on_any_pages_and_those_set_aside_are_used_where_there_are
             _ => assert_eq!(memory.reserved, 0, "{pages:?}, {free} bytes set aside"),
         }
     }
-}
-
-/// A system of 1,000,000 kB that has so much left.
-fn system(root: &Path, available_kb: usize) {
-    std::fs::create_dir_all(root.join("proc")).unwrap();
-    let text = format!("MemTotal: 1000000 kB\nMemAvailable: {available_kb} kB\n");
-    // Replaced at once: the engine may be reading it.
-    std::fs::write(root.join("new"), text).unwrap();
-    std::fs::rename(root.join("new"), root.join("proc/meminfo")).unwrap();
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Engines and requests of the demo model.
 
+use std::path::Path;
 use std::sync::OnceLock;
 
 use oss_engine::weights::{Container, Data};
@@ -61,6 +62,15 @@ pub(crate) fn within(tensor: &str) -> usize {
     let Data::Plain(bytes) = demo.tensor(tensor).unwrap().data else { panic!("two parts") };
     assert!(bytes.len() > 32 << 10, "{} bytes, which samples may cover", bytes.len());
     bytes.as_ptr().addr() - oss_demo::GGUF.as_ptr().addr() + bytes.len() / 6
+}
+
+/// A system of 1,000,000 kB that has so much left.
+pub(crate) fn system(root: &Path, available_kb: usize) {
+    std::fs::create_dir_all(root.join("proc")).unwrap();
+    let text = format!("MemTotal: 1000000 kB\nMemAvailable: {available_kb} kB\n");
+    // Replaced at once: the engine may be reading it.
+    std::fs::write(root.join("new"), text).unwrap();
+    std::fs::rename(root.join("new"), root.join("proc/meminfo")).unwrap();
 }
 
 /// Waits, within reason, until something holds.

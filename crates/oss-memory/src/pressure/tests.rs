@@ -39,6 +39,8 @@ fn the_smallest_limit_and_the_least_room_on_the_way_up_count() {
     assert_eq!((pressure.limit, pressure.room), (Some(8 * GIB), Some(2 * GIB)));
     assert_eq!((pressure.some_stalled, pressure.all_stalled), (Some(1.5), Some(0.25)));
     assert_eq!((pressure.level(), pressure.shed_bytes()), (Level::Calm, 0));
+    assert_eq!(pressure.spare_bytes(), Some(2 * GIB - (8.0 * GIB as f64 * 0.20) as u64));
+    assert_eq!(Pressure::default().spare_bytes(), None);
 }
 
 #[test]
@@ -47,6 +49,7 @@ fn little_room_or_long_stalls_raise_the_level() {
     let tight = used(10 * GIB - GIB / 2);
     assert_eq!((tight.room, tight.level()), (Some(GIB / 2), Level::Tight));
     assert_eq!(tight.shed_bytes(), (8.0 * GIB as f64 * 0.10) as u64 - GIB / 2);
+    assert_eq!(tight.spare_bytes(), Some(0));
     assert_eq!(used(12 * GIB).level(), Level::Critical);
 
     let stalled = |some: &str, full: &str| {
