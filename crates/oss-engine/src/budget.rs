@@ -1,10 +1,14 @@
 //! How much memory keys and values get, and experts where there is not enough for all.
 
 use oss_model::{ExpertRoom, Model};
+use oss_text::Tokenizer;
 
 use crate::error::{Error, Result};
+use crate::grammar::Vocabulary;
+use crate::metrics::Recorder;
 use crate::options::EngineOptions;
 use crate::step::HEAD_ROWS;
+use crate::text_side::Text;
 use crate::tiers;
 use crate::tuning::Batching;
 
@@ -42,21 +46,18 @@ pub(crate) fn share(
     model: &Model,
     options: &EngineOptions,
     (context_len, threads): (usize, usize),
-    batching: Batching,
-    copies: usize,
+    (batching, copies): (Batching, usize),
+    vocabulary_bytes: usize,
 ) -> Result<Shares> {
-    let max_rows = batching.max_rows;
-    let one = context_bytes(model, context_len, max_rows);
+    let one = context_bytes(model, context_len, batching.max_rows);
     let wanted = options.cache_bytes.unwrap_or_else(|| {
         one.saturating_mul(CONTEXTS).clamp(LEAST, one.clamp(UNASKED, ONE_CONTEXT))
     });
     let Some(budget) = options.max_memory else {
         return Ok(Shares { cache_bytes: wanted, slots: None });
     };
-    let scratch = batching.state(model, threads).bytes();
-    let logits = 4 * model.config.vocabulary * max_rows.min(HEAD_ROWS);
-    let kept = options.warm_bytes + options.repeat_bytes;
-    let others = scratch + logits + kept + tiers::queue_bytes(model, options);
+    let scratch = scratch_bytes(model, batching, threads);
+    let others = others(model, options, scratch, vocabulary_bytes);
     let asked = options.cache_bytes;
     let room = model.weights.expert_room().filter(|_| copies == 1);
     // A model that can do with less is not kept whole at the cost of nearly all keys and values.
@@ -73,8 +74,8 @@ pub(crate) fn share(
         None => {
             let expected = whole + asked.unwrap_or(1);
             let what = match copies {
-                1 => "weights, scratch and caches",
-                _ => "weights on each NUMA node, scratch and caches",
+                1 => "weights, vectors, the vocabulary, scratch and caches",
+                _ => "weights on each NUMA node, vectors, the vocabulary, scratch and caches",
             };
             Err(Error::Budget { what, got: budget, expected })
         }
@@ -94,11 +95,77 @@ fn share_slots(
     let cache_bytes = asked.unwrap_or_else(|| one.min(left / PART));
     let slots = left.saturating_sub(cache_bytes) / room.slot_bytes;
     if slots < top {
-        let what = "weights without experts, room for those of one token, scratch and caches";
+        let what = "weights without experts, room for those of one token, vectors, the vocabulary, \
+                    scratch and caches";
         let expected = taken + cache_bytes + top * room.slot_bytes;
         return Err(Error::Budget { what, got: budget, expected });
     }
     Ok(Shares { cache_bytes, slots: Some(slots.min(room.experts)) })
+}
+
+/// Bytes of scratch for such steps, with the logits of the rows that go through the head at once.
+pub(crate) fn scratch_bytes(model: &Model, batching: Batching, threads: usize) -> usize {
+    let logits = 4 * model.config.vocabulary * batching.max_rows.min(HEAD_ROWS);
+    batching.state(model, threads).bytes() + logits
+}
+
+/// Bytes of everything but packed matrices and resident keys and values.
+pub(crate) fn others(
+    model: &Model,
+    options: &EngineOptions,
+    scratch_bytes: usize,
+    vocabulary_bytes: usize,
+) -> usize {
+    let kept = options.warm_bytes + options.repeat_bytes + tiers::queue_bytes(model, options);
+    scratch_bytes + kept + model.weights.vector_bytes() + vocabulary_bytes
+}
+
+/// Bytes of the tokenizer, and of the vocabulary as the first grammar makes it.
+pub(crate) fn vocabulary_bytes(text: &Text) -> usize {
+    let bytes = |tokenizer: &Tokenizer| {
+        tokenizer.bytes_in_memory() + Vocabulary::bytes_in_memory(tokenizer)
+    };
+    text.tokenizer().map_or(0, bytes)
+}
+
+/// What the budget has left for something that is needed for a while, as for measuring.
+pub(crate) struct Spare<'a> {
+    /// The budget, and what is taken of it; none where there is no limit.
+    pub(crate) of: Option<(usize, usize)>,
+    /// Told what is taken for a while.
+    pub(crate) recorder: &'a Recorder,
+}
+
+/// Bytes that are taken until this goes.
+pub(crate) struct Taken<'a>(&'a Recorder);
+
+impl<'a> Spare<'a> {
+    /// Whether there is room for so many bytes.
+    pub(crate) fn holds(&self, bytes: usize) -> bool {
+        self.of.is_none_or(|(budget, taken)| taken + bytes <= budget)
+    }
+
+    /// Takes so many bytes for `what`.
+    ///
+    /// # Errors
+    /// [`Error::Budget`] where there is no room for them.
+    pub(crate) fn take(&self, what: &'static str, bytes: usize) -> Result<Taken<'a>> {
+        match self.of {
+            Some((budget, taken)) if !self.holds(bytes) => {
+                Err(Error::Budget { what, got: budget, expected: taken + bytes })
+            }
+            _ => {
+                self.recorder.lock().memory.measuring = bytes;
+                Ok(Taken(self.recorder))
+            }
+        }
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.0.lock().memory.measuring = 0;
+    }
 }
 
 /// Bytes of the keys and values of one full context, computed at most `rows` positions at a time.
@@ -131,6 +198,23 @@ mod tests {
         // One context bounds the cache, the model its slots.
         assert_eq!(shares(9000, None).unwrap(), (100, Some(20)));
         assert_eq!(shares(1500, Some(0)).unwrap(), (0, Some(4)));
+    }
+
+    #[test]
+    fn what_is_taken_for_a_while_has_room_in_the_budget_and_is_told_until_it_goes() {
+        let recorder = Recorder::new();
+        let spare = Spare { of: Some((1000, 700)), recorder: &recorder };
+        assert!(spare.holds(300) && !spare.holds(301));
+        let taken = spare.take("measuring", 300).unwrap();
+        assert_eq!(recorder.lock().memory.measuring, 300);
+        drop(taken);
+        assert_eq!(recorder.lock().memory.measuring, 0);
+        let Err(Error::Budget { what, got, expected }) = spare.take("measuring", 301) else {
+            panic!("another error, or none");
+        };
+        assert_eq!((what, got, expected), ("measuring", 1000, 1001));
+        let unlimited = Spare { of: None, recorder: &recorder };
+        assert!(unlimited.holds(usize::MAX) && unlimited.take("measuring", 1 << 40).is_ok());
     }
 
     #[test]

@@ -108,8 +108,9 @@ impl Engine {
     /// As [`Engine::load_with`].
     pub fn from_container(container: Arc<Container>, options: EngineOptions) -> Result<Self> {
         options.check()?;
-        let container = packing::packed_where_wanted(container, &options)?;
         let text = Text::from_container(&container)?;
+        let vocabulary_bytes = budget::vocabulary_bytes(&text);
+        let container = packing::packed_where_wanted(container, &options, vocabulary_bytes)?;
         let isa = match options.isa {
             Some(isa) => isa,
             None => Isa::detect()?,
@@ -130,7 +131,7 @@ impl Engine {
         }
         let census = Census::new(&container);
         let mut model = Model::load(container, load)?;
-        let subject = Subject::new(&census, &model);
+        let subject = Subject::new(&census, &model, vocabulary_bytes);
         let tuning = tuning::at_load(&subject, &options)?;
         let team = match &options.team {
             Some(team) => team.clone(),
@@ -140,7 +141,8 @@ impl Engine {
         let context_len = options.context_len.map_or(own, |asked| asked.min(own));
         let (threads, batching) = (team.threads(), tuning.batching());
         let (copies, max_rows) = (policy.copies(), batching.max_rows);
-        let shares = budget::share(&model, &options, (context_len, threads), batching, copies)?;
+        let (lengths, copied) = ((context_len, threads), (batching, copies));
+        let shares = budget::share(&model, &options, lengths, copied, vocabulary_bytes)?;
         match shares.slots {
             Some(slots) => model.weights.keep_experts_in_slots(slots, &policy)?,
             None => model.weights.place(&policy)?,
@@ -167,7 +169,8 @@ impl Engine {
         let tuner = Tuner { subject, tuning: SharedTuning::new(tuning) };
         let model = Arc::new(model);
         let background = Background::start(&model, &options)?;
-        let setup = Setup::new(model, team, (cache, cache_options), tuner, options);
+        let caches = (cache, cache_options);
+        let setup = Setup::new(model, team, caches, tuner, (options, vocabulary_bytes));
         Self::start(setup, text, limits, background)
     }
 
@@ -308,11 +311,12 @@ impl Engine {
     /// how products are best cut, on the model itself), chooses anew what the options left open,
     /// and keeps the numbers where [`Tune::Stored`](crate::Tune) says. Answers pause meanwhile and
     /// then go on as if nothing had happened. Measuring takes 64 MiB, and then scratch and pages
-    /// for 256 rows at most, whatever the budget.
+    /// for 256 rows at most. Under [`EngineOptions::max_memory`] pages that are kept for reuse go
+    /// where there is no room for that, and where that is not enough it measures with less.
     ///
     /// # Errors
-    /// When the system refuses threads or memory, the weights are damaged, or the numbers cannot be
-    /// stored: then nothing has changed.
+    /// When the system refuses threads or memory, the budget has no room for 16 MiB or for 16 rows,
+    /// the weights are damaged, or the numbers cannot be stored: then nothing has changed.
     pub fn tune(&self) -> Result<Tuning> {
         let (reply, answer) = std::sync::mpsc::channel();
         let _sent = self.inner.commands.send(Command::Tune(reply));

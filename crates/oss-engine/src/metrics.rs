@@ -106,7 +106,8 @@ pub struct PageUse {
 /// Bytes by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryUse {
-    /// Packed weights; where experts stay in their file, the slots and everything else.
+    /// Packed weights; where experts stay in their file, the slots (without those that were given
+    /// back as the system ran short) and everything else.
     pub weights: usize,
     /// Those of them that the system may not swap out: all but experts, where these are in slots
     /// and the process may lock so much (`RLIMIT_MEMLOCK`).
@@ -114,6 +115,10 @@ pub struct MemoryUse {
     /// Bytes of weights, and of what keys and values may take, on huge pages that were set aside:
     /// see [`EngineOptions::pages`](crate::EngineOptions::pages).
     pub reserved: usize,
+    /// What of the model's file is not packed: norms and biases.
+    pub vectors: usize,
+    /// The tokenizer, and what the vocabulary may take as the first grammar makes it: about.
+    pub vocabulary: usize,
     /// What resident keys and values may take.
     pub cache_limit: usize,
     /// What resident keys and values take.
@@ -126,14 +131,17 @@ pub struct MemoryUse {
     pub repeats: usize,
     /// Scratch of the forward page.
     pub scratch: usize,
+    /// What [`Engine::tune`](crate::Engine::tune) has taken while it measures.
+    pub measuring: usize,
 }
 
 impl MemoryUse {
     /// All of it.
     #[must_use]
     pub fn total(&self) -> usize {
-        let Self { weights, cache, warm, queues, repeats, scratch, .. } = self;
-        weights + cache + warm + queues + repeats + scratch
+        let Self { weights, vectors, vocabulary, .. } = self;
+        let Self { cache, warm, queues, repeats, scratch, measuring, .. } = self;
+        weights + vectors + vocabulary + cache + warm + queues + repeats + scratch + measuring
     }
 }
 

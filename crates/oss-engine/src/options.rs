@@ -117,8 +117,8 @@ pub struct EngineOptions {
     /// Bytes for the logits after whole prompts: a prompt that comes again then needs no step of
     /// its own. 0: none are kept.
     pub repeat_bytes: usize,
-    /// Bytes for weights, keys and values (compressed and waiting ones too), and scratch together;
-    /// `None`: no limit. Where a mixture of experts is larger, as many experts as there is room for
+    /// Bytes for weights, the vocabulary (as grammars want it, too), keys and values (compressed and
+    /// waiting ones too), and scratch together; `None`: no limit. Where a mixture of experts is larger, as many experts as there is room for
     /// are in memory and the others are read from its packed file when they are needed:
     /// [`crate::Metrics::experts`] tell how often. Speed then depends on the disk; tokens are the
     /// same. Fewer are in memory while the system itself is short of it.

@@ -21,13 +21,14 @@ use crate::options::EngineOptions;
 pub(crate) fn packed_where_wanted(
     container: Arc<Container>,
     options: &EngineOptions,
+    vocabulary_bytes: usize,
 ) -> Result<Arc<Container>> {
     if container.kind() == Kind::Packed {
         return Ok(container);
     }
     let directory = match &options.pack_directory {
         Some(directory) => Cow::Borrowed(directory.as_path()),
-        None => match larger_than_memory(&container, options)? {
+        None => match larger_than_memory(&container, options, vocabulary_bytes)? {
             None => return Ok(container),
             Some(error) => Cow::Owned(users_directory(|name| env::var_os(name)).ok_or(error)?),
         },
@@ -75,10 +76,14 @@ fn users_directory(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBu
 }
 
 /// Says so where a model's experts do not fit: only those of a packed file can stay outside memory.
-fn larger_than_memory(container: &Container, options: &EngineOptions) -> Result<Option<Error>> {
+fn larger_than_memory(
+    container: &Container,
+    options: &EngineOptions,
+    vocabulary_bytes: usize,
+) -> Result<Option<Error>> {
     let Some(got) = options.max_memory else { return Ok(None) };
     let cache = options.cache_bytes.unwrap_or(budget::LEAST);
-    let others = cache + options.warm_bytes + options.repeat_bytes;
+    let others = cache + options.warm_bytes + options.repeat_bytes + vocabulary_bytes;
     let expected = packed_bytes(container)? + others;
     if expected <= got || !has_experts(container)? {
         return Ok(None);

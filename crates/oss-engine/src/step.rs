@@ -80,6 +80,7 @@ pub(crate) struct Setup {
     cache_options: oss_cache::Options,
     pub(crate) tuner: Tuner,
     options: EngineOptions,
+    vocabulary_bytes: usize,
 }
 
 impl Setup {
@@ -88,11 +89,22 @@ impl Setup {
         team: Team,
         (cache, cache_options): (KvCache, oss_cache::Options),
         tuner: Tuner,
-        options: EngineOptions,
+        (options, vocabulary_bytes): (EngineOptions, usize),
     ) -> Self {
         let recorder = Arc::new(Recorder::new());
         let (waiting, turns) = Default::default();
-        Self { model, recorder, waiting, turns, team, cache, cache_options, tuner, options }
+        Self {
+            model,
+            recorder,
+            waiting,
+            turns,
+            team,
+            cache,
+            cache_options,
+            tuner,
+            options,
+            vocabulary_bytes,
+        }
     }
 }
 
@@ -123,12 +135,15 @@ pub(crate) struct Scheduler {
     relief: Relief,
     /// Bytes that pages on their way between the tiers may take.
     queue_bytes: usize,
+    /// Bytes of the weights that are not packed, and of the vocabulary.
+    vector_bytes: usize,
+    vocabulary_bytes: usize,
 }
 
 impl Scheduler {
     pub(crate) fn new(setup: Setup, commands: Receiver<Command>) -> Self {
         let Setup { model, recorder, waiting, turns, .. } = setup;
-        let Setup { team, cache, cache_options, tuner, options, .. } = setup;
+        let Setup { team, cache, cache_options, tuner, options, vocabulary_bytes, .. } = setup;
         let batching = tuner.tuning.lock().batching();
         Self {
             state: batching.state(&model, team.threads()),
@@ -139,6 +154,8 @@ impl Scheduler {
             repeats: Repeats::new(if options.reuse_prefixes { options.repeat_bytes } else { 0 }),
             relief: Relief::new(options.system_root.clone()),
             queue_bytes: tiers::queue_bytes(&model, &options),
+            vector_bytes: model.weights.vector_bytes(),
+            vocabulary_bytes,
             model,
             tuner,
             batching,
@@ -334,6 +351,8 @@ impl Scheduler {
         metrics.experts = self.model.weights.expert_use();
         metrics.memory = MemoryUse {
             weights: self.model.weights.resident_bytes(),
+            vectors: self.vector_bytes,
+            vocabulary: self.vocabulary_bytes,
             locked: self.model.weights.locked_bytes(),
             reserved: self.model.weights.reserved_bytes() + self.cache.bytes_reserved(),
             cache_limit: self.cache_options.capacity_bytes,
@@ -342,6 +361,7 @@ impl Scheduler {
             queues: self.queue_bytes,
             repeats: self.repeats.bytes(),
             scratch: self.state.bytes(),
+            measuring: 0,
         };
     }
 }

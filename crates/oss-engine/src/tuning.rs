@@ -20,6 +20,7 @@ use oss_threads::Team;
 use oss_threads::topology::Topology;
 use serde::{Deserialize, Serialize};
 
+use crate::budget::Spare;
 use crate::error::Result;
 use crate::options::{EngineOptions, Tune};
 
@@ -137,10 +138,12 @@ pub(crate) struct Subject {
     has_experts: bool,
     /// Bytes of scratch for a row of a large step; 0 where that is so of none.
     row_bytes: usize,
+    /// Bytes beside the matrices that are taken from the beginning: vectors and the vocabulary.
+    others_bytes: usize,
 }
 
 impl Subject {
-    pub(crate) fn new(census: &Census, model: &Model) -> Self {
+    pub(crate) fn new(census: &Census, model: &Model, vocabulary_bytes: usize) -> Self {
         let weights = &model.weights;
         let (all_bytes, layers) = (weights.packed_bytes().max(1), model.config.layers.len());
         let needs = choose::Needs {
@@ -152,7 +155,9 @@ impl Subject {
         let has_experts = weights.expert_room().is_some();
         let (isa, activation) = (model.isa, model.activation);
         let row_bytes = if has_experts { State::row_bytes(model) } else { 0 };
-        Self { isa, activation, common: census.common, needs, has_experts, row_bytes }
+        let others_bytes = weights.vector_bytes() + vocabulary_bytes;
+        let common = census.common;
+        Self { isa, activation, common, needs, has_experts, row_bytes, others_bytes }
     }
 }
 
@@ -172,7 +177,7 @@ pub(crate) fn at_load(subject: &Subject, options: &EngineOptions) -> Result<Tuni
     {
         return Ok(choosing.choose(Origin::Stored(path), profile));
     }
-    let profile = choosing.measure(packing, AT_LOAD)?;
+    let profile = choosing.measure(packing, probe::MEMORY[0], AT_LOAD)?;
     if let Tune::Stored(directory) = &options.tune {
         // A cache that cannot be written costs the next engine a fifth of a second.
         if let Err(error) = store::write(directory, &key, &profile) {
@@ -182,16 +187,28 @@ pub(crate) fn at_load(subject: &Subject, options: &EngineOptions) -> Result<Tuni
     Ok(choosing.choose(Origin::AtLoad, profile))
 }
 
-/// Measures at length, keeps the result where the options say so, and chooses; `team` gives the
-/// team of so many threads, with which the engine goes on.
+/// Bytes that measuring on request takes where it has all the room that it wants.
+pub(crate) fn wanted_bytes(subject: &Subject, options: &EngineOptions, model: &Model) -> usize {
+    let choosing = Choosing { all: true, ..Choosing::new(subject, options) };
+    let Some((_, packing)) = subject.common else { return 0 };
+    let threads = choosing.most_threads();
+    let machine = probe::bytes(probe::MEMORY[0], packing, threads);
+    match choosing.is_larger_than_memory() {
+        true => machine,
+        false => machine.max(tiles::bytes(model, threads, tiles::MOST_ROWS)),
+    }
+}
+
+/// Measures at length, in what memory there is to spare, keeps the result where the options say so,
+/// and chooses; `team` gives the team of so many threads, with which the engine goes on.
 ///
 /// # Errors
-/// When the system refuses threads or memory, the weights are damaged, or the profile cannot be
-/// stored.
+/// When the system refuses threads or memory, there is too little to spare, the weights are
+/// damaged, or the profile cannot be stored.
 pub(crate) fn on_request(
     subject: &Subject,
     options: &EngineOptions,
-    model: &Model,
+    (model, spare): (&Model, &Spare<'_>),
     team: impl FnOnce(usize) -> Result<Team>,
 ) -> Result<(Tuning, Team)> {
     let begin = Instant::now();
@@ -201,12 +218,21 @@ pub(crate) fn on_request(
         let team = team(tuning.threads.value)?;
         return Ok((tuning, team));
     };
-    let profile = choosing.measure(packing, ON_REQUEST * choosing.counts().len() as u32)?;
+    let limit = ON_REQUEST * choosing.counts().len() as u32;
+    let profile = {
+        let threads = choosing.most_threads();
+        let bytes = |memory: usize| probe::bytes(memory, packing, threads);
+        let [.., least] = probe::MEMORY;
+        let memory = probe::MEMORY.into_iter().find(|memory| spare.holds(bytes(*memory)));
+        let memory = memory.unwrap_or(least);
+        let _taken = spare.take("memory to measure the machine in", bytes(memory))?;
+        choosing.measure(packing, memory, limit)?
+    };
     let Tuning { threads, prefill_chunk, mut profile, .. } =
         choosing.choose(Origin::OnRequest, profile);
     let team = team(threads.value)?;
     if !choosing.is_larger_than_memory() {
-        profile.tilings = Some(tiles::measure(model, &team, prefill_chunk.value)?);
+        profile.tilings = Some(tiles::measure(model, &team, prefill_chunk.value, spare)?);
     }
     profile.seconds = begin.elapsed().as_secs_f64();
     if let Tune::Stored(directory) = &options.tune {
@@ -264,7 +290,8 @@ impl<'a> Choosing<'a> {
 
     fn wants_measuring(&self) -> bool {
         let EngineOptions { tune, prefill_chunk, max_sequences, max_memory, .. } = self.options;
-        let taken = self.subject.needs.all_bytes as usize + probe::MEMORY;
+        let Subject { needs, others_bytes, .. } = self.subject;
+        let taken = needs.all_bytes as usize + others_bytes + probe::MEMORY[0];
         let open =
             self.given_threads().is_none() || prefill_chunk.is_none() || max_sequences.is_none();
         open && *tune != Tune::Off && max_memory.is_none_or(|most| most >= taken)
@@ -296,11 +323,17 @@ impl<'a> Choosing<'a> {
         counts
     }
 
-    fn measure(&self, packing: Packing, limit: Duration) -> Result<Profile> {
+    /// The most threads that are measured.
+    fn most_threads(&self) -> usize {
+        self.counts().into_iter().max().unwrap_or(1).max(self.room.cores)
+    }
+
+    /// Measures the machine by reading so many bytes again and again, and by multiplying.
+    fn measure(&self, packing: Packing, memory: usize, limit: Duration) -> Result<Profile> {
         let begin = Instant::now();
         let Subject { isa, activation, .. } = *self.subject;
         let counts = self.counts();
-        let mut probe = probe::Probe::new(isa, activation, packing, limit)?;
+        let mut probe = probe::Probe::new(isa, activation, packing, memory, limit)?;
         let mut threads = Vec::with_capacity(counts.len());
         // The other kinds of activation, measured at the end, get as much time as a count.
         let others = usize::from(self.all);

@@ -5,6 +5,7 @@ mod json;
 mod merges;
 mod pipeline;
 mod pretokenise;
+mod size;
 mod specials;
 mod vocabulary;
 
@@ -17,7 +18,7 @@ use serde_json::Value;
 use tokenizers::Model;
 
 use self::bytes::{Scheme, Table};
-use self::pipeline::{Parts, Pipelines, assemble, run};
+use self::pipeline::{Added, Parts, Pipelines, assemble, run};
 use self::specials::Specials;
 pub use self::vocabulary::Vocabulary;
 use crate::decoder::Decoder;
@@ -50,6 +51,8 @@ struct Shared {
     /// The ids of added tokens by their names, aliases too; the others the model knows.
     names: HashMap<String, u32>,
     unknown: Option<u32>,
+    /// Bytes of strings and tables, those of the pipelines' model too.
+    bytes_in_memory: usize,
     /// Second names of control tokens: (alias, name).
     aliases: Vec<(String, String)>,
 }
@@ -138,7 +141,9 @@ impl Tokenizer {
         let id = |name: &String| names.get(name).copied().or_else(|| parts.model.token_to_id(name));
         let unknown = parts.model.get_unk_token().as_ref().and_then(id);
         let specials = Specials::new(parts.added.iter());
-        let shared = Arc::new(Shared { bytes, special, specials, names, unknown, aliases });
+        let bytes_in_memory = bytes_in_memory(&bytes, &names, &parts);
+        let shared = Shared { bytes, special, specials, names, unknown, bytes_in_memory, aliases };
+        let shared = Arc::new(shared);
         let pipelines = Arc::new(assemble(parts)?);
         Ok(Self(Arc::new(Inner { pipelines, shared, settings })))
     }
@@ -252,6 +257,12 @@ impl Tokenizer {
         self.0.shared.bytes.len()
     }
 
+    /// Bytes that its strings and tables take in memory, about, and without the words that each
+    /// thread which encodes remembers.
+    pub fn bytes_in_memory(&self) -> usize {
+        self.0.shared.bytes_in_memory
+    }
+
     /// The id of a token by its written form: a control token's name, or an ordinary token as
     /// the vocabulary writes it (`Ġthe`, `▁the`).
     pub fn token_id(&self, token: &str) -> Option<u32> {
@@ -285,6 +296,22 @@ impl Tokenizer {
     pub fn adds_bos(&self) -> bool {
         self.0.settings.adds_bos
     }
+}
+
+/// What a tokenizer of these parts takes in memory.
+fn bytes_in_memory(table: &Table, names: &HashMap<String, u32>, parts: &Parts) -> usize {
+    // The model has its tokens by name and by id. Few bytes are longer as they are written.
+    let tokens = 2 * table.lengths().map(size::string).sum::<usize>()
+        + size::map::<String, u32>(table.len())
+        + size::map::<u32, String>(table.len());
+    let merges = size::map::<(u32, u32), (u32, u32)>(parts.merges);
+    // Both pipelines know the added ones by name and by id, and as special; two lists do, too.
+    let added = parts.added.iter().map(|added| {
+        let entry = size_of::<Added>() + size::string(added.token.content.len());
+        8 * entry
+    });
+    let names = size::map::<String, u32>(names.len());
+    tokens + merges + names + table.bytes() + added.sum::<usize>()
 }
 
 impl fmt::Debug for Tokenizer {

@@ -21,6 +21,19 @@ use crate::error::{Error, Result};
 /// request can take is some hundred megabytes at worst.
 const MOST_STATES: usize = 50_000;
 
+/// Trees of tokens: one of all, and for each of the five slices, which are all tokens, two and one
+/// for each slice in it.
+const TREES: usize = 15;
+/// All together they have the nodes and the text of so many with all tokens: some are nearly empty.
+const WHOLE_TREES: usize = 7;
+/// A tree has for each token, those that are not in it too, where its text lies, and its order.
+const LIST_BYTES: usize = 12;
+/// Nodes, in a list that grows by doubling.
+const NODE_BYTES: usize = 12;
+/// While a tree is made: the text of each token by itself, and nodes with links.
+const WORD_BYTES: usize = 64;
+const BUILT_NODE_BYTES: usize = 24;
+
 /// The longest reason that is told.
 const LONGEST_REASON: usize = 300;
 
@@ -63,6 +76,25 @@ impl Vocabulary {
         let slices = Arc::new(slices.expect("the slices are constants that compile"));
         tracing::info!(size, seconds = begin.elapsed().as_secs_f64(), "tokens for grammars");
         Self { tokens, slices, text }
+    }
+
+    /// Bytes that a tokenizer's tokens take, about, once they are made, with what making them takes
+    /// for a moment: reckoned, so that memory can be kept for them.
+    pub(crate) fn bytes_in_memory(tokenizer: &Tokenizer) -> usize {
+        let size = tokenizer.vocabulary_len();
+        let mut words: Vec<&[u8]> =
+            (0..size as u32).filter_map(|id| tokenizer.token_bytes(id)).collect();
+        words.sort_unstable();
+        let text: usize = words.iter().map(|word| word.len()).sum();
+        // A node of a tree is a beginning that some tokens share.
+        let shared = |pair: &[&[u8]]| {
+            let alike = pair[0].iter().zip(pair[1]).take_while(|(a, b)| a == b);
+            alike.count()
+        };
+        let nodes = text - words.windows(2).map(shared).sum::<usize>();
+        let lists = TREES * size * LIST_BYTES;
+        let made = lists + WHOLE_TREES * (text + nodes * NODE_BYTES);
+        made + size * WORD_BYTES + nodes * BUILT_NODE_BYTES
     }
 
     /// The tokens that stand for text: all that are not control tokens.

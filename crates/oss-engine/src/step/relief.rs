@@ -169,9 +169,14 @@ impl Scheduler {
         limited
     }
 
+    /// Whether the cache may have less than it was made for.
+    pub(crate) const fn is_limited(&self) -> bool {
+        self.relief.limit.is_some()
+    }
+
     /// Lets resident pages have so many bytes, but never less than running requests use and a
     /// sixteenth to go on with.
-    fn limit_cache(&mut self, bytes: usize) {
+    pub(crate) fn limit_cache(&mut self, bytes: usize) {
         let used: usize = (0..self.cache.shape().groups.len())
             .map(|group| self.cache.pages(group))
             .map(|pages| (pages.in_use - pages.idle) * pages.page_bytes)

@@ -1,8 +1,9 @@
 //! What tuning changes on the step thread: the team, the scratch, and the limits of a step.
 
-use oss_model::team_options;
+use oss_model::{ExpertUse, team_options};
 use oss_threads::Team;
 
+use crate::budget::{self, Spare};
 use crate::error::Result;
 use crate::step::Scheduler;
 use crate::tuning::{self, Batching, Choice, Observed, SharedTuning, Subject, Tuning};
@@ -16,23 +17,27 @@ pub(crate) struct Tuner {
 impl Scheduler {
     /// Measures the machine and takes over what follows, between two steps.
     pub(crate) fn retune(&mut self) -> Result<Tuning> {
-        let Self { model, team, tuner, options, cache_options, .. } = self;
+        let was_limited = self.is_limited();
+        let outcome = self.measure_anew();
+        if !was_limited {
+            self.lift_limit();
+        }
+        outcome
+    }
+
+    fn measure_anew(&mut self) -> Result<Tuning> {
+        let of = self.make_room_to_measure();
+        self.report();
+        let Self { model, team, tuner, options, cache_options, recorder, .. } = self;
         let team = |threads| match threads == team.threads() {
             true => Ok(team.clone()),
             false => Ok(Team::with_options(&team_options(threads, &cache_options.memory))?),
         };
-        let (mut tuning, team) = tuning::on_request(&tuner.subject, options, model, team)?;
-        if options.max_memory.is_some() {
-            // The budget was laid out for scratch of this size.
-            let before = tuner.tuning.lock();
-            if tuning.tiling.value.matrix_rows > before.tiling.value.matrix_rows {
-                let reason =
-                    format!("the budget has no room for another: {}", tuning.tiling.reason);
-                tuning.tiling = Choice { reason, ..before.tiling.clone() };
-            }
-            if !tuning.max_rows.given {
-                tuning.max_rows = before.max_rows.clone();
-            }
+        let spare = Spare { of, recorder };
+        let (mut tuning, mut team) =
+            tuning::on_request(&tuner.subject, options, (model, &spare), team)?;
+        if let Some(budget) = options.max_memory {
+            self.keep_to(budget, &mut tuning, &mut team);
         }
         self.team = team;
         self.batching = tuning.batching();
@@ -40,6 +45,52 @@ impl Scheduler {
         *self.tuner.tuning.lock() = tuning;
         self.show_pace();
         Ok(self.tuner.tuning.lock().clone())
+    }
+
+    /// Gives up pages that are kept for reuse as far as measuring wants their room. The budget, and
+    /// what is taken of it then; none where there is no limit.
+    fn make_room_to_measure(&mut self) -> Option<(usize, usize)> {
+        let budget = self.options.max_memory?;
+        let wanted = tuning::wanted_bytes(&self.tuner.subject, &self.options, &self.model);
+        let scratch = budget::scratch_bytes(&self.model, self.batching, self.team.threads());
+        let taken = self.taken_beside_cache(scratch.max(self.state.bytes()));
+        let room = budget.saturating_sub(taken);
+        if self.cache.bytes_resident() + wanted > room {
+            self.limit_cache(room.saturating_sub(wanted));
+        }
+        Some((budget, taken + self.cache.bytes_resident()))
+    }
+
+    /// What everything takes of the budget at most but for resident keys and values, with so much
+    /// scratch.
+    fn taken_beside_cache(&self, scratch: usize) -> usize {
+        let weights = &self.model.weights;
+        let given_back = |experts: ExpertUse| experts.slots_given_back * experts.slot_bytes;
+        let others = budget::others(&self.model, &self.options, scratch, self.vocabulary_bytes);
+        weights.resident_bytes() + weights.expert_use().map_or(0, given_back) + others
+    }
+
+    /// Leaves out what the budget, which was laid out for scratch of some size, has no room for.
+    fn keep_to(&self, budget: usize, tuning: &mut Tuning, team: &mut Team) {
+        let before = self.tuner.tuning.lock();
+        let none = |reason: &str| format!("the budget has no room for another: {reason}");
+        if tuning.tiling.value.matrix_rows > before.tiling.value.matrix_rows {
+            let reason = none(&tuning.tiling.reason);
+            tuning.tiling = Choice { reason, ..before.tiling.clone() };
+        }
+        if !tuning.max_rows.given {
+            tuning.max_rows = before.max_rows.clone();
+        }
+        let scratch = |tuning: &Tuning, threads| {
+            budget::scratch_bytes(&self.model, tuning.batching(), threads)
+        };
+        let [was, is] = [scratch(&before, self.team.threads()), scratch(tuning, team.threads())];
+        let cache = self.cache_options.capacity_bytes;
+        if is > was && self.taken_beside_cache(is) + cache > budget {
+            let reason = none(&tuning.threads.reason);
+            tuning.threads = Choice { reason, ..before.threads.clone() };
+            *team = self.team.clone();
+        }
     }
 
     /// Sequences that may run: the limit, or fewer while steps take too long.

@@ -279,8 +279,9 @@ mod tests {
         let (all_bytes, token_bytes) = (12.0 * GB, 2.0 * GB);
         let needs = Needs { all_bytes, token_bytes, products_per_byte: 2.0, phases: 264.0 };
         let (isa, activation) = (Isa::scalar(), Activation::Int8);
-        let row_bytes = 200_000;
-        Subject { isa, activation, common: None, needs, has_experts: true, row_bytes }
+        let (row_bytes, others_bytes) = (200_000, 0);
+        let has_experts = true;
+        Subject { isa, activation, common: None, needs, has_experts, row_bytes, others_bytes }
     }
 
     /// What is chosen on a machine of four cores and eight hardware threads.

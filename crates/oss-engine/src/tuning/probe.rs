@@ -15,8 +15,9 @@ use oss_weights::{Container, TensorInfo};
 use crate::error::Result;
 use crate::tuning::ThreadProfile;
 
-/// Bytes that are read again and again: more than caches hold for long.
-pub(crate) const MEMORY: usize = 64 << 20;
+/// Bytes that are read again and again: more than caches hold for long, or, where there is no room
+/// for that, more than a core's own caches hold.
+pub(crate) const MEMORY: [usize; 3] = [64 << 20, 32 << 20, 16 << 20];
 /// Bytes that a worker reads at a time.
 const PIECE: usize = 1 << 20;
 /// Input rows of a product, as a chunk of a prompt has them.
@@ -25,6 +26,14 @@ const ROWS: usize = 8;
 const MATRIX: (usize, usize) = (64, 1024);
 /// Products and empty phases that are timed together.
 const BATCH: usize = 16;
+
+/// Bytes that measuring takes which reads `memory` bytes, with up to so many threads.
+pub(crate) fn bytes(memory: usize, packing: Packing, threads: usize) -> usize {
+    let input = |activation| InputBuffer::new(ROWS, packing.padded_cols(), activation).bytes();
+    let input = Activation::ALL.map(input).into_iter().max().unwrap_or(0);
+    let products = 4 * ROWS * packing.groups() * GROUP_ROWS + size_of::<Panel>();
+    memory + packing.bytes() + input + threads * products
+}
 
 /// What is measured, and on what.
 pub(crate) struct Probe {
@@ -38,7 +47,7 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    /// Makes ready to measure for at most `limit`, this call included.
+    /// Makes ready to measure for at most `limit`, this call included, by reading `memory` bytes.
     ///
     /// # Errors
     /// When the system refuses memory.
@@ -46,10 +55,11 @@ impl Probe {
         isa: Isa,
         activation: Activation,
         packing: Packing,
+        memory: usize,
         limit: Duration,
     ) -> Result<Self> {
         let until = Instant::now() + limit;
-        let mut memory = Buffer::new(MEMORY, Pages::Huge)?;
+        let mut memory = Buffer::new(memory, Pages::Huge)?;
         // Pages that were never written all read as the same one.
         memory.fill(1);
         let input = rows(isa, activation, packing.padded_cols());
@@ -91,11 +101,11 @@ impl Probe {
         let sink = AtomicU64::new(0);
         let words = self.memory.view::<u64>();
         best(until, 1, || {
-            team.phase(MEMORY / PIECE, (), |unit, ()| {
+            team.phase(self.memory.len() / PIECE, (), |unit, ()| {
                 let piece = &words[unit.index * PIECE / 8..][..PIECE / 8];
                 sink.fetch_or(piece.iter().fold(0, |all, word| all | word), Ordering::Relaxed);
             });
-            MEMORY as f64
+            self.memory.len() as f64
         })
     }
 

@@ -128,6 +128,7 @@ mod tests {
             needs,
             has_experts: false,
             row_bytes: 1,
+            others_bytes: 0,
         }
     }
 

@@ -7,7 +7,7 @@ use oss_model::{Batch, Model, Row, State, Tiling, forward};
 use oss_threads::Team;
 use serde::{Deserialize, Serialize};
 
-use crate::budget;
+use crate::budget::{self, Spare};
 use crate::error::Result;
 
 /// Layers of a measured step: the others are like these.
@@ -17,8 +17,9 @@ const LAYERS: usize = 4;
 const ROUNDS: (usize, usize) = (5, 25);
 /// What the rounds of a step may take.
 const LIMIT: Duration = Duration::from_secs(1);
-/// The most rows of a measured prompt.
-const MOST_ROWS: usize = 256;
+/// The most rows of a measured prompt, and the least where there is no room for more.
+pub(super) const MOST_ROWS: usize = 256;
+const LEAST_ROWS: usize = 16;
 
 const USUAL: Tiling = Tiling::DEFAULT;
 /// Tried with a piece of a prompt.
@@ -75,13 +76,36 @@ impl TilingProfile {
     }
 }
 
-/// Measures steps of `rows` rows of a prompt, and of one of an answer, on a cache of their own.
+/// Bytes of scratch and pages for steps of so many rows, however they are cut.
+pub(super) fn bytes(model: &Model, threads: usize, rows: usize) -> usize {
+    let mut state = State::new(model, rows, threads);
+    FOR_PROMPTS.iter().chain(&FOR_ANSWERS).for_each(|tiling| state.set_tiling(*tiling));
+    state.bytes() + budget::context_bytes(model, rows, rows)
+}
+
+/// As many rows as are wanted, or half as many, and so on, so that they take what there is to
+/// spare; the least where even these take more.
+fn rows_within(wanted: usize, holds: impl Fn(usize) -> bool) -> usize {
+    let fewer = |rows: &usize| (*rows > LEAST_ROWS).then_some((*rows / 2).max(LEAST_ROWS));
+    let mut all = std::iter::successors(Some(wanted), fewer);
+    all.find(|rows| holds(*rows)).unwrap_or(wanted.min(LEAST_ROWS))
+}
+
+/// Measures steps of `rows` rows of a prompt, or of fewer where there is less to spare, and of one
+/// of an answer, on a cache of their own.
 ///
 /// # Errors
-/// When the weights are damaged, or the system refuses memory.
-pub(super) fn measure(model: &Model, team: &Team, rows: usize) -> Result<TilingProfile> {
+/// When the weights are damaged, there is too little to spare, or the system refuses memory.
+pub(super) fn measure(
+    model: &Model,
+    team: &Team,
+    rows: usize,
+    spare: &Spare<'_>,
+) -> Result<TilingProfile> {
     let _in_use = model.weights.begin_use()?;
-    let rows = rows.min(MOST_ROWS);
+    let bytes = |rows| bytes(model, team.threads(), rows);
+    let rows = rows_within(rows.min(MOST_ROWS), |rows| spare.holds(bytes(rows)));
+    let _taken = spare.take("scratch and pages to measure steps with", bytes(rows))?;
     let cache = KvCache::new(model.cache_shape(), budget::context_bytes(model, rows, rows))?;
     let mut steps = Steps { model, team, state: State::new(model, rows, team.threads()), cache };
     let prompts = steps.compare(&FOR_PROMPTS, rows)?;
@@ -150,6 +174,16 @@ mod tests {
             prompts: prompts.collect(),
             answers: answers.collect(),
         }
+    }
+
+    #[test]
+    fn rows_are_halved_until_they_fit_down_to_a_page() {
+        let within = |wanted, most| rows_within(wanted, |rows| rows <= most);
+        assert_eq!(
+            [300, 256, 255, 100, 20, 16].map(|most| within(256, most)),
+            [256, 256, 128, 64, 16, 16]
+        );
+        assert_eq!([within(256, 3), within(24, 20), within(10, 3)], [16, 16, 10]);
     }
 
     #[test]

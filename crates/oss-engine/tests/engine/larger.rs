@@ -201,6 +201,40 @@ fn a_budget_for_less_than_one_token_s_experts_is_refused() {
 }
 
 #[test]
+fn vectors_and_the_vocabulary_are_counted_and_a_budget_without_room_for_them_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = packed(directory.path());
+    let (least, room) = (least(&path), room(&path));
+    let engine = with_budget(&path, least);
+    engine.check_books().unwrap(); // it has started, and its numbers are there
+    let memory = engine.metrics().memory;
+    let demo = demo();
+    let vectors = demo.tensors().filter(|tensor| {
+        let name = &tensor.name;
+        ["norm", "bias", "sinks"].iter().any(|part| name.contains(part))
+    });
+    assert_eq!(memory.vectors, vectors.map(|vector| 4 * vector.elements()).sum::<usize>());
+    let tokenizer = engine.text().tokenizer().unwrap();
+    let words = (0..tokenizer.vocabulary_len() as u32).filter_map(|id| tokenizer.token_bytes(id));
+    let bytes: usize = words.map(<[u8]>::len).sum();
+    assert!(memory.vocabulary > 10 * bytes && memory.vocabulary < 4 << 20, "{memory:?}");
+    // Everything that an engine takes: logits come with its first token.
+    let logits = 4 * engine.config().vocabulary * small().max_rows.unwrap();
+    let weights = room.dense_bytes + TOP * room.slot_bytes;
+    let all = weights + memory.vectors + memory.vocabulary + memory.scratch + logits + CACHE;
+    assert_eq!(least, all, "{memory:?}");
+    for missing in [1, memory.vectors, memory.vocabulary] {
+        let max_memory = Some(least - missing);
+        let error = Engine::load_with(&path, EngineOptions { max_memory, ..small() }).unwrap_err();
+        let said = error.to_string();
+        let numbers = [format!("got {} bytes", least - missing), format!("at least {least} (")];
+        for part in numbers.iter().map(String::as_str).chain(["vectors", "the vocabulary"]) {
+            assert!(said.contains(part), "{said}");
+        }
+    }
+}
+
+#[test]
 fn a_model_that_is_not_packed_is_packed_first_where_a_folder_is_given() {
     let directory = tempfile::tempdir().unwrap();
     let least = least(&packed(directory.path()));

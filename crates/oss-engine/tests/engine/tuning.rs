@@ -1,8 +1,8 @@
 //! What is measured and chosen changes speed alone.
 
-use oss_engine::{Activation, EngineOptions, Event, Origin, Tune, Tuning};
+use oss_engine::{Activation, EngineOptions, Error, Event, Origin, Request, Tune, Tuning};
 
-use crate::support::{engine, engine_with, options, prompts, story};
+use crate::support::{engine, engine_with, eventually, options, prompts, story};
 
 /// Everything is open.
 fn open() -> EngineOptions {
@@ -93,6 +93,73 @@ fn nothing_is_measured_where_the_budget_has_no_room_for_it() {
     let engine = engine_with(EngineOptions { max_memory, cache_bytes: None, ..open() });
     assert_eq!(engine.tuning().origin, Origin::Unmeasured);
     assert!(engine.tuning().to_string().contains("nothing was measured"));
+}
+
+/// With so much for keys and values, and a budget that holds just that and everything else.
+fn within_budget(cache_bytes: usize) -> (EngineOptions, usize) {
+    let cache_bytes = Some(cache_bytes);
+    let kept = EngineOptions { cache_bytes, reuse_prefixes: true, repeat_bytes: 0, ..open() };
+    let options = EngineOptions { tune: Tune::Off, ..kept };
+    let unlimited = engine_with(options.clone());
+    unlimited.check_books().unwrap(); // it has started, and its numbers are there
+    let all = unlimited.metrics().memory;
+    // Logits come with the first token.
+    let logits = 4 * unlimited.config().vocabulary * 32;
+    let budget = all.total() - all.cache + all.cache_limit + logits;
+    (EngineOptions { max_memory: Some(budget), ..options }, budget)
+}
+
+#[test]
+fn tuning_keeps_to_the_budget_and_borrows_from_what_is_kept_for_reuse() {
+    let (options, budget) = within_budget(72 << 20);
+    let tuned = engine_with(options);
+    let prompt = |kind: u32| (0..700).map(|i| (i * i * 7 + i * kind + kind) % 2000).collect();
+    let prompts: Vec<Vec<u32>> = (0..14).map(prompt).collect();
+    let ask = |prompt: &Vec<u32>| {
+        let request = || Request::tokens(prompt.clone()).max_tokens(4).greedy();
+        let expected = engine().generate(request()).unwrap().ids();
+        assert_eq!(tuned.generate(request()).unwrap().ids(), expected);
+    };
+    prompts.iter().for_each(ask);
+    eventually("the numbers are told", || tuned.metrics().running == 0);
+    let before = tuned.metrics().memory;
+    assert!(before.cache > 8 << 20 && before.total() <= budget, "{before:?}");
+    assert!(before.total() + (64 << 20) > budget, "{before:?}: enough is left to measure in");
+    let most = std::thread::scope(|scope| {
+        let tuning = scope.spawn(|| tuned.tune().unwrap());
+        let mut most = 0;
+        while !tuning.is_finished() {
+            let memory = tuned.metrics().memory;
+            assert!(memory.total() <= budget, "{} of {budget}: {memory:?}", memory.total());
+            most = most.max(memory.measuring);
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert_eq!(tuning.join().unwrap().origin, Origin::OnRequest);
+        most
+    });
+    assert!(most >= 64 << 20, "measured in {most} bytes");
+    prompts.iter().for_each(ask);
+    eventually("the numbers are told", || tuned.metrics().running == 0);
+    let after = tuned.metrics().memory;
+    assert!(after.total() <= budget && after.measuring == 0, "{after:?}");
+    assert!(after.cache > (72 << 20) - most, "no more than beside {most} bytes: {after:?}");
+}
+
+#[test]
+fn tuning_without_room_for_the_least_is_refused_and_changes_nothing() {
+    let (options, budget) = within_budget(4 << 20);
+    let engine = engine_with(options);
+    let before = engine.tuning();
+    let Err(Error::Budget { what, got, expected }) = engine.tune() else {
+        panic!("another error, or none");
+    };
+    assert_eq!((what, got), ("memory to measure the machine in", budget));
+    assert!(expected > budget + (12 << 20) && expected < budget + (20 << 20), "{expected}");
+    assert_eq!(engine.tuning(), before);
+    let answer = engine.generate(story("Once upon a time", 20)).unwrap();
+    let expected = crate::support::engine().generate(story("Once upon a time", 20)).unwrap();
+    assert_eq!(answer.ids(), expected.ids());
+    assert_eq!(engine.metrics().memory.measuring, 0);
 }
 
 #[test]

@@ -22,6 +22,12 @@ impl Weights {
         }
     }
 
+    /// Bytes of what is not packed: norms, biases and sinks, which lie in memory as numbers.
+    #[must_use]
+    pub fn vector_bytes(&self) -> usize {
+        self.vectors().flatten().map(|numbers| size_of_val(numbers.as_slice())).sum()
+    }
+
     /// Norms, biases and sinks in a fixed order; where a layer has none, none.
     fn vectors(&self) -> impl Iterator<Item = Option<&Vec<f32>>> {
         let in_layers = self.layers.iter().flat_map(|layer| {

@@ -69,11 +69,14 @@ fn caches(text: &mut Text, metrics: &Metrics) {
     let memory = metrics.memory;
     let kinds = [
         ("weights", memory.weights),
+        ("vectors", memory.vectors),
+        ("vocabulary", memory.vocabulary),
         ("cache", memory.cache),
         ("warm", memory.warm),
         ("queues", memory.queues),
         ("repeats", memory.repeats),
         ("scratch", memory.scratch),
+        ("measuring", memory.measuring),
     ];
     let kinds = kinds.map(|(kind, bytes)| (kind.to_owned(), bytes));
     text.by(("oss_memory_bytes", "gauge"), "Memory by kind.", "kind", kinds);
@@ -113,6 +116,7 @@ fn caches(text: &mut Text, metrics: &Metrics) {
         let (hits, misses) = (experts.hits, experts.misses);
         text.counter("oss_expert_hits_total", "Experts found in memory.", hits);
         text.counter("oss_expert_misses_total", "Experts read from the file.", misses);
+        text.gauge("oss_expert_slots", "Experts that have room in memory.", experts.slots);
     }
 }
 

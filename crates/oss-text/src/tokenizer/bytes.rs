@@ -112,6 +112,16 @@ impl Table {
     pub(super) fn len(&self) -> usize {
         self.spans.len()
     }
+
+    /// The number of bytes of each token.
+    pub(super) fn lengths(&self) -> impl Iterator<Item = usize> {
+        self.spans.iter().flatten().map(|(start, end)| end - start)
+    }
+
+    /// Bytes that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        self.blob.capacity() + self.spans.capacity() * size_of::<Option<(usize, usize)>>()
+    }
 }
 
 #[cfg(test)]

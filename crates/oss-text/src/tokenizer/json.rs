@@ -170,6 +170,7 @@ pub(super) fn prepare(bytes: &[u8]) -> Result<Ready> {
     let (added, aliases) = split_aliases(file.added_tokens, vocab);
     let bytes = table(vocab, &added, scheme);
     let parts = Parts {
+        merges: file.model.merges.len(),
         model: file.model.build()?,
         normalizer: part(file.normalizer)?,
         pre_tokenizer: part(file.pre_tokenizer)?,

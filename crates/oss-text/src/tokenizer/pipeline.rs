@@ -82,6 +82,8 @@ pub(super) struct Added {
 /// What the two sources of tokenizers (JSON, plain arrays) boil down to.
 pub(super) struct Parts {
     pub(super) model: BPE,
+    /// How many pairs of tokens the model merges.
+    pub(super) merges: usize,
     pub(super) normalizer: Option<NormalizerWrapper>,
     pub(super) pre_tokenizer: Option<PreTokenizerWrapper>,
     pub(super) post_processor: Option<PostProcessorWrapper>,

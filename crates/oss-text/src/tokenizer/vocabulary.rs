@@ -120,9 +120,11 @@ impl Vocabulary<'_> {
     fn byte_level(&self) -> Result<Ready> {
         let name = if self.pre.is_empty() { "default" } else { &self.pre };
         let rule = pretokenise::rule(name)?;
+        let merges = self.merges()?;
         let builder = BPE::builder().ignore_merges(rule.whole_words);
         let parts = Parts {
-            model: merges::model(builder, self.plain(), &self.merges()?)?,
+            model: merges::model(builder, self.plain(), &merges)?,
+            merges: merges.len(),
             normalizer: None,
             pre_tokenizer: Some(rule.build()?),
             post_processor: None,
@@ -162,6 +164,7 @@ impl Vocabulary<'_> {
         }
         let parts = Parts {
             model,
+            merges: merges.len(),
             normalizer: Some(Normalizers::new(normalizers).into()),
             pre_tokenizer: None,
             post_processor: None,
