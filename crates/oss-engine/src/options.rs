@@ -117,11 +117,12 @@ pub struct EngineOptions {
     /// Bytes for the logits after whole prompts: a prompt that comes again then needs no step of
     /// its own. 0: none are kept.
     pub repeat_bytes: usize,
-    /// Bytes for weights, the vocabulary (as grammars want it, too), keys and values (compressed and
-    /// waiting ones too), and scratch together; `None`: no limit. Where a mixture of experts is larger, as many experts as there is room for
-    /// are in memory and the others are read from its packed file when they are needed:
-    /// [`crate::Metrics::experts`] tell how often. Speed then depends on the disk; tokens are the
-    /// same. Fewer are in memory while the system itself is short of it.
+    /// Bytes for weights, the vocabulary (as grammars want it, too), keys and values (compressed
+    /// and waiting ones too), and scratch together; `None`: no limit. Where a mixture of experts is
+    /// larger, as many experts as there is room for are in memory and the others are read from its
+    /// packed file when they are needed: [`crate::Metrics::experts`] tell how often. Speed then
+    /// depends on the disk; tokens are the same. Fewer are in memory while the system itself is
+    /// short of it.
     pub max_memory: Option<usize>,
     /// A folder where a model that is not packed is packed to when it is loaded first: this engine
     /// and later ones map that file. `None`: weights are packed in memory at each load; but a model
@@ -139,8 +140,8 @@ pub struct EngineOptions {
     /// ([`Pin::Always`](crate::Pin::Always)).
     pub placement: Placement,
     /// The folder that holds `proc` and `sys`, in which the system says how short of memory it is
-    /// (what is kept for reuse shrinks then, and the slots of experts after it) and which NUMA nodes
-    /// it has. Other than `/` for tests.
+    /// (what is kept for reuse shrinks then, and the slots of experts after it) and which NUMA
+    /// nodes it has. Other than `/` for tests.
     pub system_root: PathBuf,
     /// The most rows (tokens of all sequences) in one step; `None`: a chunk beside all sequences.
     pub max_rows: Option<usize>,
