@@ -27,7 +27,9 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
     if len > limit {
         return Err(Error::TooLarge { path: path.to_path_buf(), got: len, expected: limit });
     }
-    let mut bytes = Vec::with_capacity(usize::try_from(len).unwrap_or(0));
+    let mut bytes = Vec::new();
+    let room = usize::try_from(len).unwrap_or(usize::MAX);
+    bytes.try_reserve_exact(room).map_err(|e| Error::memory("allocate", room)(e.into()))?;
     // One byte more than allowed shows that the file has grown meanwhile.
     let read = file.take(limit.saturating_add(1)).read_to_end(&mut bytes);
     let got = read.map_err(Error::file("read", path))? as u64;

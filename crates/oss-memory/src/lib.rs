@@ -3,8 +3,9 @@
 //! Weights are read through maps ([`file::Map`]), results are written so that a crash cannot leave
 //! half a file ([`file::Writer`]), and large working memory comes straight from the system
 //! ([`Buffer`]) and is handed out in extents ([`Extents`]) or pieces with owners of their own
-//! ([`Piece`]). [`pressure`] tells when the system itself runs short, and [`placement`] lays memory
-//! over the nodes of a large machine.
+//! ([`Piece`]). Vectors that grow with a model or a context are [`zeros`], [`lengthen`]ed: refusing
+//! them is an error, not the end of the process. [`pressure`] tells when the system itself runs
+//! short, and [`placement`] lays memory over the nodes of a large machine.
 //!
 //! ```
 //! use oss_memory::{Buffer, Pages, file};
@@ -43,9 +44,11 @@ mod os;
 mod piece;
 pub mod placement;
 pub mod pressure;
+mod vector;
 
 pub use buffer::{Buffer, Pages};
 pub use error::{Error, Result};
 pub use extents::{Extent, Extents, Move};
 pub use os::{HUGE_PAGE, page_size};
 pub use piece::Piece;
+pub use vector::{copy, lengthen, zeros};
