@@ -139,7 +139,7 @@ impl Bench {
         let mut model = Model::load(container, options)?;
         model.weights.place(&policy)?;
         let load_s = start.elapsed().as_secs_f64();
-        let mut state = State::new(&model, MAX_ROWS.max(batch), threads);
+        let mut state = State::new(&model, MAX_ROWS.max(batch), threads)?;
         let touched = Arc::new(Mutex::new(Touched::default()));
         state.set_probe(Some(count_experts(&model, Arc::clone(&touched))));
         let tokens = batch * (depth + arguments.gen_tokens) + arguments.prompt_tokens.max(WARM_UP);

@@ -1,5 +1,8 @@
 //! How much memory keys and values get, and experts where there is not enough for all.
 
+use std::thread;
+
+use oss_memory::{Buffer, Pages};
 use oss_model::{ExpertRoom, Model};
 use oss_text::Tokenizer;
 
@@ -30,6 +33,22 @@ const CONTEXTS: usize = 8;
 /// being asked, at most this part of what is left, and experts the rest.
 const PART: usize = 16;
 
+/// Memory for what is too small to be worth an error: where that is refused, the process ends.
+const SMALL: usize = 32 << 20;
+/// The same for each thread that is started, its stack included.
+const SMALL_PER_THREAD: usize = 3 << 20;
+
+/// Finds out whether there is memory for small things beside so many bytes, which come next.
+///
+/// # Errors
+/// When the system refuses it.
+pub(crate) fn ask_for_small(beside: usize) -> Result<()> {
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let bytes = SMALL + SMALL_PER_THREAD * threads;
+    drop(Buffer::new(beside.saturating_add(bytes), Pages::Default)?);
+    Ok(())
+}
+
 /// What the budget is divided into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shares {
@@ -56,7 +75,7 @@ pub(crate) fn share(
     let Some(budget) = options.max_memory else {
         return Ok(Shares { cache_bytes: wanted, slots: None });
     };
-    let scratch = scratch_bytes(model, batching, threads);
+    let scratch = scratch_bytes(model, batching, threads)?;
     let others = others(model, options, scratch, vocabulary_bytes);
     let asked = options.cache_bytes;
     let room = model.weights.expert_room().filter(|_| copies == 1);
@@ -104,9 +123,12 @@ fn share_slots(
 }
 
 /// Bytes of scratch for such steps, with the logits of the rows that go through the head at once.
-pub(crate) fn scratch_bytes(model: &Model, batching: Batching, threads: usize) -> usize {
+///
+/// # Errors
+/// When the system refuses them.
+pub(crate) fn scratch_bytes(model: &Model, batching: Batching, threads: usize) -> Result<usize> {
     let logits = 4 * model.config.vocabulary * batching.max_rows.min(HEAD_ROWS);
-    batching.state(model, threads).bytes() + logits
+    Ok(batching.state(model, threads)?.bytes() + logits)
 }
 
 /// Bytes of everything but packed matrices and resident keys and values.

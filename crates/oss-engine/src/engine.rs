@@ -108,6 +108,7 @@ impl Engine {
     /// As [`Engine::load_with`].
     pub fn from_container(container: Arc<Container>, options: EngineOptions) -> Result<Self> {
         options.check()?;
+        budget::ask_for_small(0)?;
         let text = Text::from_container(&container)?;
         let vocabulary_bytes = budget::vocabulary_bytes(&text);
         let container = packing::packed_where_wanted(container, &options, vocabulary_bytes)?;
@@ -131,7 +132,8 @@ impl Engine {
         }
         let census = Census::new(&container);
         let mut model = Model::load(container, load)?;
-        let subject = Subject::new(&census, &model, vocabulary_bytes);
+        budget::ask_for_small(0)?;
+        let subject = Subject::new(&census, &model, vocabulary_bytes)?;
         let tuning = tuning::at_load(&subject, &options)?;
         let team = match &options.team {
             Some(team) => team.clone(),
@@ -148,6 +150,7 @@ impl Engine {
             None => model.weights.place(&policy)?,
         }
         let cache_options = tiers::cache_options(&model, &options, shares.cache_bytes, policy)?;
+        budget::ask_for_small(shares.cache_bytes)?;
         let cache = KvCache::with_options(model.cache_shape(), &cache_options)?;
         let rows = max_rows.min(budget::ALWAYS_ROWS);
         tell_reserved(&model, &cache, &options);
@@ -168,9 +171,11 @@ impl Engine {
         };
         let tuner = Tuner { subject, tuning: SharedTuning::new(tuning) };
         let model = Arc::new(model);
+        let cache = (cache, cache_options);
+        let with_vocabulary = (options.clone(), vocabulary_bytes);
+        let setup = Setup::new(Arc::clone(&model), team, cache, tuner, with_vocabulary)?;
+        budget::ask_for_small(0)?;
         let background = Background::start(&model, &options)?;
-        let caches = (cache, cache_options);
-        let setup = Setup::new(model, team, caches, tuner, (options, vocabulary_bytes));
         Self::start(setup, text, limits, background)
     }
 

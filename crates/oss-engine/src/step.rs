@@ -76,6 +76,8 @@ pub(crate) struct Setup {
     pub(crate) waiting: Arc<AtomicUsize>,
     pub(crate) turns: Arc<AtomicU64>,
     team: Team,
+    state: State,
+    batching: Batching,
     cache: KvCache,
     cache_options: oss_cache::Options,
     pub(crate) tuner: Tuner,
@@ -84,27 +86,33 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
+    /// # Errors
+    /// When memory for scratch is refused.
     pub(crate) fn new(
         model: Arc<Model>,
         team: Team,
         (cache, cache_options): (KvCache, oss_cache::Options),
         tuner: Tuner,
         (options, vocabulary_bytes): (EngineOptions, usize),
-    ) -> Self {
+    ) -> Result<Self> {
         let recorder = Arc::new(Recorder::new());
         let (waiting, turns) = Default::default();
-        Self {
+        let batching = tuner.tuning.lock().batching();
+        let state = batching.state(&model, team.threads())?;
+        Ok(Self {
             model,
             recorder,
             waiting,
             turns,
             team,
+            state,
+            batching,
             cache,
             cache_options,
             tuner,
             options,
             vocabulary_bytes,
-        }
+        })
     }
 }
 
@@ -112,7 +120,8 @@ impl Setup {
 pub(crate) struct Scheduler {
     model: Arc<Model>,
     team: Team,
-    state: State,
+    /// Scratch; none after a step that may have left anything in it: the next one makes it anew.
+    state: Option<State>,
     cache: KvCache,
     cache_options: oss_cache::Options,
     tuner: Tuner,
@@ -142,11 +151,10 @@ pub(crate) struct Scheduler {
 
 impl Scheduler {
     pub(crate) fn new(setup: Setup, commands: Receiver<Command>) -> Self {
-        let Setup { model, recorder, waiting, turns, .. } = setup;
-        let Setup { team, cache, cache_options, tuner, options, vocabulary_bytes, .. } = setup;
-        let batching = tuner.tuning.lock().batching();
+        let Setup { model, recorder, waiting, turns, team, state, batching, .. } = setup;
+        let Setup { cache, cache_options, tuner, options, vocabulary_bytes, .. } = setup;
         Self {
-            state: batching.state(&model, team.threads()),
+            state: Some(state),
             pace: Pace::new(options.max_step, options.max_prompt_step),
             team,
             cache,
@@ -360,7 +368,7 @@ impl Scheduler {
             warm: self.cache.warm_bytes(),
             queues: self.queue_bytes,
             repeats: self.repeats.bytes(),
-            scratch: self.state.bytes(),
+            scratch: self.state.as_ref().map_or(0, State::bytes),
             measuring: 0,
         };
     }

@@ -143,7 +143,7 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    pub(crate) fn new(census: &Census, model: &Model, vocabulary_bytes: usize) -> Self {
+    pub(crate) fn new(census: &Census, model: &Model, vocabulary_bytes: usize) -> Result<Self> {
         let weights = &model.weights;
         let (all_bytes, layers) = (weights.packed_bytes().max(1), model.config.layers.len());
         let needs = choose::Needs {
@@ -154,10 +154,10 @@ impl Subject {
         };
         let has_experts = weights.expert_room().is_some();
         let (isa, activation) = (model.isa, model.activation);
-        let row_bytes = if has_experts { State::row_bytes(model) } else { 0 };
+        let row_bytes = if has_experts { State::row_bytes(model)? } else { 0 };
         let others_bytes = weights.vector_bytes() + vocabulary_bytes;
         let common = census.common;
-        Self { isa, activation, common, needs, has_experts, row_bytes, others_bytes }
+        Ok(Self { isa, activation, common, needs, has_experts, row_bytes, others_bytes })
     }
 }
 
@@ -188,14 +188,21 @@ pub(crate) fn at_load(subject: &Subject, options: &EngineOptions) -> Result<Tuni
 }
 
 /// Bytes that measuring on request takes where it has all the room that it wants.
-pub(crate) fn wanted_bytes(subject: &Subject, options: &EngineOptions, model: &Model) -> usize {
+///
+/// # Errors
+/// When the system refuses memory.
+pub(crate) fn wanted_bytes(
+    subject: &Subject,
+    options: &EngineOptions,
+    model: &Model,
+) -> Result<usize> {
     let choosing = Choosing { all: true, ..Choosing::new(subject, options) };
-    let Some((_, packing)) = subject.common else { return 0 };
+    let Some((_, packing)) = subject.common else { return Ok(0) };
     let threads = choosing.most_threads();
     let machine = probe::bytes(probe::MEMORY[0], packing, threads);
     match choosing.is_larger_than_memory() {
-        true => machine,
-        false => machine.max(tiles::bytes(model, threads, tiles::MOST_ROWS)),
+        true => Ok(machine),
+        false => Ok(machine.max(tiles::bytes(model, threads, tiles::MOST_ROWS)?)),
     }
 }
 

@@ -84,7 +84,7 @@ pub enum Error {
     #[error(transparent)]
     Damaged(Arc<oss_weights::Error>),
     /// The system refused a thread.
-    #[error("a thread that reads experts could not be started")]
+    #[error("a thread that packs or reads weights could not be started: {source}")]
     Thread {
         /// The system's reason.
         source: std::io::Error,

@@ -40,9 +40,9 @@ pub(crate) struct Page<'a> {
 /// otherwise.
 ///
 /// # Errors
-/// When a row does not fit its sequence, or the cache has no page left, or an expert cannot be read
-/// from its file, or a row is not finite ([`Error::NotFinite`] names the first): then the sequences
-/// are as long as before.
+/// When a row does not fit its sequence, or the cache has no page left, or memory is refused, or an
+/// expert cannot be read from its file, or a row is not finite ([`Error::NotFinite`] names the
+/// first): then the sequences are as long as before.
 ///
 /// # Panics
 /// When the range is not within the model's layers.
@@ -64,7 +64,7 @@ pub fn forward(
         }
     }
     if let Some(furthest) = batch.rows.iter().map(|row| row.position).max() {
-        state.angles.reach(&model.rope, furthest); //             angles [positions, 2, head_dim/2]
+        state.angles.reach(&model.rope, furthest)?; //            angles [positions, 2, head_dim/2]
     }
 
     let mut wanted = mem::take(&mut state.wanted_rows);
@@ -83,7 +83,7 @@ pub fn forward(
                 break;
             }
         }
-        attention::run(&mut page, layer); //                             x += attention(qkv), normed
+        attention::run(&mut page, layer)?; //                            x += attention(qkv), normed
         feed_forward::run(&mut page, layer)?; //                   x += feed_forward(normed), normed
     }
 

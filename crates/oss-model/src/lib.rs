@@ -21,7 +21,7 @@
 //! };
 //! let model = Model::load(container, options)?;
 //! let team = oss_threads::Team::new(2)?;
-//! let mut state = State::new(&model, 64, team.threads());
+//! let mut state = State::new(&model, 64, team.threads())?;
 //! let mut cache = oss_cache::KvCache::new(model.cache_shape(), 64 << 20)?;
 //! let sequence = cache.create();
 //! let row = Row { sequence, position: 0, token: 1, wanted: true, draft: false };

@@ -1,6 +1,8 @@
 //! The angles of rotary positions.
 
 use crate::config::{RopeConfig, RopeScaling};
+use crate::error::Result;
+use oss_memory::lengthen;
 use std::f64::consts::PI;
 
 /// The frequencies of a model's pairs, ready to be multiplied with positions.
@@ -75,24 +77,31 @@ pub(crate) struct Angles {
     numbers: Vec<f32>,
     /// Cosines, and sines, of a position.
     half: usize,
+    /// Numbers of all positions that a sequence may have.
+    most: usize,
 }
 
 impl Angles {
-    /// Of no position yet, for heads of `head_dim`.
-    pub(crate) const fn new(head_dim: usize) -> Self {
-        Self { numbers: Vec::new(), half: head_dim / 2 }
+    /// Of no position yet, for heads of `head_dim` and sequences of up to `context_len` positions.
+    pub(crate) const fn new(head_dim: usize, context_len: usize) -> Self {
+        let half = head_dim / 2;
+        Self { numbers: Vec::new(), half, most: 2 * half * context_len }
     }
 
     /// Computes what is missing up to `position`. Memory doubles when it is full: at the beginning
     /// of a page from the second one on.
-    pub(crate) fn reach(&mut self, rope: &Rope, position: usize) {
+    ///
+    /// # Errors
+    /// When the system refuses memory; what was known stays.
+    pub(crate) fn reach(&mut self, rope: &Rope, position: usize) -> Result<()> {
         let known = self.numbers.len() / (2 * self.half);
         for position in known..=position {
             let first = self.numbers.len();
-            self.numbers.resize(first + 2 * self.half, 0.0);
+            lengthen(&mut self.numbers, first + 2 * self.half)?;
             let (cos, sin) = self.numbers[first..].split_at_mut(self.half);
             rope.angles(position, cos, sin);
         }
+        Ok(())
     }
 
     /// The cosines and sines of a position that was reached, `head_dim / 2` each.
@@ -100,8 +109,9 @@ impl Angles {
         self.numbers[2 * self.half * position..][..2 * self.half].split_at(self.half)
     }
 
+    /// Bytes that they take when a sequence is as long as it may be.
     pub(crate) const fn bytes(&self) -> usize {
-        4 * self.numbers.len()
+        4 * self.most
     }
 }
 
@@ -162,9 +172,9 @@ mod tests {
         };
         for scaling in [RopeScaling::None, bands, yarn] {
             let rope = Rope::new(&RopeConfig { theta: 500_000.0, scaling }, 20);
-            let mut angles = Angles::new(20);
+            let mut angles = Angles::new(20, 1001);
             for furthest in [0, 1, 40, 17, 1000] {
-                angles.reach(&rope, furthest);
+                angles.reach(&rope, furthest).unwrap();
                 for position in 0..=furthest {
                     let (mut cos, mut sin) = ([0.0; 10], [0.0; 10]);
                     rope.angles(position, &mut cos, &mut sin);

@@ -4,11 +4,13 @@ use crate::batch::Row;
 use crate::block::foresee;
 use crate::block::norm::Normed;
 use crate::config::Config;
+use crate::error::Result;
 use crate::model::Model;
 use crate::rope::Angles;
 use crate::tiling::Tiling;
 use crate::weights::FEW_INPUTS;
-use oss_kernels::{GROUP_ROWS, InputBuffer, Panel, Product, attention, linear};
+use oss_kernels::{Activation, GROUP_ROWS, InputBuffer, Panel, Product, attention, linear};
+use oss_memory::{Buffer, Pages, lengthen, zeros};
 use oss_simd::Isa;
 use std::ops::Range;
 
@@ -82,15 +84,15 @@ pub(crate) struct WorkerScratch {
 }
 
 impl WorkerScratch {
-    fn new(config: &Config, numbers: usize) -> Self {
+    fn new(config: &Config, numbers: usize) -> Result<Self> {
         let heads = attention::QUERIES * config.group();
         let attended = heads * config.head_dim * config.kv_heads_per_unit();
-        Self {
-            numbers: vec![0.0; numbers],
-            turned: vec![0.0; heads.max(attention::PAGE) * config.head_dim],
-            attended: vec![0.0; attended],
+        Ok(Self {
+            numbers: zeros(numbers)?,
+            turned: zeros(heads.max(attention::PAGE) * config.head_dim)?,
+            attended: zeros(attended)?,
             panel: Panel::ZERO,
-        }
+        })
     }
 
     const fn bytes(&self) -> usize {
@@ -160,6 +162,19 @@ fn sums_len(rows: usize, tiling: Tiling) -> usize {
     (rows * tiling.matrix_rows).max(rows.min(FEW_INPUTS) * tiling.wide_rows)
 }
 
+/// Memory for an input. What makes it ends the process where that is refused, so as much is asked
+/// for before.
+fn input(
+    make: fn(usize, usize, Activation) -> InputBuffer,
+    rows: usize,
+    cols: usize,
+    activation: Activation,
+) -> Result<InputBuffer> {
+    let row_bytes = make(1, cols, activation).bytes();
+    drop(Buffer::new(rows.saturating_mul(row_bytes), Pages::Default)?);
+    Ok(make(rows, cols, activation))
+}
+
 /// Something on its way through the forward page.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -189,16 +204,19 @@ pub type Probe = Box<dyn FnMut(Event<'_>) + Send>;
 
 impl State {
     /// Scratch for `threads` workers and up to `max_rows` rows a step.
-    #[must_use]
-    pub fn new(model: &Model, max_rows: usize, threads: usize) -> Self {
+    ///
+    /// # Errors
+    /// When memory is refused.
+    pub fn new(model: &Model, max_rows: usize, threads: usize) -> Result<Self> {
         let Model { config, activation, .. } = model;
         let (hidden, rows) = (config.hidden_dim, max_rows);
         let slots = rows * config.max_top();
         let inner = config.max_inner_dim();
-        let input = match model.weights.has_float_matrices() {
+        let make = match model.weights.has_float_matrices() {
             true => InputBuffer::new,
             false => InputBuffer::for_codes,
         };
+        let input = |rows, cols| input(make, rows, cols, *activation);
         let shape = attention::Shape {
             format: oss_quant::kv::KvFormat::F32,
             head_dim: config.head_dim,
@@ -207,27 +225,27 @@ impl State {
         let tiling = Tiling::default();
         let scratch = shape.scratch_len(attention::QUERIES * config.group());
         let scratch = scratch.max(sums_len(rows, tiling));
-        Self {
+        Ok(Self {
             max_rows,
             tiling,
-            x: vec![0.0; rows * hidden],
-            normed: Normed::new(config, rows, input(rows, hidden, *activation)),
-            qkv: vec![0.0; rows * config.qkv_dim()],
-            attended: input(rows, config.q_dim(), *activation),
-            angles: Angles::new(config.head_dim),
+            x: zeros(rows * hidden)?,
+            normed: Normed::new(config, rows, input(rows, hidden)?)?,
+            qkv: zeros(rows * config.qkv_dim())?,
+            attended: input(rows, config.q_dim())?,
+            angles: Angles::new(config.head_dim, config.context_len),
             routing: Routing {
-                logits: vec![0.0; rows * config.max_experts()],
-                experts: vec![0; slots],
-                shares: vec![0.0; slots],
+                logits: zeros(rows * config.max_experts())?,
+                experts: zeros(slots)?,
+                shares: zeros(slots)?,
                 active: Vec::with_capacity(config.max_experts()),
                 splits: Vec::with_capacity(config.max_experts() + 1),
                 row_of_slot: Vec::with_capacity(slots),
                 factor_of_slot: Vec::with_capacity(slots),
-                slot_of_choice: vec![0; slots],
+                slot_of_choice: zeros(slots)?,
             },
             foresee: None,
-            inner: input(slots, inner, *activation),
-            outer: vec![0.0; slots * hidden],
+            inner: input(slots, inner)?,
+            outer: zeros(slots * hidden)?,
             identity: (0..slots as u32).collect(),
             run_starts: Vec::with_capacity(rows + 1),
             blocks: Vec::new(),
@@ -235,18 +253,22 @@ impl State {
             writes: Vec::new(),
             write_ranges: Vec::new(),
             write_order: Vec::new(),
-            scratch: (0..threads).map(|_| WorkerScratch::new(config, scratch)).collect(),
+            scratch: (0..threads)
+                .map(|_| WorkerScratch::new(config, scratch))
+                .collect::<Result<_>>()?,
             wanted_rows: Vec::with_capacity(rows),
             logits: Vec::new(),
             probe: None,
-        }
+        })
     }
 
     /// Bytes that scratch takes for each further row of large steps, about.
-    #[must_use]
-    pub fn row_bytes(model: &Model) -> usize {
-        let bytes = |rows| Self::new(model, rows, 1).bytes();
-        (bytes(2 * MANY_ROWS) - bytes(MANY_ROWS)) / MANY_ROWS
+    ///
+    /// # Errors
+    /// When memory is refused: such scratch is made for it.
+    pub fn row_bytes(model: &Model) -> Result<usize> {
+        let bytes = |rows| Self::new(model, rows, 1).map(|state| state.bytes());
+        Ok((bytes(2 * MANY_ROWS)? - bytes(MANY_ROWS)?) / MANY_ROWS)
     }
 
     /// The most rows of a step.
@@ -264,15 +286,27 @@ impl State {
     /// Cuts products otherwise from now on; results stay the same. Workers' scratch grows where
     /// units are larger.
     ///
+    /// # Errors
+    /// When memory is refused: then they are cut as before.
+    ///
     /// # Panics
     /// When the tiling is not possible.
-    pub fn set_tiling(&mut self, tiling: Tiling) {
+    pub fn set_tiling(&mut self, tiling: Tiling) -> Result<()> {
         assert!(tiling.is_possible(), "{tiling:?}");
-        self.tiling = tiling;
         let sums = sums_len(self.max_rows, tiling);
         for WorkerScratch { numbers, .. } in &mut self.scratch {
-            numbers.resize(numbers.len().max(sums), 0.0);
+            lengthen(numbers, sums)?;
         }
+        self.tiling = tiling;
+        Ok(())
+    }
+
+    /// Makes room for the logits of so many rows, so that [`head`](crate::head) takes no memory.
+    ///
+    /// # Errors
+    /// When memory is refused.
+    pub fn reserve_logits(&mut self, model: &Model, rows: usize) -> Result<()> {
+        Ok(lengthen(&mut self.logits, rows * model.config.vocabulary)?)
     }
 
     /// How many hidden rows the last forward pass left for the head.

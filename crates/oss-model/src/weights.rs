@@ -15,6 +15,7 @@ mod placement;
 mod repack;
 mod rounds;
 mod storage;
+mod together;
 mod vectors;
 mod verify;
 

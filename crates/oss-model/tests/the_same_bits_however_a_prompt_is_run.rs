@@ -137,7 +137,7 @@ fn tilings_do_not_change_a_bit() {
                 [(128, 64, 256), (1, 64, 64), (37, 192, 128), (64, 128, 512), (300, 256, 2048)]
             {
                 let tiling = Tiling { input_rows, matrix_rows, wide_rows };
-                runner.state.set_tiling(tiling);
+                runner.state.set_tiling(tiling).unwrap();
                 assert_eq!(runner.state.tiling(), tiling);
                 let got = [bits(&runner.logits(&ids, 201)), bits(&runner.logits(&few, 9))];
                 assert!(got == want, "{} {activation:?}, {tiling:?}", path.display());
@@ -151,7 +151,7 @@ fn tilings_do_not_change_a_bit() {
 #[should_panic(expected = "matrix_rows: 96")]
 fn a_tiling_that_would_cut_blocks_is_refused() {
     let mut runner = Runner::new(&data("demo.gguf"), Setting::fast());
-    runner.state.set_tiling(Tiling { matrix_rows: 96, ..Tiling::default() });
+    runner.state.set_tiling(Tiling { matrix_rows: 96, ..Tiling::default() }).unwrap();
 }
 
 #[test]

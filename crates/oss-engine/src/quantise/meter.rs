@@ -68,7 +68,7 @@ impl Meter {
         windows: &[&[u32]],
     ) -> Result<Self> {
         let rows = windows.iter().map(|window| window.len()).fold(0, usize::max);
-        let state = State::new(model, rows, team.threads());
+        let state = State::new(model, rows, team.threads())?;
         let cache = KvCache::new(model.cache_shape(), cache_bytes)?;
         let mut reader = Reader { team, state, cache, layer: 0 };
         let window = |tokens: &&[u32]| {

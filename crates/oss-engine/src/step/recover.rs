@@ -16,13 +16,13 @@ impl Scheduler {
     pub(crate) fn fail_step(&mut self, error: Error) {
         tracing::error!(%error, "a step failed");
         if let Error::Model(oss_model::Error::NotFinite { sequence, position, .. }) = error {
-            self.renew_state();
+            self.state = None;
             return self.fail_row(sequence, position, error);
         }
         let rebuild = matches!(error, Error::Panicked { .. });
         if rebuild {
             self.rebuild_cache();
-            self.renew_state();
+            self.state = None;
             self.sessions.clear();
             for task in &mut self.running {
                 task.sequence = None;
@@ -53,10 +53,6 @@ impl Scheduler {
         }
         let id = task.id;
         self.end_running(id, Finish::Failed(Arc::new(error)));
-    }
-
-    fn renew_state(&mut self) {
-        self.state = self.batching.state(&self.model, self.team.threads());
     }
 
     /// Checks the cache's books; pages that somebody holds.

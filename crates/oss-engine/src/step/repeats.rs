@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::error::Error;
 use crate::event::Finish;
 use crate::step::run::{catch, finish_prompt, finish_row};
 use crate::step::{Scheduler, Task};
@@ -93,11 +94,13 @@ impl Scheduler {
         }
         let Self { repeats, cache, sessions, model, recorder, .. } = self;
         let known = repeats.get(cache.prompt_key(&task.tokens), &task.tokens);
-        let mut logits = known.expect("looked up when the sequence was given").to_vec();
+        let logits = oss_memory::copy(known.expect("looked up when the sequence was given"));
         finish_prompt(&mut task, cache, sessions);
         recorder.lock().repeated_prompts += 1;
         let position = task.prompt_len - 1;
-        let drawn = catch(|| finish_row(&mut task, position, &mut logits, (model.isa, recorder)));
+        let drawn = logits.map_err(Error::from).and_then(|mut logits| {
+            catch(|| finish_row(&mut task, position, &mut logits, (model.isa, recorder)))
+        });
         let finish = match drawn {
             Ok(None) => return Some(task),
             Ok(Some(finish)) => finish,

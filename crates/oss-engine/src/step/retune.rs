@@ -1,6 +1,6 @@
 //! What tuning changes on the step thread: the team, the scratch, and the limits of a step.
 
-use oss_model::{ExpertUse, team_options};
+use oss_model::{ExpertUse, State, team_options};
 use oss_threads::Team;
 
 use crate::budget::{self, Spare};
@@ -26,7 +26,7 @@ impl Scheduler {
     }
 
     fn measure_anew(&mut self) -> Result<Tuning> {
-        let of = self.make_room_to_measure();
+        let of = self.make_room_to_measure()?;
         self.report();
         let Self { model, team, tuner, options, cache_options, recorder, .. } = self;
         let team = |threads| match threads == team.threads() {
@@ -37,11 +37,11 @@ impl Scheduler {
         let (mut tuning, mut team) =
             tuning::on_request(&tuner.subject, options, (model, &spare), team)?;
         if let Some(budget) = options.max_memory {
-            self.keep_to(budget, &mut tuning, &mut team);
+            self.keep_to(budget, &mut tuning, &mut team)?;
         }
-        self.team = team;
-        self.batching = tuning.batching();
-        self.state = self.batching.state(&self.model, self.team.threads());
+        let batching = tuning.batching();
+        self.state = Some(batching.state(model, team.threads())?);
+        (self.team, self.batching) = (team, batching);
         *self.tuner.tuning.lock() = tuning;
         self.show_pace();
         Ok(self.tuner.tuning.lock().clone())
@@ -49,16 +49,17 @@ impl Scheduler {
 
     /// Gives up pages that are kept for reuse as far as measuring wants their room. The budget, and
     /// what is taken of it then; none where there is no limit.
-    fn make_room_to_measure(&mut self) -> Option<(usize, usize)> {
-        let budget = self.options.max_memory?;
-        let wanted = tuning::wanted_bytes(&self.tuner.subject, &self.options, &self.model);
-        let scratch = budget::scratch_bytes(&self.model, self.batching, self.team.threads());
-        let taken = self.taken_beside_cache(scratch.max(self.state.bytes()));
+    fn make_room_to_measure(&mut self) -> Result<Option<(usize, usize)>> {
+        let Some(budget) = self.options.max_memory else { return Ok(None) };
+        let wanted = tuning::wanted_bytes(&self.tuner.subject, &self.options, &self.model)?;
+        let scratch = budget::scratch_bytes(&self.model, self.batching, self.team.threads())?;
+        let now = self.state.as_ref().map_or(0, State::bytes);
+        let taken = self.taken_beside_cache(scratch.max(now));
         let room = budget.saturating_sub(taken);
         if self.cache.bytes_resident() + wanted > room {
             self.limit_cache(room.saturating_sub(wanted));
         }
-        Some((budget, taken + self.cache.bytes_resident()))
+        Ok(Some((budget, taken + self.cache.bytes_resident())))
     }
 
     /// What everything takes of the budget at most but for resident keys and values, with so much
@@ -71,7 +72,7 @@ impl Scheduler {
     }
 
     /// Leaves out what the budget, which was laid out for scratch of some size, has no room for.
-    fn keep_to(&self, budget: usize, tuning: &mut Tuning, team: &mut Team) {
+    fn keep_to(&self, budget: usize, tuning: &mut Tuning, team: &mut Team) -> Result<()> {
         let before = self.tuner.tuning.lock();
         let none = |reason: &str| format!("the budget has no room for another: {reason}");
         if tuning.tiling.value.matrix_rows > before.tiling.value.matrix_rows {
@@ -84,13 +85,15 @@ impl Scheduler {
         let scratch = |tuning: &Tuning, threads| {
             budget::scratch_bytes(&self.model, tuning.batching(), threads)
         };
-        let [was, is] = [scratch(&before, self.team.threads()), scratch(tuning, team.threads())];
+        let was = scratch(&before, self.team.threads())?;
+        let is = scratch(tuning, team.threads())?;
         let cache = self.cache_options.capacity_bytes;
         if is > was && self.taken_beside_cache(is) + cache > budget {
             let reason = none(&tuning.threads.reason);
             tuning.threads = Choice { reason, ..before.threads.clone() };
             *team = self.team.clone();
         }
+        Ok(())
     }
 
     /// Sequences that may run: the limit, or fewer while steps take too long.

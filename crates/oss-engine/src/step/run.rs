@@ -76,11 +76,18 @@ impl Scheduler {
 
     /// Computes the plan's rows.
     fn forward(&mut self, kernels: &mut Duration) -> Result<()> {
-        let Self { model, team, state, cache, plan, running, .. } = self;
+        let Self { model, team, state, batching, cache, plan, running, .. } = self;
         let (layers, batch) = (model.config.layers.len(), Batch { rows: &plan.rows });
+        let wanted = plan.rows.iter().filter(|row| row.wanted).count();
         let begin = Instant::now();
         let outcome = catch(|| {
             model.weights.check_damage()?;
+            let state = match state {
+                Some(state) => state,
+                None => state.insert(batching.state(model, team.threads())?),
+            };
+            // Asked for while nothing has changed, so that the step can be tried once more.
+            state.reserve_logits(model, wanted.min(HEAD_ROWS))?;
             for part in &plan.parts {
                 let task = running.iter_mut().find(|task| task.id == part.task);
                 let task = task.expect("nobody leaves during a step");
@@ -115,6 +122,7 @@ impl Scheduler {
     fn draw_all(&mut self, kernels: &mut Duration) -> Result<()> {
         let wanted = self.wanted();
         let Self { model, team, state, running, recorder, repeats, cache, .. } = self;
+        let state = state.as_mut().expect("the forward pass has left rows in it");
         let vocabulary = model.config.vocabulary;
         let mut over: Vec<(u64, Finish)> = Vec::new();
         for (chunk, rows) in wanted.chunks(HEAD_ROWS).enumerate() {
@@ -185,7 +193,7 @@ pub(crate) fn finish_prompt(task: &mut Task, cache: &mut KvCache, sessions: &mut
     }
 }
 
-/// A copy of the logits after a whole prompt, where they are to be kept.
+/// A copy of the logits after a whole prompt, where they are to be kept and there is memory for it.
 fn kept_logits(
     task: &Task,
     position: usize,
@@ -194,7 +202,7 @@ fn kept_logits(
 ) -> Option<Vec<f32>> {
     let wanted =
         task.drawn() == 0 && position + 1 == task.prompt_len && repeats.keeps(&task.tokens, logits);
-    wanted.then(|| logits.to_vec())
+    if wanted { oss_memory::copy(logits).ok() } else { None }
 }
 
 /// Uses the logits of a row: for the prompt's log-probabilities, for the next token, or both.

@@ -2,6 +2,7 @@
 
 use oss_model::{Model, State, Tiling};
 
+use crate::error::Result;
 use crate::options::EngineOptions;
 use crate::tuning::{
     Choice, Choosing, Observed, Origin, Profile, Room, ThreadProfile, TiledStep, Tuning,
@@ -89,10 +90,13 @@ impl Batching {
     pub(crate) const AT_LEAST: usize = LIMITS.0;
 
     /// Scratch for such steps.
-    pub(crate) fn state(&self, model: &Model, threads: usize) -> State {
-        let mut state = State::new(model, self.max_rows, threads);
-        state.set_tiling(self.tiling);
-        state
+    ///
+    /// # Errors
+    /// When memory is refused.
+    pub(crate) fn state(&self, model: &Model, threads: usize) -> Result<State> {
+        let mut state = State::new(model, self.max_rows, threads)?;
+        state.set_tiling(self.tiling)?;
+        Ok(state)
     }
 }
 

@@ -77,18 +77,27 @@ impl TilingProfile {
 }
 
 /// Bytes of scratch and pages for steps of so many rows, however they are cut.
-pub(super) fn bytes(model: &Model, threads: usize, rows: usize) -> usize {
-    let mut state = State::new(model, rows, threads);
-    FOR_PROMPTS.iter().chain(&FOR_ANSWERS).for_each(|tiling| state.set_tiling(*tiling));
-    state.bytes() + budget::context_bytes(model, rows, rows)
+///
+/// # Errors
+/// When the system refuses them.
+pub(super) fn bytes(model: &Model, threads: usize, rows: usize) -> Result<usize> {
+    let mut state = State::new(model, rows, threads)?;
+    for tiling in FOR_PROMPTS.iter().chain(&FOR_ANSWERS) {
+        state.set_tiling(*tiling)?;
+    }
+    Ok(state.bytes() + budget::context_bytes(model, rows, rows))
 }
 
 /// As many rows as are wanted, or half as many, and so on, so that they take what there is to
 /// spare; the least where even these take more.
-fn rows_within(wanted: usize, holds: impl Fn(usize) -> bool) -> usize {
+fn rows_within(wanted: usize, holds: impl Fn(usize) -> Result<bool>) -> Result<usize> {
     let fewer = |rows: &usize| (*rows > LEAST_ROWS).then_some((*rows / 2).max(LEAST_ROWS));
-    let mut all = std::iter::successors(Some(wanted), fewer);
-    all.find(|rows| holds(*rows)).unwrap_or(wanted.min(LEAST_ROWS))
+    for rows in std::iter::successors(Some(wanted), fewer) {
+        if holds(rows)? {
+            return Ok(rows);
+        }
+    }
+    Ok(wanted.min(LEAST_ROWS))
 }
 
 /// Measures steps of `rows` rows of a prompt, or of fewer where there is less to spare, and of one
@@ -104,10 +113,10 @@ pub(super) fn measure(
 ) -> Result<TilingProfile> {
     let _in_use = model.weights.begin_use()?;
     let bytes = |rows| bytes(model, team.threads(), rows);
-    let rows = rows_within(rows.min(MOST_ROWS), |rows| spare.holds(bytes(rows)));
-    let _taken = spare.take("scratch and pages to measure steps with", bytes(rows))?;
+    let rows = rows_within(rows.min(MOST_ROWS), |rows| Ok(spare.holds(bytes(rows)?)))?;
+    let _taken = spare.take("scratch and pages to measure steps with", bytes(rows)?)?;
     let cache = KvCache::new(model.cache_shape(), budget::context_bytes(model, rows, rows))?;
-    let mut steps = Steps { model, team, state: State::new(model, rows, team.threads()), cache };
+    let mut steps = Steps { model, team, state: State::new(model, rows, team.threads())?, cache };
     let prompts = steps.compare(&FOR_PROMPTS, rows)?;
     let answers = steps.compare(&FOR_ANSWERS, 1)?;
     Ok(TilingProfile { threads: team.threads(), rows, prompts, answers })
@@ -130,7 +139,7 @@ impl Steps<'_> {
                 break;
             }
             for (tiling, seconds) in tilings.iter().zip(&mut seconds) {
-                self.state.set_tiling(*tiling);
+                self.state.set_tiling(*tiling)?;
                 seconds.push(self.time(rows)?);
             }
         }
@@ -178,7 +187,7 @@ mod tests {
 
     #[test]
     fn rows_are_halved_until_they_fit_down_to_a_page() {
-        let within = |wanted, most| rows_within(wanted, |rows| rows <= most);
+        let within = |wanted, most| rows_within(wanted, |rows| Ok(rows <= most)).unwrap();
         assert_eq!(
             [300, 256, 255, 100, 20, 16].map(|most| within(256, most)),
             [256, 256, 128, 64, 16, 16]

@@ -45,7 +45,7 @@ fn probabilities(container: Arc<Container>, window: &[u32]) -> Vec<Vec<f64>> {
     };
     let model = Model::load(container, load).unwrap();
     let team = Team::new(1).unwrap();
-    let mut state = State::new(&model, window.len(), 1);
+    let mut state = State::new(&model, window.len(), 1).unwrap();
     let mut cache = oss_cache::KvCache::new(model.cache_shape(), 64 << 20).unwrap();
     let sequence = cache.create();
     let row = |(position, &token)| Row { sequence, position, token, wanted: true, draft: false };

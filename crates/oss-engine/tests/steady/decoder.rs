@@ -145,7 +145,7 @@ impl Decoder {
         };
         let model = Model::load(container, options).unwrap();
         let team = Team::new(threads).unwrap();
-        let state = State::new(&model, 16, team.threads());
+        let state = State::new(&model, 16, team.threads()).unwrap();
         let mut cache = KvCache::new(model.cache_shape(), 16 << 20).unwrap();
         let sequence = cache.create();
         let options = Options { temperature: 0.8, top_k: 40, top_p: 0.95, ..Options::default() };

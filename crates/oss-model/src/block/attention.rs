@@ -3,6 +3,7 @@
 use super::norm::Next;
 use super::project::{Call, To};
 use crate::batch::Row;
+use crate::error::Result;
 use crate::forward::Page;
 use crate::input;
 use crate::model::Model;
@@ -15,6 +16,7 @@ use oss_kernels::attention::{
 };
 use oss_kernels::elementwise::rotate;
 use oss_kernels::prepare;
+use oss_memory::lengthen;
 use oss_quant::kv::Rows;
 use oss_threads::{Chunks, PerWorker, RowCuts, Spans, Team};
 use std::ops::Range;
@@ -40,11 +42,11 @@ pub(crate) fn qkv(page: &mut Page<'_>, layer: usize) {
 }
 
 /// `x += output(attention(qkv)) + bias`, normalised for the layer's second half.
-pub(crate) fn run(page: &mut Page<'_>, layer: usize) {
+pub(crate) fn run(page: &mut Page<'_>, layer: usize) -> Result<()> {
     let (model, team) = (page.model, page.team);
     let weights = &model.weights.layers[layer];
     let n_rows = page.batch.rows.len();
-    attend_all(page, layer); //                                                attended [R, q_dim]
+    attend_all(page, layer)?; //                                               attended [R, q_dim]
     let State { tiling, attended, x, normed, scratch, identity, .. } = &mut *page.state;
     let call = Call {
         model,
@@ -57,6 +59,7 @@ pub(crate) fn run(page: &mut Page<'_>, layer: usize) {
     };
     let to = To::Add(x, normed, Next::feed_forward(model, layer));
     call.project(&weights.output, weights.output_bias.as_deref(), to, scratch);
+    Ok(())
 }
 
 /// Turns the rows' keys by their positions and writes them and the values into their pages, and
@@ -209,13 +212,14 @@ impl<'a> Attention<'a> {
         team: &Team,
         scratch: &mut [WorkerScratch],
         blocks: &'s mut Vec<u32>,
-    ) -> Option<Chosen<'s>> {
+    ) -> Result<Option<Chosen<'s>>> {
         let Self { model, layer, cache, rows, .. } = *self;
-        let (sparse, isa, config) = (self.sparse?, model.isa, &model.config);
-        let most = (0..rows.len()).filter_map(|row| self.n_blocks(row)).max()?;
+        let (isa, config) = (model.isa, &model.config);
+        let most = (0..rows.len()).filter_map(|row| self.n_blocks(row)).max();
+        let (Some(sparse), Some(most)) = (self.sparse, most) else { return Ok(None) };
         let units = (self.run_starts.len() - 1) * config.n_kv_heads;
         let len = units * QUERIES * most;
-        blocks.resize(blocks.len().max(len), 0);
+        lengthen(blocks, len)?;
         let out = (Chunks::new(&mut blocks[..len], QUERIES * most), PerWorker::new(scratch));
         team.phase(units, out, |unit, (blocks, scratch)| {
             let (run, kv_head) = (unit.index / config.n_kv_heads, unit.index % config.n_kv_heads);
@@ -229,7 +233,7 @@ impl<'a> Attention<'a> {
                 choose(isa, (config.head_dim, sparse), queries, mean, numbers, blocks);
             });
         });
-        Some(Chosen { blocks, most })
+        Ok(Some(Chosen { blocks, most }))
     }
 
     /// Turns the queries of a run's rows by their positions and hands them out, with the slots of
@@ -268,7 +272,7 @@ impl<'a> Attention<'a> {
 }
 
 /// Attention of all rows, as input of the output matrix.
-fn attend_all(page: &mut Page<'_>, layer: usize) {
+fn attend_all(page: &mut Page<'_>, layer: usize) -> Result<()> {
     let (model, team, config) = (page.model, page.team, &page.model.config);
     let State { qkv, angles, attended, scratch, run_starts, blocks: chosen, partials, .. } =
         &mut *page.state;
@@ -277,7 +281,7 @@ fn attend_all(page: &mut Page<'_>, layer: usize) {
     let sparse = sparse(model, layer);
     let all =
         Attention { model, layer, cache, rows, run_starts, qkv, angles, sparse, chosen: None };
-    let attention = Attention { chosen: all.choose(team, scratch, chosen), ..all };
+    let attention = Attention { chosen: all.choose(team, scratch, chosen)?, ..all };
     let (isa, shape, blocks) = (model.isa, attention.shape(), attention.blocks());
     let units = (run_starts.len() - 1) * blocks;
     let head_columns = config.group() * config.head_dim;
@@ -288,7 +292,7 @@ fn attend_all(page: &mut Page<'_>, layer: usize) {
     let n_splits = attention.shared_splits(team.threads());
     if let Some(n_splits) = n_splits {
         let len = units * n_splits * unit_len;
-        partials.resize(partials.len().max(len), 0.0);
+        lengthen(partials, len)?;
         let out = (Chunks::new(&mut partials[..len], unit_len), PerWorker::new(&mut *scratch));
         team.phase(units * n_splits, out, |unit, (partials, scratch)| {
             let (unit, split) = (unit.index / n_splits, unit.index % n_splits);
@@ -338,4 +342,5 @@ fn attend_all(page: &mut Page<'_>, layer: usize) {
             prepare(isa, model.activation, row, input::TileRows(&mut tile).row(t));
         }
     });
+    Ok(())
 }

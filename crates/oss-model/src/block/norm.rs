@@ -7,6 +7,7 @@
 //! of columns gave, in their order: sums do not depend on who computed which.
 
 use crate::config::Config;
+use crate::error::Result;
 use crate::input::{self, InputTile, InputTiles};
 use crate::model::Model;
 use crate::weights::{FeedForwardWeights, Fused, UNIT_ROWS};
@@ -14,6 +15,7 @@ use oss_kernels::{
     Activation, GROUP_ROWS, Input, InputBuffer, InputRow, Product, Weighed, expect_columns,
     expect_rows, expect_soon, linear_columns, prepare_weighed, rms_factor,
 };
+use oss_memory::zeros;
 use oss_threads::{RowCuts, Team, Tile, Tiles};
 use std::ops::Range;
 
@@ -38,13 +40,13 @@ pub(crate) type NormedTile<'p> = (InputTile<'p>, Option<Tile<'p, f32>>);
 
 impl Normed {
     /// Memory for so many rows, the input's.
-    pub(crate) fn new(config: &Config, rows: usize, input: InputBuffer) -> Self {
+    pub(crate) fn new(config: &Config, rows: usize, input: InputBuffer) -> Result<Self> {
         let experts = config.max_experts().next_multiple_of(GROUP_ROWS);
-        Self {
+        Ok(Self {
             input: input.with_squares(rows),
-            factors: vec![0.0; rows],
-            logits: vec![0.0; rows * config.hidden_dim.div_ceil(BLOCK) * experts],
-        }
+            factors: zeros(rows)?,
+            logits: zeros(rows * config.hidden_dim.div_ceil(BLOCK) * experts)?,
+        })
     }
 
     /// What products take, and by what they are to be multiplied.

@@ -1,6 +1,7 @@
 //! Packing matrices in parallel, into memory or into a packed file.
 
 use super::layout::{Job, Layout, SectionLayout};
+use super::together::together;
 use super::{Progress, packed_file};
 use crate::error::{Error, Result};
 use oss_memory::placement::Replicas;
@@ -54,7 +55,7 @@ pub(super) fn to_memory(
         }
         Ok(Replicas::from(buffer))
     };
-    layout.sections.iter().map(section).collect()
+    together(|| layout.sections.iter().map(section).collect())
 }
 
 /// Packs all sections into a file, which appears at `path` whole or not at all; what an earlier
@@ -79,23 +80,24 @@ pub(super) fn to_file(
             writer.section(name, packed_file::plain(container, name)?)?;
         }
     }
-    for section in &layout.sections {
+    let pack = |section: &SectionLayout| -> Result<()> {
         if writer.is_complete(&section.name) {
             section.jobs.iter().for_each(|job| report.add(job.stored.packing.bytes()));
-            continue;
+            return Ok(());
         }
         let mut out = writer.begin(&section.name);
         let mut written = 0;
         for job in &section.jobs {
             out.append(&vec![0; job.stored.start - written])?;
-            let mut bytes = vec![0; job.stored.packing.bytes()];
+            let mut bytes = Buffer::new(job.stored.packing.bytes(), Pages::Default)?;
             pack_job(container, job, &mut bytes, &report)?;
             out.append(&bytes)?;
             written = job.stored.start + bytes.len();
         }
         out.append(&vec![0; section.bytes - written])?;
-        out.finish()?;
-    }
+        Ok(out.finish()?)
+    };
+    together(|| layout.sections.iter().try_for_each(pack))?;
     Ok(writer.finish()?)
 }
 

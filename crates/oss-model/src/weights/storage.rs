@@ -3,6 +3,7 @@
 use super::experts::ExpertSlots;
 use super::layout::Layout;
 use super::packed_file::{LAYOUT, MATRICES};
+use super::together::together;
 use crate::error::{Error, Result};
 use oss_memory::file::{self, DIRECT_ALIGNMENT, RandomAccess};
 use oss_memory::placement::{MemoryPolicy, Replicas};
@@ -108,7 +109,10 @@ impl Storage {
                 matrices.map(|section| section.checksum).collect()
             }
             (None, Self::Memory(sections)) => {
-                sections.par_iter().map(|section| xxh3_64(section.near())).collect()
+                let checksum = |section: &Replicas| xxh3_64(section.near());
+                let at_once = together(|| Ok(sections.par_iter().map(checksum).collect()));
+                // Without threads, one after another.
+                at_once.unwrap_or_else(|_| sections.iter().map(checksum).collect())
             }
             (None, _) => panic!("sections that are not in memory, expected a packed file"),
         }
@@ -161,7 +165,7 @@ impl Storage {
         (policy, pages): (&MemoryPolicy, Pages),
         matrices: &[Vec<Range<usize>>],
     ) -> Result<()> {
-        match self {
+        together(|| match self {
             Self::Memory(sections) => {
                 for (section, matrices) in sections.iter_mut().zip(matrices) {
                     let mut to = Replicas::new(section.bytes(), pages, policy, matrices)?;
@@ -173,6 +177,7 @@ impl Storage {
                     }
                     *section = to;
                 }
+                Ok(())
             }
             Self::Mapped { sections, .. } => {
                 let file = packed(container);
@@ -185,10 +190,10 @@ impl Storage {
                 };
                 let read: Result<_> = sections.iter().zip(matrices).map(read).collect();
                 *self = Self::Memory(read?);
+                Ok(())
             }
             Self::Slots { .. } => panic!("experts are in slots, expected all in sections"),
-        }
-        Ok(())
+        })
     }
 
     /// See [`super::Weights::promote`].
@@ -260,7 +265,7 @@ pub(super) fn read(
     let length = section.length as usize;
     let mut buffer = Buffer::new(length.next_multiple_of(DIRECT_ALIGNMENT), pages)?;
     policy.place(&mut buffer, matrices)?;
-    buffer.par_chunks_mut(PART).enumerate().try_for_each(|(number, part)| {
+    let read = |(number, part): (usize, &mut [u8])| {
         let begin = number * PART;
         let got = file.read_to_end_at(part, section.offset + begin as u64)?;
         let expected = part.len().min(length - begin);
@@ -273,7 +278,8 @@ pub(super) fn read(
             got: format!("{got} bytes"),
             expected: format!("{expected} bytes"),
         })
-    })?;
+    };
+    together(|| buffer.par_chunks_mut(PART).enumerate().try_for_each(read))?;
     let locked = match buffer.lock() {
         Ok(()) => buffer.len(),
         Err(refused) => {

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::plan::{Rows, VectorPlan};
 use crate::source::Source;
+use oss_memory::zeros;
 use oss_simd::Isa;
 use oss_weights::{Container, Data, Tensor};
 
@@ -20,7 +21,7 @@ fn all(container: &Container, tensor: &Tensor<'_>) -> Result<Vec<f32>> {
     let Data::Plain(bytes) = tensor.data else {
         return Err(shape_error(container, tensor, "a vector of numbers"));
     };
-    let mut out = vec![0.0; tensor.info.shape.iter().product()];
+    let mut out: Vec<f32> = zeros(tensor.info.shape.iter().product())?;
     tensor.info.dtype.dequantise_row(Isa::scalar(), bytes, &mut out).map_err(wrong)?;
     Ok(out)
 }

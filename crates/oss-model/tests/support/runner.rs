@@ -105,7 +105,7 @@ impl Runner {
             None => model.weights.place(policy).unwrap(),
         }
         let team = Team::with_options(&team_options(threads, policy)).unwrap();
-        let state = State::new(&model, 256, team.threads());
+        let state = State::new(&model, 256, team.threads()).unwrap();
         let options = oss_cache::Options {
             capacity_bytes: 64 << 20,
             memory: policy.clone(),
