@@ -7,8 +7,8 @@
 
 use std::collections::HashMap;
 
-use oss_memory::Pages;
 use oss_memory::placement::MemoryPolicy;
+use oss_memory::{Pages, zeros};
 
 use crate::arena::{Arena, PageBytes};
 use crate::shape::Layout;
@@ -69,8 +69,8 @@ impl Pool {
         let n_extents = n_extents.min(most);
         Ok(Pool {
             arena: Arena::new(layout, n_extents, memory)?,
-            refs: vec![0; n_extents << layout.extent_shift],
-            in_tree: vec![false; n_extents << layout.extent_shift],
+            refs: zeros(n_extents << layout.extent_shift)?,
+            in_tree: zeros(n_extents << layout.extent_shift)?,
             extents: vec![Extent { group: 0, listed_at: u32::MAX, free: 0 }; n_extents],
             groups: layout
                 .groups

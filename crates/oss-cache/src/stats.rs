@@ -60,7 +60,7 @@ pub struct ColdStats {
     pub written_bytes: u64,
     /// Bytes read.
     pub read_bytes: u64,
-    /// Pages not written because too many were waiting.
+    /// Pages not written because too many were waiting, or for want of memory.
     pub dropped_writes: u64,
     /// Pages that the file did not take, as on a full disk.
     pub failed_writes: u64,

@@ -137,7 +137,8 @@ impl Cold {
             order: policy.build(),
             fetching: Vec::new(),
             number: 0,
-            buffer: Vec::new(),
+            // Pages are read one by one, and never larger.
+            buffer: oss_memory::zeros(sizes.header + most)?,
             stats: ColdStats::default(),
         };
         let mut found = cold.scan(page_bytes)?;
@@ -250,7 +251,7 @@ impl Cold {
     }
 
     /// Sends a page that was used so often to a slot that [`Cold::free_slot`] or [`Cold::victim`]
-    /// has given; false (and the slot free) when the queue is full.
+    /// has given; false (and the slot free) when the queue is full, or memory is refused.
     pub(crate) fn store(
         &mut self,
         slot: u32,
@@ -259,10 +260,8 @@ impl Cold {
         label: &Label,
         payload: Payload<'_>,
     ) -> bool {
-        let Some(mut bytes) = self.writer.buffer() else {
-            self.stats.dropped_writes += 1;
-            self.free.push(slot);
-            return false;
+        let Some(mut bytes) = self.writer.buffer(self.sizes.slot) else {
+            return self.drop_write(slot);
         };
         let packed = match payload {
             Payload::Plain(page) => {
@@ -271,8 +270,9 @@ impl Cold {
                 None
             }
             Payload::Packed(packed, page_bytes) => {
+                let Ok(packed) = oss_memory::copy(packed) else { return self.drop_write(slot) };
                 self.sizes.compose(label, self.number, page_bytes, &mut bytes);
-                Some(packed.into())
+                Some(packed.into_boxed_slice())
             }
         };
         if !self.writer.send(slot, bytes, packed) {
@@ -284,6 +284,13 @@ impl Cold {
         self.states[slot as usize] = State::Writing(owner);
         self.order.insert(slot, content(label.hash, owner.group), uses);
         true
+    }
+
+    /// Does without writing a page for which a slot was taken.
+    fn drop_write(&mut self, slot: u32) -> bool {
+        self.stats.dropped_writes += 1;
+        self.free.push(slot);
+        false
     }
 
     /// Gives a slot up.
@@ -340,12 +347,13 @@ impl Cold {
         count(&mut self.stats, self.buffer.len(), payload)
     }
 
-    /// Asks for a slot's bytes in the background; false when the queue is full or it is on its way.
+    /// Asks for a slot's bytes in the background; false when the queue is full, memory is refused,
+    /// or it is on its way.
     pub(crate) fn fetch(&mut self, slot: u32, page_bytes: usize) -> bool {
         if self.fetching.contains(&slot) || self.is_writing(slot) {
             return false;
         }
-        let Some(mut bytes) = self.reader.buffer() else { return false };
+        let Some(mut bytes) = self.reader.buffer(self.sizes.slot) else { return false };
         bytes.resize(self.sizes.header + page_bytes, 0);
         let sent = self.reader.send(slot, bytes, None);
         if sent {

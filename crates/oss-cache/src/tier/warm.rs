@@ -13,6 +13,9 @@ use crate::{Error, Result};
 
 /// Pages that may wait to be compressed: so many are copied.
 pub const PACK_QUEUE: usize = 64;
+/// This part of the compressed pages goes where memory for another one is refused: whatever else
+/// needs some shall find it.
+const PART: usize = 8;
 
 /// A page in this tier.
 #[derive(Clone, Debug)]
@@ -50,10 +53,12 @@ impl Warm {
         Ok(Warm { limit, bytes: 0, order: policy.build(), packer, page: Vec::new(), senders, free })
     }
 
-    /// Restores a page of `bytes` bytes; none when that is not what was packed.
+    /// Restores a page of `bytes` bytes; none when that is not what was packed, or memory is
+    /// refused.
     pub(crate) fn restore(&mut self, packed: &[u8], bytes: usize) -> Option<&[u8]> {
-        self.page.resize(bytes, 0);
-        codec::restore(packed, &mut self.page).then_some(&self.page)
+        oss_memory::lengthen(&mut self.page, bytes).ok()?;
+        let page = &mut self.page[..bytes];
+        codec::restore(packed, page).then_some(&*page)
     }
 
     /// Whether another page could be taken without waiting.
@@ -75,11 +80,13 @@ impl KvCache {
         self.trim_warm();
     }
 
-    /// Sends a copy of a resident page to be compressed. False when none are kept, or when the
-    /// queue is full and the file has the page: only for the sake of the last copy it waits.
+    /// Sends a copy of a resident page to be compressed. False when none are kept, when memory is
+    /// refused, or when the queue is full and the file has the page: only for the sake of the last
+    /// copy it waits.
     pub(crate) fn compress(&mut self, block: NodeId, group: usize) -> bool {
         let place = self.tree.places(block, group);
         let (page, in_file) = (place.hot, place.cold != NO_SLOT);
+        let page_bytes = self.layout.groups[group].page_bytes;
         if self.tiers.warm.limit == 0 {
             return false;
         }
@@ -91,8 +98,8 @@ impl KvCache {
         let Warm { packer: Some(packer), senders, free, order, .. } = &mut self.tiers.warm else {
             return false;
         };
-        let (Some(mut bytes), Some(number)) = (packer.buffer(), free.pop()) else { return false };
-        bytes.clear();
+        let Some(mut bytes) = packer.buffer(page_bytes) else { return false };
+        let Some(number) = free.pop() else { return false };
         self.pool.bytes(&self.layout, group, page).append_to(&mut bytes);
         if !packer.send(number, bytes, None) {
             free.push(number);
@@ -116,7 +123,7 @@ impl KvCache {
         };
         let sender = warm.senders[parcel.slot as usize].take();
         warm.free.push(parcel.slot);
-        let Parcel { bytes, packed, .. } = parcel;
+        let Parcel { bytes, packed, refused, .. } = parcel;
         if let Some(Slot { block, group }) = sender {
             self.tree.node_mut(block).pins += 1;
             match packed {
@@ -127,7 +134,12 @@ impl KvCache {
                     self.tree.places_mut(block, group).warm = Some(Packed::Ready(packed));
                 }
                 None => {
-                    self.stats.incompressible_pages += 1;
+                    if refused {
+                        let Warm { bytes, limit, .. } = &mut self.tiers.warm;
+                        *limit = *bytes - *bytes / PART;
+                    } else {
+                        self.stats.incompressible_pages += 1;
+                    }
                     self.forget_warm(block, group);
                     if self.tree.places(block, group).cold == NO_SLOT {
                         self.store_copy(block, group, &bytes);

@@ -9,9 +9,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use oss_memory::file::RandomAccess;
+use oss_memory::{Buffer, Pages};
 
 use super::codec;
 use super::format::Sizes;
+
+/// Memory that has to be had beside another compressed page: for all those who cannot do without.
+const MARGIN: usize = 4 << 20;
 
 /// A page or a slot on its way.
 #[derive(Debug)]
@@ -23,6 +27,8 @@ pub(super) struct Parcel {
     pub(super) packed: Option<Box<[u8]>>,
     /// Set by the worker: whether the file took or gave the bytes, or the page was compressed.
     pub(super) done: bool,
+    /// Set by the packer: there was too little memory for the compressed page.
+    pub(super) refused: bool,
 }
 
 /// One thread and its two queues.
@@ -63,8 +69,15 @@ impl Worker {
         let mut scratch = Vec::new();
         Worker::start("oss-cache-pack", most, move |parcel| {
             scratch.clear();
-            parcel.done = codec::compress(&parcel.bytes, &mut scratch);
-            parcel.packed = parcel.done.then(|| scratch.as_slice().into());
+            // What is not shorter than the page is not kept.
+            let refused = scratch.try_reserve(parcel.bytes.len()).is_err();
+            parcel.refused = refused || Buffer::new(MARGIN, Pages::Default).is_err();
+            parcel.done = !parcel.refused && codec::compress(&parcel.bytes, &mut scratch);
+            if parcel.done {
+                let packed = oss_memory::copy(&scratch);
+                parcel.refused = packed.is_err();
+                parcel.packed = packed.ok().map(Vec::into_boxed_slice);
+            }
         })
     }
 
@@ -94,14 +107,20 @@ impl Worker {
         self.waiting < self.most
     }
 
-    /// A buffer for a job; none when as many jobs as allowed are waiting.
-    pub(super) fn buffer(&mut self) -> Option<Vec<u8>> {
-        self.has_room().then(|| self.spare.pop().unwrap_or_default())
+    /// An empty buffer with room for so many bytes; none when as many jobs as allowed are waiting,
+    /// or memory is refused.
+    pub(super) fn buffer(&mut self, bytes: usize) -> Option<Vec<u8>> {
+        if !self.has_room() {
+            return None;
+        }
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        buffer.clear();
+        buffer.try_reserve_exact(bytes).is_ok().then_some(buffer)
     }
 
     /// Queues a job; false when the thread is gone.
     pub(super) fn send(&mut self, slot: u32, bytes: Vec<u8>, packed: Option<Box<[u8]>>) -> bool {
-        let parcel = Parcel { slot, bytes, packed, done: false };
+        let parcel = Parcel { slot, bytes, packed, done: false, refused: false };
         let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(parcel).is_ok());
         self.waiting += usize::from(sent);
         sent

@@ -40,7 +40,7 @@ impl Scheduler {
             self.keep_to(budget, &mut tuning, &mut team)?;
         }
         let batching = tuning.batching();
-        self.state = Some(batching.state(model, team.threads())?);
+        self.state = Some(batching.state(&self.model, team.threads())?);
         (self.team, self.batching) = (team, batching);
         *self.tuner.tuning.lock() = tuning;
         self.show_pace();
