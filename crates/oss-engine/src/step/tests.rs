@@ -78,12 +78,13 @@ impl Clocked {
         let container = Container::from_bytes("demo", oss_demo::GGUF, Vec::new()).unwrap();
         let census = Census::new(&container);
         let model = Arc::new(Model::load(Arc::new(container), load).unwrap());
-        let subject = Subject::new(&census, &model);
+        let subject = Subject::new(&census, &model, 0).unwrap();
         let tuning = SharedTuning::new(tuning::at_load(&subject, &options).unwrap());
         let cache_options = oss_cache::Options { capacity_bytes: 32 << 20, ..Default::default() };
         let cache = KvCache::with_options(model.cache_shape(), &cache_options).unwrap();
         let (team, tuner) = (Team::new(1).unwrap(), Tuner { subject, tuning });
-        let setup = Setup::new(model, team, (cache, cache_options), tuner, options);
+        let caches = (cache, cache_options);
+        let setup = Setup::new(model, team, caches, tuner, (options, 0)).unwrap();
         let (_, commands) = std::sync::mpsc::channel();
         let scheduler = Scheduler::new(setup, commands);
         Self { scheduler, cost, now: 0.0, seen: HashMap::new(), next_id: 0 }
