@@ -127,7 +127,7 @@ impl Bench {
         let isa = Isa::detect()?;
         let threads = arguments.model.threads.unwrap_or_else(default_threads);
         let policy = memory_policy(model.placement, Path::new("/"))?;
-        let team = Team::with_options(&team_options(threads, &policy))?;
+        let team = Team::with_options(&team_options(threads, model.pin, &policy))?;
         // Before the model, so that its memory is a constant part of what is resident.
         let probe = ReadProbe::new(isa, threads)?;
         let start = Instant::now();
@@ -154,6 +154,8 @@ impl Bench {
 
     /// Measures everything.
     pub(crate) fn run(mut self, arguments: &Arguments) -> Result<Found> {
+        // This thread is worker 0 of the team.
+        let _seat = self.team.bind_caller()?;
         let first_token_s = self.first_token(arguments.prompt_tokens.max(1))?;
         if arguments.model.huge_pages {
             self.model.weights.promote(|_| true)?;

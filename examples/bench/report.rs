@@ -43,6 +43,7 @@ pub(crate) fn json(arguments: &Arguments, found: &Found) -> Value {
         "architecture": found.architecture,
         "options": {
             "threads": found.threads,
+            "pin": arguments.model.pin,
             "prompt_tokens": arguments.prompt_tokens,
             "gen_tokens": arguments.gen_tokens,
             "depth": arguments.depth,

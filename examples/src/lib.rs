@@ -47,6 +47,10 @@ pub struct ModelArgs {
     /// Threads; default: one per performance core, or what is measured to be clearly faster
     #[arg(long)]
     pub threads: Option<usize>,
+    /// Binds each thread to a CPU of its own, one of each core first; refused where there are more
+    /// threads than CPUs that this process may use. It never changes tokens
+    #[arg(long)]
+    pub pin: bool,
     /// Guesses at an answer's next tokens that are verified together: auto, off, or how many (1 to
     /// 15); it never changes tokens
     #[arg(long, value_parser = speculation, default_value = "auto")]
@@ -186,6 +190,7 @@ impl ModelArgs {
         let (activation, kv_format) = self.numbers();
         let options = EngineOptions {
             threads: self.threads,
+            pin: self.pin,
             speculation: self.speculation,
             tune: self.tune.clone(),
             context_len: self.context,

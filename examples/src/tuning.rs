@@ -43,6 +43,7 @@ pub fn contract(tuning: &Tuning) -> Value {
         "peak_gproducts_per_s": tuning.profile.peaks.iter().map(peak).collect::<Map<_, _>>(),
         "tilings": tilings,
         "threads": choice(&tuning.threads, |value| json!(value)),
+        "cpus": choice(&tuning.cpus, |value| json!(value)),
         "prefill_chunk": choice(&tuning.prefill_chunk, |value| json!(value)),
         "max_rows": choice(&tuning.max_rows, |value| json!(value)),
         "max_sequences": choice(&tuning.max_sequences, |value| json!(value)),

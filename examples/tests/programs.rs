@@ -91,10 +91,15 @@ fn a_reader_who_has_gone_ends_a_program_quietly() {
 fn inspect_tells_what_was_measured_and_chosen() {
     let mut command = program("inspect");
     command.args(["--tuning", "--threads", "1", "--json"]);
+    if cfg!(target_os = "linux") {
+        command.arg("--pin");
+    }
     let json: Value = serde_json::from_str(&printed(&mut command)).expect("one object");
     assert_eq!(json["origin"], "on_request");
     assert_eq!(json["threads"]["value"], 1, "{json}");
     assert_eq!(json["threads"]["given"], true, "{json}");
+    let cpus = json["cpus"]["value"].as_array().map(Vec::len);
+    assert_eq!(cpus, Some(usize::from(cfg!(target_os = "linux"))), "{json}");
     assert_eq!(json["prefill_chunk"]["given"], false, "{json}");
     assert!(json["by_threads"][0]["read_gb_per_s"].as_f64() > Some(0.0), "{json}");
     assert!(json["peak_gproducts_per_s"]["int8"].as_f64() > Some(0.0), "{json}");

@@ -27,7 +27,7 @@ use crate::packing;
 use crate::prepare::{self, Prepared};
 use crate::request::Request;
 use crate::session::Session;
-use crate::step::{Command, Scheduler, Setup, Tuner};
+use crate::step::{self, Command, Setup, Tuner};
 use crate::stream::Stream;
 use crate::text_side::Text;
 use crate::tiers;
@@ -134,11 +134,12 @@ impl Engine {
         let mut model = Model::load(container, load)?;
         budget::ask_for_small(0)?;
         let subject = Subject::new(&census, &model, vocabulary_bytes)?;
-        let tuning = tuning::at_load(&subject, &options)?;
+        let mut tuning = tuning::at_load(&subject, &options)?;
         let team = match &options.team {
             Some(team) => team.clone(),
-            None => Team::with_options(&team_options(tuning.threads.value, &policy))?,
+            None => Team::with_options(&team_options(tuning.threads.value, options.pin, &policy))?,
         };
+        tuning.tell_cpus(&team, &options);
         let own = model.config.context_len;
         let context_len = options.context_len.map_or(own, |asked| asked.min(own));
         let (threads, batching) = (team.threads(), tuning.batching());
@@ -190,9 +191,11 @@ impl Engine {
         let (model, recorder) = (setup.model.clone(), setup.recorder.clone());
         let (waiting, tuning) = (setup.waiting.clone(), setup.tuner.tuning.clone());
         let turns = setup.turns.clone();
-        let run = move || Scheduler::new(setup, receiver).run();
+        let (start, started) = std::sync::mpsc::channel();
+        let run = move || step::run(setup, receiver, &start);
         let builder = thread::Builder::new().name("oss-step".to_owned());
         let handle = builder.spawn(run).map_err(Error::Spawn)?;
+        started.recv().unwrap_or(Err(Error::Closed))?;
         let inner = Inner {
             model,
             text,

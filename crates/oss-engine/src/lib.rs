@@ -111,5 +111,5 @@ pub use oss_quant::kv::{KvFormat, PAGE_TOKENS};
 pub use oss_sampler::{Dry, Mask, Report};
 pub use oss_simd::Isa;
 pub use oss_text as text;
-pub use oss_threads::{Pin, Team, TeamOptions};
+pub use oss_threads::{Team, TeamOptions};
 pub use oss_weights as weights;

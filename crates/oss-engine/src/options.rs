@@ -12,7 +12,7 @@ use oss_memory::Pages;
 use oss_memory::placement::Placement;
 use oss_quant::kv::KvFormat;
 use oss_simd::Isa;
-use oss_threads::Team;
+use oss_threads::{Team, TeamOptions};
 
 use crate::error::{Error, Result};
 use crate::tiers::ColdTier;
@@ -59,12 +59,20 @@ pub enum Tune {
 /// others never do.
 #[derive(Clone)]
 pub struct EngineOptions {
-    /// A team of workers to share with other engines; `None`: the engine makes its own.
+    /// A team of workers to share with other engines; `None`: the engine makes its own. Where it is
+    /// bound to CPUs, the step thread takes the first of them, which is worker 0's.
     pub team: Option<Team>,
     /// Threads of the engine's own team, the step thread included; `None`: one a performance core
     /// (any core, where all are alike) that this process may use, or another number where it is
     /// measured to be clearly faster.
     pub threads: Option<usize>,
+    /// Whether each thread of the engine's own team, the step thread included, is bound to a CPU of
+    /// its own among those that this process may use: one of each core first, performance cores
+    /// before others. It helps where the system would move threads about, and harms where other
+    /// programs want the same cores. Refused where there are fewer such CPUs than threads (or the
+    /// quota of the control group allows fewer), beside a team that is given ([`TeamOptions::pin`]
+    /// binds that one), and on systems other than Linux.
+    pub pin: bool,
     /// The instruction set; `None`: the best one here, or what `OSS_ISA` names.
     pub isa: Option<Isa>,
     /// How activations meet weights; `None`: as 8-bit codes, 16-bit in narrow models, see
@@ -136,8 +144,8 @@ pub struct EngineOptions {
     /// own instead of mapped, and under [`Placement::Replicate`] weights count once for each node
     /// (a mixture of experts that is then larger than [`EngineOptions::max_memory`] is refused).
     /// [`Placement::RowSlab`] and [`Placement::FirstTouch`] are for one thread a core, to which the
-    /// engine's own team is bound; a team that is given should be, too
-    /// ([`Pin::Always`](crate::Pin::Always)).
+    /// engine's own team is then bound as by [`EngineOptions::pin`]; a team that is given should
+    /// be, too.
     pub placement: Placement,
     /// The folder that holds `proc` and `sys`, in which the system says how short of memory it is
     /// (what is kept for reuse shrinks then, and the slots of experts after it) and which NUMA
@@ -180,6 +188,7 @@ impl Default for EngineOptions {
         Self {
             team: None,
             threads: None,
+            pin: false,
             isa: None,
             activation: None,
             huge_pages: true,
@@ -230,13 +239,19 @@ impl EngineOptions {
             let (got, expected) = (got.to_string(), format!("1 to {MOST_DRAFTS} guesses"));
             return Err(Error::Option { field: "speculation", got, expected });
         }
-        match positive.iter().find(|(_, value)| *value == 0) {
-            None => Ok(()),
-            Some((field, _)) => {
-                let (got, expected) = ("0".to_owned(), "at least 1".to_owned());
-                Err(Error::Option { field, got, expected })
-            }
+        if self.pin && self.team.is_some() {
+            let got = "beside a team".to_owned();
+            let expected = "either, or a team that is bound: TeamOptions::pin".to_owned();
+            return Err(Error::Option { field: "pin", got, expected });
         }
+        if let Some((field, _)) = positive.iter().find(|(_, value)| *value == 0) {
+            let (got, expected) = ("0".to_owned(), "at least 1".to_owned());
+            return Err(Error::Option { field, got, expected });
+        }
+        // Threads that cannot be bound are refused before anything is loaded for them.
+        let threads = self.threads.unwrap_or(1);
+        TeamOptions { pin: self.pin, ..TeamOptions::new(threads) }.cpus()?;
+        Ok(())
     }
 }
 
@@ -244,6 +259,7 @@ impl fmt::Debug for EngineOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EngineOptions")
             .field("threads", &self.threads)
+            .field("pin", &self.pin)
             .field("isa", &self.isa)
             .field("activation", &self.activation)
             .field("huge_pages", &self.huge_pages)

@@ -31,7 +31,7 @@ use std::time::Instant;
 
 use oss_cache::KvCache;
 use oss_model::{Model, State};
-use oss_threads::Team;
+use oss_threads::{Seat, Team};
 
 use crate::error::{Error, Result};
 use crate::event::Finish;
@@ -116,10 +116,26 @@ impl Setup {
     }
 }
 
+/// The life of the step thread, which is worker 0 of the team; `start` is told whether it begins.
+pub(crate) fn run(setup: Setup, commands: Receiver<Command>, start: &Sender<Result<()>>) {
+    // Who waits for the start is there until it is told.
+    match setup.team.bind_caller() {
+        Ok(seat) => {
+            let _sent = start.send(Ok(()));
+            Scheduler::new(setup, seat, commands).run();
+        }
+        Err(error) => {
+            let _sent = start.send(Err(error.into()));
+        }
+    }
+}
+
 /// The step thread's state.
-pub(crate) struct Scheduler {
+struct Scheduler {
     model: Arc<Model>,
     team: Team,
+    /// This thread's CPU, where the team is bound.
+    seat: Option<Seat>,
     /// Scratch; none after a step that may have left anything in it: the next one makes it anew.
     state: Option<State>,
     cache: KvCache,
@@ -150,13 +166,14 @@ pub(crate) struct Scheduler {
 }
 
 impl Scheduler {
-    pub(crate) fn new(setup: Setup, commands: Receiver<Command>) -> Self {
+    fn new(setup: Setup, seat: Option<Seat>, commands: Receiver<Command>) -> Self {
         let Setup { model, recorder, waiting, turns, team, state, batching, .. } = setup;
         let Setup { cache, cache_options, tuner, options, vocabulary_bytes, .. } = setup;
         Self {
             state: Some(state),
             pace: Pace::new(options.max_step, options.max_prompt_step),
             team,
+            seat,
             cache,
             cache_options,
             repeats: Repeats::new(if options.reuse_prefixes { options.repeat_bytes } else { 0 }),
@@ -180,7 +197,7 @@ impl Scheduler {
     }
 
     /// Runs until no handle is left. Tasks that are left then end as closed when they are dropped.
-    pub(crate) fn run(mut self) {
+    fn run(mut self) {
         self.report();
         let mut idle = true;
         while self.receive(idle) {
@@ -257,11 +274,23 @@ impl Scheduler {
             }
             Command::Tune(reply) => {
                 // Who asked may be gone.
-                let _sent = reply.send(self.retune());
+                let _sent = reply.send(self.unbound(Self::retune));
             }
             Command::Close => return false,
         }
         true
+    }
+
+    /// Does what starts threads, or looks at the machine, without this thread's seat: they would
+    /// inherit its CPU, and it would find no other.
+    fn unbound<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
+        drop(self.seat.take());
+        let result = work(self);
+        match self.team.bind_caller() {
+            Ok(seat) => self.seat = seat,
+            Err(error) => tracing::error!(%error, "the step thread goes on unbound"),
+        }
+        result
     }
 
     fn next_deadline(&self) -> Option<Instant> {

@@ -97,6 +97,9 @@ pub struct Tuning {
     pub profile: Profile,
     /// Threads of the team.
     pub threads: Choice,
+    /// The CPUs that they are bound to, the step thread's first; none where the system may move
+    /// them.
+    pub cpus: Choice<Vec<usize>>,
     /// The most prompt tokens of a step.
     pub prefill_chunk: Choice,
     /// The most rows of a step.
@@ -170,7 +173,7 @@ pub(crate) fn at_load(subject: &Subject, options: &EngineOptions) -> Result<Tuni
     let Some((dtype, packing)) = subject.common.filter(|_| choosing.wants_measuring()) else {
         return Ok(choosing.choose(Origin::Unmeasured, Profile::default()));
     };
-    let key = store::key(subject, dtype);
+    let key = store::key(subject, dtype, options.pin);
     if let Tune::Stored(directory) = &options.tune
         && let Some((path, profile)) = store::read(directory, &key)
         && choosing.counts().iter().all(|count| profile.of(*count).is_some())
@@ -239,11 +242,12 @@ pub(crate) fn on_request(
         choosing.choose(Origin::OnRequest, profile);
     let team = team(threads.value)?;
     if !choosing.is_larger_than_memory() {
+        let _seat = team.bind_caller()?;
         profile.tilings = Some(tiles::measure(model, &team, prefill_chunk.value, spare)?);
     }
     profile.seconds = begin.elapsed().as_secs_f64();
     if let Tune::Stored(directory) = &options.tune {
-        store::write(directory, &store::key(subject, dtype), &profile)?;
+        store::write(directory, &store::key(subject, dtype, options.pin), &profile)?;
     }
     Ok((choosing.choose(Origin::OnRequest, profile), team))
 }
@@ -269,9 +273,8 @@ impl Room {
 
     fn of(topology: &Topology, available: usize) -> Self {
         let [usual, cores] = [topology.default_threads(), topology.core_threads()];
-        let cpus: usize = topology.cores.iter().map(|core| core.cpus.len()).sum();
         let cores = cores.min(available);
-        Self { usual: usual.min(available), cores, cpus: cpus.max(cores) }
+        Self { usual: usual.min(available), cores, cpus: topology.cpu_threads() }
     }
 }
 
@@ -340,7 +343,8 @@ impl<'a> Choosing<'a> {
         let begin = Instant::now();
         let Subject { isa, activation, .. } = *self.subject;
         let counts = self.counts();
-        let mut probe = probe::Probe::new(isa, activation, packing, memory, limit)?;
+        let pin = self.options.pin;
+        let mut probe = probe::Probe::new(isa, activation, packing, memory, (pin, limit))?;
         let mut threads = Vec::with_capacity(counts.len());
         // The other kinds of activation, measured at the end, get as much time as a count.
         let others = usize::from(self.all);
@@ -416,6 +420,9 @@ impl fmt::Display for Tuning {
         for (name, choice) in choices {
             writeln!(f, "{name} = {}: {}", choice.value, choice.reason)?;
         }
+        let cpus: Vec<String> = self.cpus.value.iter().map(ToString::to_string).collect();
+        let cpus = if cpus.is_empty() { "any".to_owned() } else { cpus.join(", ") };
+        writeln!(f, "cpus = {cpus}: {}", self.cpus.reason)?;
         let Choice { value: Tiling { input_rows, matrix_rows, wide_rows }, reason, .. } =
             &self.tiling;
         writeln!(f, "tiling = {input_rows} x {matrix_rows}, {wide_rows}: {reason}")?;

@@ -17,6 +17,8 @@ mod grammars;
 mod larger;
 #[path = "engine/memory.rs"]
 mod memory;
+#[path = "engine/pinned.rs"]
+mod pinned;
 #[path = "engine/placement.rs"]
 mod placement;
 #[path = "engine/quantise.rs"]

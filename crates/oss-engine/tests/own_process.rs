@@ -7,6 +7,11 @@ use std::process::{Command, Output};
 
 use oss_engine::weights::Container;
 use oss_engine::{Engine, EngineOptions, Error, Request, Tune, model};
+#[cfg(target_os = "linux")]
+use {
+    oss_engine::{ColdTier, Fault},
+    oss_threads::topology::Topology,
+};
 
 const CACHE: usize = 4 << 20;
 /// Set for the second process.
@@ -141,4 +146,67 @@ fn dense_weights_are_locked_where_the_process_may_and_metrics_say_so() {
     expect_passed(&again(test, &format!("ulimit -l 64; {drop}"), &[home]));
     let enough = "ulimit -l 65536 2>/dev/null || ulimit -l $(ulimit -H -l);";
     expect_passed(&again(test, enough, &[home, (LOCKED, Path::new("yes"))]));
+}
+
+/// The threads of this process: the name of each, and the CPUs that it may run on.
+#[cfg(target_os = "linux")]
+fn masks() -> Vec<(String, String)> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    // A thread may have ended meanwhile.
+    let statuses =
+        tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("status")).ok());
+    let field = |status: &str, name: &str| {
+        status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned()
+    };
+    statuses.map(|text| (field(&text, "Name:"), field(&text, "Cpus_allowed_list:"))).collect()
+}
+
+/// What an engine starts beside its team, what it measures, and what it makes anew after a panic is
+/// free to run anywhere.
+#[test]
+#[cfg(target_os = "linux")]
+fn the_team_of_a_pinned_engine_alone_has_a_cpu_for_each_thread() {
+    if !is_within() {
+        let test = "the_team_of_a_pinned_engine_alone_has_a_cpu_for_each_thread";
+        return expect_passed(&again(test, "", &[]));
+    }
+    let all = masks()[0].1.clone();
+    let topology = Topology::read().unwrap();
+    let cpus = topology.placement();
+    let expected = |name: &str| match name.strip_prefix("oss-worker-") {
+        Some(worker) => cpus[worker.parse::<usize>().unwrap()].to_string(),
+        None if name == "oss-step" => cpus[0].to_string(),
+        None => all.clone(),
+    };
+    let are_right = || {
+        let masks = masks();
+        let count = |wanted| masks.iter().filter(|(name, _)| name == wanted).count();
+        let counts = [count("oss-step"), count("oss-cache-read"), count("oss-cache-pack")];
+        counts == [1; 3] && masks.iter().all(|(name, mask)| *mask == expected(name))
+    };
+    // A new thread has its parent's name for a moment, and a worker no CPU yet.
+    let check = |when: &str| {
+        let begin = std::time::Instant::now();
+        while !are_right() {
+            assert!(begin.elapsed().as_secs() < 20, "{when}: {:?}", masks());
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let cold = Some(ColdTier { directory: directory.path().to_owned(), bytes: 64 << 20 });
+    let options = EngineOptions { pin: true, threads: None, max_memory: None, cold, ..small() };
+    let options = EngineOptions { warm_bytes: 1 << 20, ..options };
+    let engine = Engine::from_bytes_with(oss_demo::GGUF, options).unwrap();
+    let first = answer(&engine);
+    check("loaded");
+    let tuned = engine.tune().unwrap();
+    // From the step thread's own CPU no other would be seen.
+    assert_eq!(tuned.profile.threads.last().unwrap().threads, topology.cpu_threads());
+    assert_eq!(tuned.cpus.value[..], cpus[..tuned.threads.value]);
+    check("tuned");
+    let request = Request::text("Once upon a time").max_tokens(8).greedy();
+    let error = engine.generate(request.with_fault(Fault::Panic { at: 2 })).unwrap_err();
+    assert!(matches!(error, Error::Panicked { .. }), "{error}");
+    check("made anew after a panic");
+    assert_eq!(answer(&engine), first);
 }

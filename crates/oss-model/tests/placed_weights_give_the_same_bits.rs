@@ -6,6 +6,7 @@ mod common;
 use common::{Runner, Setting, data};
 use oss_memory::placement::{MemoryPolicy, Node, Placement, Replicas};
 use oss_model::{Precision, memory_policy, pack_to_file};
+use oss_threads::topology::Topology;
 use oss_weights::Container;
 use std::path::Path;
 
@@ -24,7 +25,9 @@ fn twice(placement: Placement) -> Option<MemoryPolicy> {
 #[test]
 fn every_placement_gives_the_bits_of_weights_that_the_system_placed() {
     let directory = tempfile::tempdir().unwrap();
-    let setting = Setting { threads: 2, ..Setting::fast() };
+    // Where rows have nodes, each thread has a CPU of its own.
+    let threads = Topology::read().unwrap().cpu_threads().min(2);
+    let setting = Setting { threads, ..Setting::fast() };
     let ids: Vec<u32> = (0..40).map(|i| (i * i * 31 + i * 3 + 3) % 300).collect();
     for name in ["demo.gguf", "edge/edge.gguf"] {
         let plain = data(name);

@@ -23,10 +23,21 @@ pub enum Error {
         /// The system's reason.
         source: io::Error,
     },
-    /// The system refused to bind a worker to a CPU.
+    /// There are more threads to be bound than CPUs.
+    #[error(
+        "{got} threads were to be bound to a CPU each, expected at most {expected}: the CPUs that \
+         this process may use, within the quota of its control group"
+    )]
+    Cpus {
+        /// Threads to be bound.
+        got: usize,
+        /// The most that can be.
+        expected: usize,
+    },
+    /// The system refused to bind a thread to a CPU.
     #[error("worker {worker} could not be bound to cpu {cpu}: {source}")]
     Pin {
-        /// Which worker, counted from 1.
+        /// Which worker; 0 is the caller.
         worker: usize,
         /// The CPU.
         cpu: usize,

@@ -31,7 +31,8 @@
 //!   1 ms after the last phase.
 //! - A panic in a body reaches the caller after all workers have stopped; the team stays usable.
 //!
-//! [`topology`] tells how many threads are worth having.
+//! [`topology`] tells how many threads are worth having, and to which CPUs they are bound where
+//! [`TeamOptions::pin`] asks for that.
 //!
 //! It knows nothing of the work it runs and has no futures, and phases do not nest.
 
@@ -47,6 +48,6 @@ mod team;
 pub mod topology;
 
 pub use error::Error;
-pub use options::{Pin, TeamOptions};
+pub use options::TeamOptions;
 pub use partition::{Chunks, Each, Partition, Parts, PerWorker, RowCuts, Spans, Tile, Tiles};
-pub use team::{Lease, MAX_THREADS, Team, Unit};
+pub use team::{Lease, MAX_THREADS, Seat, Team, Unit};

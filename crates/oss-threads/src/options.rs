@@ -2,29 +2,18 @@
 
 use std::time::Duration;
 
-use crate::topology;
-
-/// Whether workers are bound to cores.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Pin {
-    /// Never: the system's scheduler places them.
-    #[default]
-    Never,
-    /// When this process may use the whole machine, the machine has little else to do, and every
-    /// thread gets a core of its own.
-    Auto,
-    /// Always, to CPUs of the inherited mask: one of each core first. Threads beyond the number of
-    /// CPUs share them.
-    Always,
-}
+use crate::error::Error;
+use crate::os::Mask;
+use crate::topology::{self, Topology};
 
 /// Options of a team.
 #[derive(Clone, Debug)]
 pub struct TeamOptions {
     /// Threads, the caller's included.
     pub threads: usize,
-    /// Whether workers are bound to cores. The caller's thread never is.
-    pub pin: Pin,
+    /// Whether each worker is bound to a CPU of its own, see [`TeamOptions::cpus`]. The caller is
+    /// when it asks for that: [`Team::bind_caller`](crate::Team::bind_caller).
+    pub pin: bool,
     /// How long a waiting thread polls before it yields. It sleeps after 1 ms in all.
     pub spin: Duration,
 }
@@ -32,7 +21,31 @@ pub struct TeamOptions {
 impl TeamOptions {
     /// The default options for a team of `threads`.
     pub fn new(threads: usize) -> Self {
-        Self { threads, pin: Pin::default(), spin: Duration::from_micros(50) }
+        Self { threads, pin: false, spin: Duration::from_micros(50) }
+    }
+
+    /// The CPUs that the team's threads are to be bound to, the caller's first; empty where they
+    /// are not to be. They are the first of [`Topology::placement`], within the affinity mask of
+    /// the calling thread.
+    ///
+    /// # Errors
+    /// When there are more threads than CPUs ([`Topology::cpu_threads`]), or threads cannot be
+    /// bound on this system.
+    pub fn cpus(&self) -> Result<Vec<usize>, Error> {
+        if !self.pin {
+            return Ok(Vec::new());
+        }
+        let topology = Topology::read()?;
+        let (got, expected) = (self.threads, topology.cpu_threads());
+        if got > expected {
+            return Err(Error::Cpus { got, expected });
+        }
+        let mut cpus = topology.placement();
+        cpus.truncate(got);
+        for (worker, &cpu) in cpus.iter().enumerate() {
+            Mask::of(cpu).map_err(|source| Error::Pin { worker, cpu, source })?;
+        }
+        Ok(cpus)
     }
 }
 

@@ -3,8 +3,8 @@
 mod crowd;
 mod lease;
 mod phase;
+mod seat;
 
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -12,18 +12,18 @@ use std::time::Instant;
 use std::{fmt, thread};
 
 use crate::error::Error;
-use crate::options::{Pin, TeamOptions};
-use crate::os;
+use crate::options::TeamOptions;
+use crate::os::Mask;
 use crate::partition::{Partition, Parts};
 use crate::patience::{Manners, Patience};
 use crate::protocol::Gang;
 use crate::shares::Shares;
-use crate::topology::{self, Topology};
 
 use crowd::Crowd;
 use lease::Holder;
 pub use lease::Lease;
 use phase::{Body, Job, Phase};
+pub use seat::Seat;
 
 /// The most threads that a team can have.
 pub const MAX_THREADS: usize = 1024;
@@ -57,6 +57,8 @@ struct Shared {
 struct Inner {
     shared: Arc<Shared>,
     threads: usize,
+    /// Those that threads are bound to, the caller's first.
+    cpus: Vec<usize>,
     shares: Shares,
     lease: Mutex<()>,
     holder: Holder,
@@ -82,20 +84,21 @@ impl Team {
     /// A team as the options say.
     ///
     /// # Errors
-    /// When the number of threads is 0 or above [`MAX_THREADS`], or the system refuses a thread or
-    /// to bind it where that was asked for.
+    /// When the number of threads is 0 or above [`MAX_THREADS`], the system refuses a thread, or
+    /// there is no CPU for one that is to be bound (see [`TeamOptions::cpus`]).
     pub fn with_options(options: &TeamOptions) -> Result<Self, Error> {
         let threads = options.threads;
         if threads == 0 || threads > MAX_THREADS {
             return Err(Error::Threads { got: threads, expected: MAX_THREADS });
         }
-        let cpus = cpus(options)?;
+        let cpus = options.cpus()?;
         let manners = Manners { spin: options.spin, crowded: AtomicBool::new(false) };
         let shared = Arc::new(Shared { gang: Gang::new(threads - 1, GROUP, None), manners });
         // Made before the workers, so that dropping it ends those that did start.
         let mut inner = Inner {
             shared,
             threads,
+            cpus,
             shares: Shares::new(threads),
             lease: Mutex::new(()),
             holder: Holder::default(),
@@ -108,12 +111,13 @@ impl Team {
                 .name(format!("oss-worker-{worker}"))
                 .spawn(move || work(&shared, worker));
             let thread = thread.map_err(|source| Error::Spawn { worker, source })?;
-            let cpu = cpus.get(worker % cpus.len().max(1)).copied();
-            let pinned = cpu.map(|cpu| (cpu, os::pin(&thread, cpu)));
+            let bind = |&cpu: &usize| {
+                let bound = Mask::of(cpu).and_then(|mask| mask.bind(&thread));
+                bound.map_err(|source| Error::Pin { worker, cpu, source })
+            };
+            let bound = inner.cpus.get(worker).map_or(Ok(()), bind);
             inner.workers.push(thread);
-            if let Some((cpu, Err(source))) = pinned {
-                return Err(Error::Pin { worker, cpu, source });
-            }
+            bound?;
         }
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -121,6 +125,12 @@ impl Team {
     /// Number of threads, the caller's included.
     pub fn threads(&self) -> usize {
         self.inner.threads
+    }
+
+    /// The CPUs that its threads are bound to, the caller's first (see [`Team::bind_caller`]);
+    /// empty where they are not bound.
+    pub fn cpus(&self) -> &[usize] {
+        &self.inner.cpus
     }
 
     /// Whether the team has found more threads than free cores, and waits by sleeping: phases then
@@ -188,19 +198,6 @@ impl Inner {
         }
         phase.resume_panic();
     }
-}
-
-/// The CPUs to bind threads to, the caller's first; empty for none.
-fn cpus(options: &TeamOptions) -> Result<Vec<usize>, Error> {
-    if options.pin == Pin::Never {
-        return Ok(Vec::new());
-    }
-    let topology = Topology::read()?;
-    // Half a core's worth of other work is little on the smallest machine.
-    let is_idle = topology::load(Path::new("/")).is_some_and(|load| load < 0.5);
-    let is_ours = topology.is_whole_machine() && options.threads <= topology.cores.len();
-    let binds = options.pin == Pin::Always || (is_ours && is_idle);
-    Ok(if binds { topology.placement() } else { Vec::new() })
 }
 
 impl Drop for Inner {

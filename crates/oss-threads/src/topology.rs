@@ -128,10 +128,10 @@ impl Topology {
         threads.min(quota).max(1)
     }
 
-    /// Whether this process may use every CPU without a quota.
-    pub fn is_whole_machine(&self) -> bool {
-        let allowed: usize = self.cores.iter().map(|core| core.cpus.len()).sum();
-        allowed == self.online.len() && self.quota.is_none_or(|cpus| cpus >= allowed as f64)
+    /// One thread for each allowed CPU: the most that can be bound to CPUs of their own. No more
+    /// than the quota, at least 1.
+    pub fn cpu_threads(&self) -> usize {
+        self.within_quota(self.cores.iter().map(|core| core.cpus.len()).sum())
     }
 
     /// The CPUs for threads to be bound to, in order: one of each core, node by node and within
@@ -151,11 +151,6 @@ pub fn default_threads() -> usize {
     // It also knows the quotas of control groups of version 1, and of other systems.
     let available = thread::available_parallelism().map_or(1, usize::from);
     Topology::read().map_or(available, |topology| topology.default_threads().min(available))
-}
-
-/// Processes that want to run, as a mean over the last minute; none where the system does not say.
-pub(crate) fn load(root: &Path) -> Option<f64> {
-    os::text(&root.join("proc/loadavg"))?.split_whitespace().next()?.parse().ok()
 }
 
 fn malformed(path: &Path, got: &str, expected: &'static str) -> Error {

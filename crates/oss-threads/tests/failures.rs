@@ -164,17 +164,3 @@ fn an_impossible_number_of_threads_is_an_error() {
     assert!(matches!(error, Error::Threads { got: 0, .. }), "{error}");
     assert!(Team::new(oss_threads::MAX_THREADS + 1).is_err());
 }
-
-#[cfg(target_os = "linux")]
-#[test]
-fn pinned_teams_work_with_fewer_and_with_more_threads_than_cpus() {
-    use oss_threads::{Pin, TeamOptions};
-
-    let cpus = thread::available_parallelism().expect("cpus").get();
-    for pin in [Pin::Never, Pin::Auto, Pin::Always] {
-        for threads in [1, cpus, 2 * cpus + 1] {
-            let options = TeamOptions { pin, ..TeamOptions::new(threads) };
-            assert_works(&Team::with_options(&options).expect("threads"));
-        }
-    }
-}

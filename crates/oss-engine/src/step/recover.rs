@@ -21,7 +21,7 @@ impl Scheduler {
         }
         let rebuild = matches!(error, Error::Panicked { .. });
         if rebuild {
-            self.rebuild_cache();
+            self.unbound(Self::rebuild_cache);
             self.state = None;
             self.sessions.clear();
             for task in &mut self.running {

@@ -31,7 +31,10 @@ impl Scheduler {
         let Self { model, team, tuner, options, cache_options, recorder, .. } = self;
         let team = |threads| match threads == team.threads() {
             true => Ok(team.clone()),
-            false => Ok(Team::with_options(&team_options(threads, &cache_options.memory))?),
+            false => {
+                let options = team_options(threads, options.pin, &cache_options.memory);
+                Ok(Team::with_options(&options)?)
+            }
         };
         let spare = Spare { of, recorder };
         let (mut tuning, mut team) =
@@ -39,6 +42,7 @@ impl Scheduler {
         if let Some(budget) = options.max_memory {
             self.keep_to(budget, &mut tuning, &mut team)?;
         }
+        tuning.tell_cpus(&team, &self.options);
         let batching = tuning.batching();
         self.state = Some(batching.state(&self.model, team.threads())?);
         (self.team, self.batching) = (team, batching);

@@ -86,7 +86,7 @@ impl Clocked {
         let caches = (cache, cache_options);
         let setup = Setup::new(model, team, caches, tuner, (options, 0)).unwrap();
         let (_, commands) = std::sync::mpsc::channel();
-        let scheduler = Scheduler::new(setup, commands);
+        let scheduler = Scheduler::new(setup, None, commands);
         Self { scheduler, cost, now: 0.0, seen: HashMap::new(), next_id: 0 }
     }
 

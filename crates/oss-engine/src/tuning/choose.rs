@@ -1,6 +1,7 @@
 //! From measured numbers to choices, each with its reason.
 
 use oss_model::{Model, State, Tiling};
+use oss_threads::Team;
 
 use crate::error::Result;
 use crate::options::EngineOptions;
@@ -83,6 +84,21 @@ impl Tuning {
             adapts: !self.max_sequences.given,
         }
     }
+
+    /// Tells where the threads of the team that was made are bound, and why.
+    pub(crate) fn tell_cpus(&mut self, team: &Team, options: &EngineOptions) {
+        let reason = match (team.cpus(), &options.team, options.pin) {
+            ([], ..) => "threads are not bound, the system places them",
+            (_, Some(_), _) => "those of the team that was given",
+            (_, None, true) => {
+                "given as an option: one of each core first, performance cores \
+                                before others"
+            }
+            (_, None, false) => "one of each core first, node by node, as weights lie by rows",
+        };
+        let given = options.team.is_some() || options.pin;
+        self.cpus = Choice { value: team.cpus().to_vec(), given, reason: reason.to_owned() };
+    }
 }
 
 impl Batching {
@@ -129,6 +145,7 @@ impl Choosing<'_> {
             origin,
             profile,
             threads,
+            cpus: chosen(Vec::new(), "no team has been made".to_owned()),
             tiling,
             prefill_chunk: chunk,
             max_rows: rows,

@@ -9,7 +9,7 @@ use oss_kernels::{Activation, GROUP_ROWS, InputBuffer, Panel, Product, linear, p
 use oss_memory::{Buffer, Pages};
 use oss_quant::{Dtype, Matrix, Packing};
 use oss_simd::Isa;
-use oss_threads::{PerWorker, Team};
+use oss_threads::{PerWorker, Team, TeamOptions};
 use oss_weights::{Container, TensorInfo};
 
 use crate::error::Result;
@@ -43,11 +43,13 @@ pub(crate) struct Probe {
     matrix: Vec<u8>,
     input: InputBuffer,
     memory: Buffer,
+    pin: bool,
     until: Instant,
 }
 
 impl Probe {
-    /// Makes ready to measure for at most `limit`, this call included, by reading `memory` bytes.
+    /// Makes ready to measure for at most `limit`, this call included, by reading `memory` bytes;
+    /// threads that are bound to CPUs if `pin` says so.
     ///
     /// # Errors
     /// When the system refuses memory.
@@ -56,7 +58,7 @@ impl Probe {
         activation: Activation,
         packing: Packing,
         memory: usize,
-        limit: Duration,
+        (pin, limit): (bool, Duration),
     ) -> Result<Self> {
         let until = Instant::now() + limit;
         let mut memory = Buffer::new(memory, Pages::Huge)?;
@@ -70,6 +72,7 @@ impl Probe {
             packing,
             input,
             memory,
+            pin,
             until,
         })
     }
@@ -83,10 +86,11 @@ impl Probe {
     /// Measures so many threads, for at most `share` of what is left of the time.
     ///
     /// # Errors
-    /// When the system refuses threads.
+    /// When the system refuses threads, or to bind them.
     pub(crate) fn measure(&self, threads: usize, share: f64) -> Result<ThreadProfile> {
         let left = self.until.saturating_duration_since(Instant::now()).mul_f64(share);
-        let team = Team::new(threads)?;
+        let team = Team::with_options(&TeamOptions { pin: self.pin, ..TeamOptions::new(threads) })?;
+        let _seat = team.bind_caller()?;
         let part = |share: f64| Instant::now() + left.mul_f64(share);
         Ok(ThreadProfile {
             threads,

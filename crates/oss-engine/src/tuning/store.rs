@@ -25,13 +25,14 @@ struct Stored {
 }
 
 /// What a profile holds for: this version, this build, this processor, these weights.
-pub(crate) fn key(subject: &Subject, dtype: Dtype) -> String {
+pub(crate) fn key(subject: &Subject, dtype: Dtype, pin: bool) -> String {
     let Subject { isa, activation, needs, .. } = subject;
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let bound = if pin { ", one for each thread" } else { "" };
     let program = std::env::current_exe().unwrap_or_default();
     format!(
-        "profile {VERSION}; oss-engine {}, numerics {NUMERICS_VERSION}, {}; {} {}; {cpus} CPUs; \
-         {isa}; {} activations; {} bytes of weights, mostly {}",
+        "profile {VERSION}; oss-engine {}, numerics {NUMERICS_VERSION}, {}; {} {}; {cpus} \
+         CPUs{bound}; {isa}; {} activations; {} bytes of weights, mostly {}",
         env!("CARGO_PKG_VERSION"),
         build(&program),
         std::env::consts::ARCH,
@@ -169,7 +170,7 @@ mod tests {
     #[test]
     fn a_profile_of_an_older_version_is_measured_anew() {
         let directory = tempfile::tempdir().unwrap();
-        let key = key(&subject(Activation::Int8, 1e9), Dtype::Q4_1);
+        let key = key(&subject(Activation::Int8, 1e9), Dtype::Q4_1, false);
         let older = key.replace(&format!("profile {VERSION};"), "profile 1;");
         assert_ne!(older, key);
         write(directory.path(), &older, &profile()).unwrap();
@@ -199,13 +200,16 @@ mod tests {
         }
         assert!(builds[0] != builds[1] && builds[1] != builds[2], "{builds:?}");
         let own = build(&std::env::current_exe().unwrap());
-        let key = key(&subject(Activation::F32, 1e9), Dtype::F32);
+        let key = key(&subject(Activation::F32, 1e9), Dtype::F32, false);
         assert!(key.contains(&own) && !own.is_empty());
     }
 
     #[test]
     fn a_key_names_what_decides_speed() {
-        let key = |activation, bytes| key(&subject(activation, bytes), Dtype::F32);
+        let [bound, unbound] =
+            [true, false].map(|pin| key(&subject(Activation::Int8, 5e6), Dtype::F32, pin));
+        assert_ne!(bound, unbound);
+        let key = |activation, bytes| key(&subject(activation, bytes), Dtype::F32, false);
         assert_ne!(key(Activation::Int8, 5e6), key(Activation::F32, 5e6));
         assert_ne!(key(Activation::Int8, 5e6), key(Activation::Int8, 6e6));
         let version = env!("CARGO_PKG_VERSION");

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use oss_engine::model::memory_policy;
 use oss_engine::{Engine, EngineOptions, Error, Placement};
+use oss_threads::topology::Topology;
 
 use crate::support::{engine, options, story};
 
@@ -32,7 +33,9 @@ fn nodes(root: &Path, ids: &[usize]) {
 }
 
 fn on(root: &Path, placement: Placement) -> EngineOptions {
-    EngineOptions { placement, system_root: root.to_path_buf(), threads: Some(2), ..options() }
+    // Where rows have nodes, each thread has a CPU of its own.
+    let threads = Some(Topology::read().unwrap().cpu_threads().min(2));
+    EngineOptions { placement, system_root: root.to_path_buf(), threads, ..options() }
 }
 
 fn load(options: EngineOptions) -> Result<Engine, Error> {
@@ -101,6 +104,10 @@ fn placed_engines_give_the_same_tokens_and_missing_nodes_are_named() {
                 assert_eq!(answer.ids(), expected.ids(), "{placement}");
                 let copies = if placement == Placement::Replicate { 2 } else { 1 };
                 assert_eq!(placed.metrics().memory.weights, copies * weights, "{placement}");
+                let by_rows = [Placement::RowSlab, Placement::FirstTouch].contains(&placement);
+                let tuning = placed.tuning();
+                let bound = if by_rows { tuning.threads.value } else { 0 };
+                assert_eq!((tuning.cpus.value.len(), tuning.cpus.given), (bound, false));
             }
             Err(error) => {
                 assert_ne!(placement, Placement::System);

@@ -3,8 +3,8 @@
 use super::Weights;
 use crate::error::Result;
 use oss_memory::placement::{MemoryPolicy, Node, Placement};
+use oss_threads::TeamOptions;
 use oss_threads::topology::{Core, Topology};
-use oss_threads::{Pin, TeamOptions};
 use std::ops::Range;
 use std::path::Path;
 
@@ -29,12 +29,11 @@ pub fn memory_policy(
     Ok(MemoryPolicy::new(placement, nodes))
 }
 
-/// Options of a team for weights that are so placed: where rows have nodes, threads are bound to
-/// CPUs, node by node, and so to the rows that they begin with.
+/// Options of a team for weights that are so placed, bound to CPUs if `pin` says so, and where rows
+/// have nodes: node by node, and so to the rows that threads begin with.
 #[must_use]
-pub fn team_options(threads: usize, policy: &MemoryPolicy) -> TeamOptions {
-    let pin = if policy.is_by_rows() { Pin::Always } else { Pin::Never };
-    TeamOptions { pin, ..TeamOptions::new(threads) }
+pub fn team_options(threads: usize, pin: bool, policy: &MemoryPolicy) -> TeamOptions {
+    TeamOptions { pin: pin || policy.is_by_rows(), ..TeamOptions::new(threads) }
 }
 
 impl Weights {

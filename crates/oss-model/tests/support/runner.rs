@@ -104,7 +104,7 @@ impl Runner {
             Some(slots) => model.weights.keep_experts_in_slots(slots, policy).unwrap(),
             None => model.weights.place(policy).unwrap(),
         }
-        let team = Team::with_options(&team_options(threads, policy)).unwrap();
+        let team = Team::with_options(&team_options(threads, false, policy)).unwrap();
         let state = State::new(&model, 256, team.threads()).unwrap();
         let options = oss_cache::Options {
             capacity_bytes: 64 << 20,

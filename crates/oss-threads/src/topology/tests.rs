@@ -47,7 +47,7 @@ fn two_sockets_give_their_cores_siblings_and_nodes() {
     assert_eq!(topology.nodes[1].cpus, [2, 3, 6, 7]);
     assert_eq!(topology.nodes[1].memory_bytes, 33_554_432 * 1024);
     assert_eq!(topology.placement(), [0, 1, 2, 3, 4, 5, 6, 7]);
-    assert_eq!((topology.default_threads(), topology.is_whole_machine()), (4, true));
+    assert_eq!((topology.default_threads(), topology.cpu_threads()), (4, 8));
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn an_affinity_mask_leaves_only_its_cores() {
     fs::write(root.0.join("proc/self/status"), "Name:\tx\nCpus_allowed_list:\t1,5-6\n")
         .expect("file");
     let topology = Topology::read_under(&root.0).expect("topology");
-    assert_eq!((topology.default_threads(), topology.is_whole_machine()), (2, false));
+    assert_eq!((topology.default_threads(), topology.cpu_threads()), (2, 3));
     assert_eq!(topology.placement(), [1, 6, 5]);
 }
 
@@ -77,7 +77,7 @@ fn an_intel_hybrid_has_performance_cores_by_its_lists() {
     let placement = topology.placement();
     assert_eq!(placement[..9], [0, 2, 4, 6, 8, 10, 12, 14, 16]);
     assert_eq!((placement.len(), &placement[14..18]), (24, &[22, 23, 1, 3][..]));
-    assert!(topology.is_whole_machine());
+    assert_eq!(topology.cpu_threads(), 24);
 }
 
 #[test]
@@ -93,13 +93,18 @@ fn masks_and_quotas_bound_the_performance_cores_too() {
         write("proc/self/cgroup", "0::/\n".to_owned());
         write("sys/fs/cgroup/cpu.max", format!("{quota} 100000\n"));
         let topology = Topology::read_under(&root.0).expect("topology");
-        (topology.default_threads(), topology.core_threads())
+        let most = topology.cpu_threads();
+        let threads = [topology.default_threads(), topology.core_threads(), most];
+        (threads, topology.placement().into_iter().take(most).collect::<Vec<_>>())
     };
-    assert_eq!(restrict("0-5,16-19", "max"), (3, 7));
+    let (threads, cpus) = restrict("0-5,16-19", "max");
+    assert_eq!((threads, cpus), ([3, 7, 10], vec![0, 2, 4, 16, 17, 18, 19, 1, 3, 5]));
     // All that is left is slow: then it is what there is.
-    assert_eq!(restrict("16-21", "max"), (6, 6));
-    assert_eq!(restrict("0-23", "1000000"), (8, 10));
-    assert_eq!(restrict("0-23", "400000"), (4, 4));
+    assert_eq!(restrict("16-21", "max").0, [6, 6, 6]);
+    assert_eq!(restrict("0-23", "1000000"), ([8, 10, 10], vec![0, 2, 4, 6, 8, 10, 12, 14, 16, 17]));
+    assert_eq!(restrict("0-23", "400000"), ([4, 4, 4], vec![0, 2, 4, 6]));
+    // A core's second CPU counts as its first where that is not allowed.
+    assert_eq!(restrict("1,3,16", "50000"), ([1, 1, 1], vec![1]));
 }
 
 /// CPUs 0 to 3 are the little ones, as boards number them.
@@ -138,7 +143,7 @@ fn the_smallest_quota_on_the_way_up_counts() {
     let root = unfold("quota", &[TWO_SOCKETS, QUOTA]);
     let topology = Topology::read_under(&root.0).expect("topology");
     assert_eq!(topology.quota, Some(2.5));
-    assert_eq!((topology.default_threads(), topology.is_whole_machine()), (2, false));
+    assert_eq!((topology.default_threads(), topology.cpu_threads()), (2, 2));
     fs::write(root.0.join("sys/fs/cgroup/system.slice/engine.service/cpu.max"), "50000 100000\n")
         .expect("file");
     let topology = Topology::read_under(&root.0).expect("topology");

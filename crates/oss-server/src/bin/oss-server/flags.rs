@@ -32,6 +32,10 @@ pub(crate) struct Flags {
     /// Threads of the engine; default: one a performance core, or what is measured to be faster
     #[arg(long)]
     threads: Option<usize>,
+    /// Binds each of them to a CPU of its own, one of each core first; refused where there are more
+    /// threads than CPUs that this process may use
+    #[arg(long)]
+    pin: bool,
     /// Measuring the machine at load: off, on, or a directory where the numbers are kept
     #[arg(long, value_parser = tune, default_value = "on")]
     tune: Tune,
@@ -152,6 +156,7 @@ impl Flags {
         let bytes = self.keep_bytes as u64;
         EngineOptions {
             threads: self.threads,
+            pin: self.pin,
             tune: self.tune.clone(),
             max_memory: self.max_memory,
             cache_bytes: self.cache_memory,
@@ -229,7 +234,8 @@ mod tests {
     #[test]
     fn the_flags_are_sound_and_the_name_is_the_files() {
         let model = ["oss-server", "--model", "a/b.gguf", "--sparse-attention", "64,1024,32"];
-        let memory = ["--placement", "row-slab", "--pages", "reserved", "--eviction", "lfu"];
+        let memory =
+            ["--placement", "row-slab", "--pages", "reserved", "--eviction", "lfu", "--pin"];
         let keep = ["--keep", "kept", "--keep-unused-days", "30"];
         let flags = Flags::try_parse_from(model.into_iter().chain(memory).chain(keep));
         let flags = flags.unwrap_or_else(|error| panic!("{error}"));
@@ -238,6 +244,7 @@ mod tests {
         assert_eq!(flags.engine().pages, Pages::Reserved);
         assert_eq!(flags.engine().eviction, PolicyKind::Lfu);
         assert_eq!(flags.engine().keep_unused, Some(Duration::from_secs(2_592_000)));
+        assert!(flags.engine().pin);
         let sparse = SparseAttention { first: 64, window: 1024, blocks: 32 };
         assert_eq!(flags.engine().sparse_attention, Some(sparse));
     }
