@@ -173,10 +173,10 @@ impl Engine {
         let tuner = Tuner { subject, tuning: SharedTuning::new(tuning) };
         let model = Arc::new(model);
         let cache = (cache, cache_options);
-        let with_vocabulary = (options.clone(), vocabulary_bytes);
-        let setup = Setup::new(Arc::clone(&model), team, cache, tuner, with_vocabulary)?;
+        let options = (options, vocabulary_bytes);
+        let setup = Setup::new(model, team, cache, tuner, options)?;
         budget::ask_for_small(0)?;
-        let background = Background::start(&model, &options)?;
+        let background = Background::start(&setup.model, &setup.options)?;
         Self::start(setup, text, limits, background)
     }
 

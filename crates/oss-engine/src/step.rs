@@ -81,7 +81,7 @@ pub(crate) struct Setup {
     cache: KvCache,
     cache_options: oss_cache::Options,
     pub(crate) tuner: Tuner,
-    options: EngineOptions,
+    pub(crate) options: EngineOptions,
     vocabulary_bytes: usize,
 }
 
