@@ -1,7 +1,8 @@
 //! Attention over pages against double precision, and against itself.
 
 use oss_kernels::attention::{
-    PAGE, Query, Shape, SparseAttention, TILE, attend, attend_split, choose, join_splits, splits,
+    PAGE, ParseSparseAttentionError, Query, Shape, SparseAttention, TILE, attend, attend_split,
+    choose, join_splits, splits,
 };
 use oss_quant::kv::{KvFormat, mean_bytes};
 use oss_simd::Isa;
@@ -377,4 +378,27 @@ fn a_split_that_nobody_sees_is_refused() {
     let mut scratch = vec![0.0; shape.scratch_len(1)];
     let slot = |page: usize| pages.slots[page].as_slice();
     attend_split(Isa::scalar(), shape, &[query], 2, slot, &mut scratch);
+}
+
+#[test]
+fn what_tokens_see_is_read_as_it_is_written_and_nothing_else_is() {
+    use ParseSparseAttentionError::{Number, Parts, Window};
+    let sparse = SparseAttention { first: 0, window: 1024, blocks: 32 };
+    assert_eq!(sparse.to_string(), "0,1024,32");
+    assert_eq!("0,1024,32".parse(), Ok(sparse));
+    let number = |text: &str| text.parse::<usize>().unwrap_err();
+    let wrong = [
+        ("64,1024", Parts { got: 2 }),
+        ("64,1024,32,1,", Parts { got: 5 }),
+        ("", Number { part: 0, source: number("") }),
+        ("64,-1,32", Number { part: 1, source: number("-1") }),
+        ("64,1024,x", Number { part: 2, source: number("x") }),
+        ("64,0,32", Window),
+    ];
+    for (text, error) in wrong {
+        assert_eq!(text.parse::<SparseAttention>(), Err(error), "{text}");
+    }
+    let error = "64,0,32".parse::<SparseAttention>().unwrap_err().to_string();
+    let expected = "first positions, last positions (at least 1) and blocks, such as";
+    assert_eq!(error, format!("got 0 last positions, expected {expected} 64,1024,32"));
 }

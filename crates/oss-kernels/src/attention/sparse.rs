@@ -284,31 +284,3 @@ impl Best<'_> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::ParseSparseAttentionError::{Number, Parts, Window};
-    use super::*;
-
-    #[test]
-    fn it_is_read_as_it_is_written_and_nothing_else_is() {
-        let sparse = SparseAttention { first: 0, window: 1024, blocks: 32 };
-        assert_eq!(sparse.to_string(), "0,1024,32");
-        assert_eq!("0,1024,32".parse(), Ok(sparse));
-        let number = |text: &str| text.parse::<usize>().unwrap_err();
-        let wrong = [
-            ("64,1024", Parts { got: 2 }),
-            ("64,1024,32,1,", Parts { got: 5 }),
-            ("", Number { part: 0, source: number("") }),
-            ("64,-1,32", Number { part: 1, source: number("-1") }),
-            ("64,1024,x", Number { part: 2, source: number("x") }),
-            ("64,0,32", Window),
-        ];
-        for (text, error) in wrong {
-            assert_eq!(text.parse::<SparseAttention>(), Err(error), "{text}");
-        }
-        let error = "64,0,32".parse::<SparseAttention>().unwrap_err().to_string();
-        let expected = "first positions, last positions (at least 1) and blocks";
-        assert_eq!(error, format!("got 0 last positions, expected {expected}, such as 64,1024,32"));
-    }
-}
