@@ -63,8 +63,10 @@ pub fn forward(
             model.weights.embed(model.isa, row.token as usize, x)?; //                 x [R, hidden]
         }
     }
-    if let Some(furthest) = batch.rows.iter().map(|row| row.position).max() {
-        state.angles.reach(&model.rope, furthest)?; //            angles [positions, 2, head_dim/2]
+    let half = config.head_dim / 2;
+    let angles = state.cos.chunks_exact_mut(half).zip(state.sin.chunks_exact_mut(half));
+    for (row, (cos, sin)) in batch.rows.iter().zip(angles) {
+        model.rope.angles(row.position, cos, sin); //                       cos, sin [R, head_dim/2]
     }
 
     let mut wanted = mem::take(&mut state.wanted_rows);
@@ -180,8 +182,10 @@ impl Page<'_> {
     /// Goes on with the wanted rows alone: the others have left their keys and values.
     fn keep_wanted(&mut self) {
         let config = &self.model.config;
-        let State { x, qkv, .. } = &mut *self.state;
-        for (numbers, len) in [(x, config.hidden_dim), (qkv, config.qkv_dim())] {
+        let State { x, qkv, cos, sin, .. } = &mut *self.state;
+        let half = config.head_dim / 2;
+        let all = [(x, config.hidden_dim), (qkv, config.qkv_dim()), (cos, half), (sin, half)];
+        for (numbers, len) in all {
             let wanted = self.batch.rows.iter().enumerate().filter(|(_, row)| row.wanted);
             for (to, (from, _)) in wanted.enumerate() {
                 numbers.copy_within(from * len..(from + 1) * len, to * len);

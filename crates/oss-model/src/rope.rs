@@ -1,8 +1,6 @@
 //! The angles of rotary positions.
 
 use crate::config::{RopeConfig, RopeScaling};
-use crate::error::Result;
-use oss_memory::lengthen;
 use std::f64::consts::PI;
 
 /// The frequencies of a model's pairs, ready to be multiplied with positions.
@@ -70,51 +68,6 @@ impl Rope {
     }
 }
 
-/// Cosines and sines of all positions up to the furthest that was met: each is computed once,
-/// whoever comes there later.
-pub(crate) struct Angles {
-    /// `[positions, 2, head_dim / 2]`: those of a position lie together.
-    numbers: Vec<f32>,
-    /// Cosines, and sines, of a position.
-    half: usize,
-    /// Numbers of all positions that a sequence may have.
-    most: usize,
-}
-
-impl Angles {
-    /// Of no position yet, for heads of `head_dim` and sequences of up to `context_len` positions.
-    pub(crate) const fn new(head_dim: usize, context_len: usize) -> Self {
-        let half = head_dim / 2;
-        Self { numbers: Vec::new(), half, most: 2 * half * context_len }
-    }
-
-    /// Computes what is missing up to `position`. Memory doubles when it is full: at the beginning
-    /// of a page from the second one on.
-    ///
-    /// # Errors
-    /// When the system refuses memory; what was known stays.
-    pub(crate) fn reach(&mut self, rope: &Rope, position: usize) -> Result<()> {
-        let known = self.numbers.len() / (2 * self.half);
-        for position in known..=position {
-            let first = self.numbers.len();
-            lengthen(&mut self.numbers, first + 2 * self.half)?;
-            let (cos, sin) = self.numbers[first..].split_at_mut(self.half);
-            rope.angles(position, cos, sin);
-        }
-        Ok(())
-    }
-
-    /// The cosines and sines of a position that was reached, `head_dim / 2` each.
-    pub(crate) fn of(&self, position: usize) -> (&[f32], &[f32]) {
-        self.numbers[2 * self.half * position..][..2 * self.half].split_at(self.half)
-    }
-
-    /// Bytes that they take when a sequence is as long as it may be.
-    pub(crate) const fn bytes(&self) -> usize {
-        4 * self.most
-    }
-}
-
 /// Llama 3.1's rule: long wavelengths stretched, short ones kept, a linear blend between.
 fn banded(frequency: f64, factor: f64, (low, high): (f64, f64), original: f64) -> f64 {
     let wavelength = 2.0 * PI / frequency;
@@ -157,31 +110,5 @@ mod tests {
         let (mut cos, mut sin) = ([0.0; 4], [1.0; 4]);
         rope.angles(0, &mut cos, &mut sin);
         assert_eq!((cos, sin), ([1.0; 4], [0.0; 4]));
-    }
-
-    #[test]
-    fn a_position_has_its_angles_whenever_it_is_reached() {
-        let bands = RopeScaling::Bands { factor: 8.0, low: 1.0, high: 4.0, original: 64.0 };
-        let yarn = RopeScaling::Yarn {
-            factor: 32.0,
-            beta_fast: 32.0,
-            beta_slow: 1.0,
-            original: 64.0,
-            truncate: true,
-            attention_factor: None,
-        };
-        for scaling in [RopeScaling::None, bands, yarn] {
-            let rope = Rope::new(&RopeConfig { theta: 500_000.0, scaling }, 20);
-            let mut angles = Angles::new(20, 1001);
-            for furthest in [0, 1, 40, 17, 1000] {
-                angles.reach(&rope, furthest).unwrap();
-                for position in 0..=furthest {
-                    let (mut cos, mut sin) = ([0.0; 10], [0.0; 10]);
-                    rope.angles(position, &mut cos, &mut sin);
-                    assert_eq!(angles.of(position), (&cos[..], &sin[..]), "{position}");
-                }
-            }
-            assert_eq!(angles.bytes(), 1001 * 20 * 4);
-        }
     }
 }

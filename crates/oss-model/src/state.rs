@@ -6,7 +6,6 @@ use crate::block::norm::Normed;
 use crate::config::Config;
 use crate::error::Result;
 use crate::model::Model;
-use crate::rope::Angles;
 use crate::tiling::Tiling;
 use crate::weights::FEW_INPUTS;
 use oss_kernels::{Activation, GROUP_ROWS, InputBuffer, Panel, Product, attention, linear};
@@ -128,7 +127,9 @@ pub struct State {
     pub(crate) qkv: Vec<f32>,
     /// `[rows, q_dim]`: what attention gives.
     pub(crate) attended: InputBuffer,
-    pub(crate) angles: Angles,
+    /// `[rows, head_dim / 2]`: cosines and sines of the rows' positions.
+    pub(crate) cos: Vec<f32>,
+    pub(crate) sin: Vec<f32>,
     pub(crate) routing: Routing,
     /// Guesses at the next layer's routing; made where they are of use.
     pub(crate) foresee: Option<Box<foresee::Scratch>>,
@@ -232,7 +233,8 @@ impl State {
             normed: Normed::new(config, rows, input(rows, hidden)?)?,
             qkv: zeros(rows * config.qkv_dim())?,
             attended: input(rows, config.q_dim())?,
-            angles: Angles::new(config.head_dim, config.context_len),
+            cos: zeros(rows * config.head_dim / 2)?,
+            sin: zeros(rows * config.head_dim / 2)?,
             routing: Routing {
                 logits: zeros(rows * config.max_experts())?,
                 experts: zeros(slots)?,
@@ -338,7 +340,6 @@ impl State {
         let vectors = [&self.x, &self.qkv, &self.outer, &self.partials, &self.logits];
         let plain: usize = vectors.into_iter().map(Vec::len).sum();
         4 * (plain + self.blocks.len())
-            + self.angles.bytes()
             + self.normed.bytes()
             + self.scratch.iter().map(WorkerScratch::bytes).sum::<usize>()
             + inputs.into_iter().map(InputBuffer::bytes).sum::<usize>()

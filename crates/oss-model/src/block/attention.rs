@@ -7,7 +7,6 @@ use crate::error::Result;
 use crate::forward::Page;
 use crate::input;
 use crate::model::Model;
-use crate::rope::Angles;
 use crate::state::{KvWrite, State, WorkerScratch};
 use oss_cache::KvCache;
 use oss_kernels::attention::{
@@ -67,7 +66,7 @@ pub(crate) fn run(page: &mut Page<'_>, layer: usize) -> Result<()> {
 /// of one page.
 fn write(page: &mut Page<'_>, layer: usize) {
     let config = &page.model.config;
-    let State { qkv, angles, writes, write_ranges, write_order, scratch, .. } = &mut *page.state;
+    let State { qkv, cos, sin, writes, write_ranges, write_order, scratch, .. } = &mut *page.state;
     write_order.clear();
     let rows = page.batch.rows;
     let mut first = 0;
@@ -95,16 +94,15 @@ fn write(page: &mut Page<'_>, layer: usize) {
     page.team.phase(writes.len(), slots, |unit, (slot, scratch)| {
         let KvWrite { rows: written, head } = &writes[unit.index];
         let (slot, mean) = slot.split_at_mut(kv_bytes);
-        let (n, position) = (written.len(), rows[written.start].position);
-        let first = position % PAGE;
+        let (n, first) = (written.len(), rows[written.start].position % PAGE);
         let qkv = &qkv[written.start * row_len + head * dim..];
         let (keys, values) = (&qkv[q_dim..], &qkv[q_dim + kv_dim..]);
         let turned = &mut scratch.turned[..n * dim];
-        let heads = turned.chunks_exact_mut(dim).zip(keys.chunks(row_len));
-        for ((turned, key), position) in heads.zip(position..) {
+        for (i, (turned, key)) in turned.chunks_exact_mut(dim).zip(keys.chunks(row_len)).enumerate()
+        {
+            let angles = (written.start + i) * dim / 2;
             turned.copy_from_slice(&key[..dim]);
-            let (cos, sin) = angles.of(position);
-            rotate(isa, turned, cos, sin);
+            rotate(isa, turned, &cos[angles..][..dim / 2], &sin[angles..][..dim / 2]);
         }
         format.write_keys(isa, slot, first, Rows { numbers: turned, stride: dim, dim, n });
         format.write_values(isa, slot, first, Rows { numbers: values, stride: row_len, dim, n });
@@ -132,7 +130,8 @@ struct Attention<'a> {
     /// Where runs begin, and the end of the last.
     run_starts: &'a [usize],
     qkv: &'a [f32],
-    angles: &'a Angles,
+    cos: &'a [f32],
+    sin: &'a [f32],
     sparse: Option<SparseAttention>,
     chosen: Option<Chosen<'a>>,
 }
@@ -245,11 +244,11 @@ impl<'a> Attention<'a> {
         body: impl FnOnce(&[Query<'_>], &dyn Fn(usize) -> &'s [u8]),
     ) {
         let (Model { isa, config, .. }, rows) = (self.model, self.run(run));
-        let (dim, group) = (config.head_dim, config.group());
+        let (dim, half, group) = (config.head_dim, config.head_dim / 2, config.group());
         let (first_head, len) = (kv_head * group, group * dim);
         for (row, turned) in rows.clone().zip(turned.chunks_exact_mut(len)) {
             turned.copy_from_slice(&self.qkv[row * config.qkv_dim() + first_head * dim..][..len]);
-            let (cos, sin) = self.angles.of(self.rows[row].position);
+            let (cos, sin) = (&self.cos[row * half..][..half], &self.sin[row * half..][..half]);
             turned.chunks_exact_mut(dim).for_each(|head| rotate(*isa, head, cos, sin));
         }
         let sinks = self.model.weights.layers[self.layer].sinks.as_deref();
@@ -274,13 +273,13 @@ impl<'a> Attention<'a> {
 /// Attention of all rows, as input of the output matrix.
 fn attend_all(page: &mut Page<'_>, layer: usize) -> Result<()> {
     let (model, team, config) = (page.model, page.team, &page.model.config);
-    let State { qkv, angles, attended, scratch, run_starts, blocks: chosen, partials, .. } =
+    let State { qkv, cos, sin, attended, scratch, run_starts, blocks: chosen, partials, .. } =
         &mut *page.state;
     page.batch.split(QUERIES, run_starts);
     let (cache, rows, run_starts) = (&*page.cache, page.batch.rows, &run_starts[..]);
     let sparse = sparse(model, layer);
     let all =
-        Attention { model, layer, cache, rows, run_starts, qkv, angles, sparse, chosen: None };
+        Attention { model, layer, cache, rows, run_starts, qkv, cos, sin, sparse, chosen: None };
     let attention = Attention { chosen: all.choose(team, scratch, chosen)?, ..all };
     let (isa, shape, blocks) = (model.isa, attention.shape(), attention.blocks());
     let units = (run_starts.len() - 1) * blocks;
