@@ -1,15 +1,29 @@
-//! Threads for what loading does with many bytes at once. They go when it is done: while a team
-//! works, nobody else does.
+//! Threads for what loading does with many bytes at once. They are gone when it is done: while a
+//! team works, nobody else does.
 
 use crate::error::{Error, Result};
 use rayon::ThreadPoolBuilder;
+use std::thread;
 
 /// Does some work in which rayon's iterators share their parts among threads.
 ///
 /// # Errors
 /// Those of the work; [`Error::Thread`] where the system gives no threads for it.
 pub(super) fn together<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    let threads = ThreadPoolBuilder::new().thread_name(|number| format!("oss-load-{number}"));
+    let mut handles = Vec::new();
+    let start = |worker: rayon::ThreadBuilder| {
+        let thread = thread::Builder::new().name(format!("oss-load-{}", worker.index()));
+        handles.push(thread.spawn(|| worker.run())?);
+        Ok(())
+    };
     let refused = |error| Error::Thread { source: std::io::Error::other(error) };
-    threads.build().map_err(refused)?.install(work)
+    let pool = ThreadPoolBuilder::new().spawn_handler(start).build().map_err(refused)?;
+    let result = pool.install(work);
+    // A pool that is dropped tells its threads to end, and does not wait until they have.
+    drop(pool);
+    for handle in handles {
+        // The pool carries panics of the work to the caller.
+        let _ended = handle.join();
+    }
+    result
 }
