@@ -121,8 +121,11 @@ pub(crate) fn run(setup: Setup, commands: Receiver<Command>, start: &Sender<Resu
     // Who waits for the start is there until it is told.
     match setup.team.bind_caller() {
         Ok(seat) => {
+            let scheduler = Scheduler::new(setup, seat, commands);
+            // An engine that is loaded tells what it has.
+            scheduler.report();
             let _sent = start.send(Ok(()));
-            Scheduler::new(setup, seat, commands).run();
+            scheduler.run();
         }
         Err(error) => {
             let _sent = start.send(Err(error.into()));
@@ -198,7 +201,6 @@ impl Scheduler {
 
     /// Runs until no handle is left. Tasks that are left then end as closed when they are dropped.
     fn run(mut self) {
-        self.report();
         let mut idle = true;
         while self.receive(idle) {
             let begin = Instant::now();
