@@ -8,7 +8,7 @@ use oss_engine::model::{self, ExpertRoom, LoadOptions, Model};
 use oss_engine::weights::Container;
 use oss_engine::{Engine, EngineOptions, Error, LoadProgress, Request, Speculation};
 
-use crate::support::{engine, eventually, options, prompts, story, system, within};
+use crate::support::{engine, eventually, options, prompts, story, within};
 
 const TOP: usize = 2;
 const CACHE: usize = 4 << 20;
@@ -88,61 +88,6 @@ fn every_budget_gives_the_same_tokens_and_is_kept() {
         assert!(experts.misses > 0 && hits, "{experts:?}");
         assert!(experts.foreseen_used + experts.foreseen_wasted <= experts.foreseen);
     }
-}
-
-#[test]
-fn slots_go_after_the_cache_when_the_system_runs_short_and_come_back_and_tokens_stay() {
-    let directory = tempfile::tempdir().unwrap();
-    let root = tempfile::tempdir().unwrap();
-    system(root.path(), 900_000);
-    let path = packed(directory.path());
-    let (least, room) = (least(&path), room(&path));
-    let options = EngineOptions {
-        max_memory: Some(least + room.experts / 2 * room.slot_bytes),
-        reuse_prefixes: true,
-        system_root: root.path().to_path_buf(),
-        ..small()
-    };
-    let short = Engine::load_with(&path, options).unwrap();
-    let texts = prompts(40);
-    let ask = |text: &String| {
-        let expected = engine().generate(story(text, 12)).unwrap();
-        assert_eq!(short.generate(story(text, 12)).unwrap().ids(), expected.ids());
-    };
-    let experts = || short.metrics().experts.unwrap();
-    texts.iter().for_each(ask);
-    eventually("the engine is idle", || short.metrics().running == 0);
-    let (before, all) = (short.metrics(), TOP + room.experts / 2);
-    assert_eq!((experts().slots, experts().slots_in_use), (all, all));
-    assert!(before.memory.cache > CACHE / 4 && before.shed_bytes == 0, "{:?}", before.memory);
-
-    // A tenth is wanted, 2 MiB more than there are.
-    system(root.path(), 100_000 - 2048);
-    eventually("slots go, after the cache", || {
-        let metrics = short.metrics();
-        let slots = metrics.experts.unwrap().slots;
-        assert!(slots == all || metrics.memory.cache <= CACHE / 8, "{slots}, {metrics:?}");
-        slots < all
-    });
-    // Nothing is left to spare.
-    system(root.path(), 10_000);
-    // A token's experts in a layer, and in the three that are looked at.
-    let few = 4 * TOP;
-    eventually("but for those of a token", || experts().slots == few);
-    let metrics = short.metrics();
-    let given_back = (all - few) * room.slot_bytes;
-    assert_eq!(metrics.memory.weights, before.memory.weights - given_back);
-    assert!(metrics.shed_bytes >= given_back as u64, "{}", metrics.shed_bytes);
-    let misses = experts().misses;
-    texts.iter().step_by(4).for_each(ask);
-    eventually("numbers are told", || experts().misses > misses);
-    assert_eq!((experts().slots, experts().slots_given_back), (few, all - few));
-
-    system(root.path(), 900_000);
-    eventually("slots come back", || experts().slots == all);
-    assert_eq!(short.metrics().memory.weights, before.memory.weights);
-    texts.iter().for_each(ask);
-    eventually("and are used", || experts().slots_in_use == all);
 }
 
 #[test]
