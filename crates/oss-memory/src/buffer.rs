@@ -122,24 +122,17 @@ impl Buffer {
     pub fn release(&mut self, range: Range<usize>) -> Result<()> {
         let len = self.len();
         assert!(range.end <= len, "bytes {range:?} of a buffer of {len}");
-        let pages = self.whole_pages(range);
-        if pages.is_empty() {
-            return Ok(());
-        }
-        let bytes = pages.len();
-        os::clear(&mut self[pages]).map_err(Error::memory("release", bytes))
-    }
-
-    /// The whole pages within a range. It reads none of the bytes, which may be others' to write.
-    pub(crate) fn whole_pages(&self, range: Range<usize>) -> Range<usize> {
         let page = match self.pages {
             Pages::Default | Pages::Huge => os::page_size(),
             Pages::Reserved => HUGE_PAGE,
         };
         // The buffer begins on a page; its last page is whole too, since nobody else has the rest.
-        let is_last = range.end == self.range.len();
-        let end = if is_last { range.end } else { range.end - range.end % page };
-        range.start.next_multiple_of(page).min(end)..end
+        let end = if range.end == len { len } else { range.end - range.end % page };
+        let begin = range.start.next_multiple_of(page).min(end);
+        if begin == end {
+            return Ok(());
+        }
+        os::clear(&mut self[begin..end]).map_err(Error::memory("release", end - begin))
     }
 
     /// Touches all of the buffer and keeps it resident while it lives.

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut, Range};
 use std::slice;
 use std::sync::Arc;
 
-use crate::{Buffer, Error, Result, os};
+use crate::Buffer;
 
 /// A part of a [`Buffer`] that somebody else may own than the other parts, as a thread that fills
 /// it. The memory is given back with its last piece.
@@ -73,20 +73,6 @@ impl Piece {
         assert!(together, "{:?} is not followed by {:?} of its buffer", self.range, next.range);
         Self { owner: self.owner, start: self.start, range: self.range.start..next.range.end }
     }
-
-    /// Gives the memory of the whole pages within the piece back to the system, as
-    /// [`Buffer::release`] does; it is had again when the piece is written.
-    ///
-    /// # Errors
-    /// When the system refuses.
-    pub fn release(&mut self) -> Result<()> {
-        let pages = self.owner.whole_pages(self.range.clone());
-        if pages.is_empty() {
-            return Ok(());
-        }
-        let (begin, bytes) = (pages.start - self.range.start, pages.len());
-        os::clear(&mut self[begin..][..bytes]).map_err(Error::memory("release", bytes))
-    }
 }
 
 impl Deref for Piece {
@@ -149,28 +135,6 @@ mod tests {
         last.fill(7);
         assert_eq!(last.iter().map(|byte| u64::from(*byte)).sum::<u64>(), 7 * 4096);
         assert!(piece(0).is_empty());
-    }
-
-    #[test]
-    fn what_a_piece_releases_is_its_own_whole_pages() {
-        let page = os::page_size();
-        let mut rest = piece(4 * page + 100);
-        rest.fill(5);
-        let (mut first, rest) = rest.split(page + 10);
-        let (mut middle, mut last) = rest.split(2 * page);
-        middle.release().expect("release");
-        // It begins ten bytes after a page's begin, and ends so.
-        let mut kept = middle[..page - 10].iter().chain(&middle[2 * page - 10..]);
-        assert!(kept.all(|byte| *byte == 5));
-        assert!(middle[page - 10..2 * page - 10].iter().all(|byte| *byte == 0));
-        assert!(first.iter().chain(&last[..]).all(|byte| *byte == 5), "others' bytes stay");
-        first.release().expect("release");
-        assert!(first[..page].iter().all(|byte| *byte == 0) && first[page..] == [5; 10]);
-        // The end of the buffer's last page is nobody else's.
-        last.release().expect("release");
-        assert!(last[page - 10..] == [0; 100] && last[..page - 10].iter().all(|byte| *byte == 5));
-        last.fill(7);
-        assert!(last.iter().all(|byte| *byte == 7), "memory is had again");
     }
 
     #[test]

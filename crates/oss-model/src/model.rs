@@ -1,7 +1,6 @@
 //! A model ready to run.
 
 use crate::arch;
-use crate::block::foresee;
 use crate::config::Config;
 use crate::error::Result;
 use crate::rope::Rope;
@@ -84,13 +83,6 @@ impl Model {
             slot_bytes: self.kv_bytes() + mean,
             groups,
         }
-    }
-
-    /// Slots of experts that a token needs at least to lose nothing but hits: its experts of one
-    /// layer, and of those after it that are looked at.
-    #[must_use]
-    pub fn slots_of_a_token(&self) -> usize {
-        self.config.max_top() * (1 + foresee::AHEAD)
     }
 
     /// Bytes of the keys and values of a slot.

@@ -1,6 +1,6 @@
 //! What tuning changes on the step thread: the team, the scratch, and the limits of a step.
 
-use oss_model::{ExpertUse, State, team_options};
+use oss_model::{State, team_options};
 use oss_threads::Team;
 
 use crate::budget::{self, Spare};
@@ -69,10 +69,8 @@ impl Scheduler {
     /// What everything takes of the budget at most but for resident keys and values, with so much
     /// scratch.
     fn taken_beside_cache(&self, scratch: usize) -> usize {
-        let weights = &self.model.weights;
-        let given_back = |experts: ExpertUse| experts.slots_given_back * experts.slot_bytes;
         let others = budget::others(&self.model, &self.options, scratch, self.vocabulary_bytes);
-        weights.resident_bytes() + weights.expert_use().map_or(0, given_back) + others
+        self.model.weights.resident_bytes() + others
     }
 
     /// Leaves out what the budget, which was laid out for scratch of some size, has no room for.

@@ -15,7 +15,7 @@ use oss_kernels::{Activation, InputBuffer, Weighed, prepare_weighed, rms_factor,
 const ROWS: usize = 8;
 
 /// Layers that are looked at: reading an expert takes as long as computing a few of them.
-pub(crate) const AHEAD: usize = 3;
+const AHEAD: usize = 3;
 
 /// Scratch for the look ahead.
 pub(crate) struct Scratch {

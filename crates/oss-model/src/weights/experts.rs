@@ -3,9 +3,8 @@
 //!
 //! A layer names the experts that its rows were sent to. Those in slots are computed at once, while
 //! a few threads read the others; they follow in rounds, as they come. Any number of slots works:
-//! a layer with more experts than slots takes more rounds. Which experts keep their slots, how many
-//! slots there are just now, and which experts are read before a layer asks, changes how long a
-//! step takes and never what it gives.
+//! a layer with more experts than slots takes more rounds. Which experts keep their slots, and
+//! which are read before a layer asks, changes how long a step takes and never what it gives.
 
 mod foresight;
 mod frequency;
@@ -69,13 +68,8 @@ impl Slot {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct ExpertUse {
-    /// Slots, without those that were given back.
+    /// Slots.
     pub slots: usize,
-    /// Those of them that hold an expert, or one that is on its way.
-    pub slots_in_use: usize,
-    /// Slots whose memory the system has back, as it was short of it: see
-    /// [`Weights::resize_slots`](crate::Weights::resize_slots).
-    pub slots_given_back: usize,
     /// Bytes of one.
     pub slot_bytes: usize,
     /// Experts of the model.
@@ -112,7 +106,6 @@ pub(super) struct ExpertSlots {
     readers: Readers,
     /// The number of each layer's first expert among all of them, and the end of the last.
     first: Vec<usize>,
-    /// At first; some may have been given back.
     slots: usize,
     slot_bytes: usize,
     /// Bytes of slots on pages that were set aside: all or none.
@@ -155,10 +148,9 @@ impl ExpertSlots {
         Ok(Self { readers, first, slots, slot_bytes, reserved })
     }
 
-    /// Bytes of all slots, without those that were given back.
-    pub(super) fn bytes(&self) -> usize {
-        let (_, given_back) = self.readers.lock().idle();
-        (self.slots - given_back) * self.slot_bytes
+    /// Bytes of all slots.
+    pub(super) const fn bytes(&self) -> usize {
+        self.slots * self.slot_bytes
     }
 
     /// Bytes of slots on pages that were set aside.
@@ -167,40 +159,9 @@ impl ExpertSlots {
     }
 
     pub(super) fn counts(&self) -> ExpertUse {
-        let table = self.readers.lock();
-        let (free, slots_given_back) = table.idle();
-        let slots = self.slots - slots_given_back;
-        ExpertUse {
-            slots,
-            slots_in_use: slots - free,
-            slots_given_back,
-            slot_bytes: self.slot_bytes,
-            experts: self.first.last().copied().unwrap_or(0),
-            ..table.counts()
-        }
-    }
-
-    /// See [`super::Weights::resize_slots`].
-    pub(super) fn resize(&self, slots: usize) -> Result<()> {
-        if self.reserved > 0 {
-            return Ok(());
-        }
-        let given_back = self.slots - slots.clamp(1, self.slots);
-        let mut table = self.readers.lock();
-        while table.idle().1 < given_back {
-            if table.give_back()? {
-                continue;
-            }
-            // What was foreseen comes whether a step waits for it or not.
-            if !table.is_reading() {
-                break;
-            }
-            table = self.readers.wait(table);
-        }
-        while table.idle().1 > given_back {
-            table.take_again();
-        }
-        Ok(())
+        let counts = self.readers.lock().counts();
+        let experts = self.first.last().copied().unwrap_or(0);
+        ExpertUse { slots: self.slots, slot_bytes: self.slot_bytes, experts, ..counts }
     }
 
     /// Takes note of the experts that `rows` rows of a layer were sent to, puts those in slots

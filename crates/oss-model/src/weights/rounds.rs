@@ -86,18 +86,6 @@ impl Weights {
         Ok(())
     }
 
-    /// Changes how many slots experts have, up to as many as at first and down to one: the memory
-    /// of those that are least likely to be needed goes back to the system, or is had again as
-    /// experts come. To be called between steps, since slots stay while a step holds them. Slots on
-    /// pages that were set aside stay too, as the system has no other use for these. Results are
-    /// the same, to the bit; without slots there is nothing to do.
-    ///
-    /// # Errors
-    /// When the system does not take the memory back; the slots are good for experts all the same.
-    pub fn resize_slots(&self, slots: usize) -> Result<()> {
-        self.storage.slots().map_or(Ok(()), |experts| experts.resize(slots))
-    }
-
     /// Bytes of memory that packed matrices take at most: all of them, or everything but experts
     /// and the slots.
     #[must_use]

@@ -52,8 +52,6 @@ pub(super) struct Table {
     places: Vec<Place>,
     states: Vec<State>,
     free: Vec<Piece>,
-    /// Slots whose memory the system has back.
-    given_back: Vec<Piece>,
     /// Reads that a step waits for, and those that none waits for yet.
     urgent: VecDeque<Job>,
     early: VecDeque<Job>,
@@ -73,7 +71,6 @@ impl Table {
             states: places.iter().map(|_| State::InFile).collect(),
             places,
             free,
-            given_back: Vec::new(),
             urgent: VecDeque::new(),
             early: VecDeque::new(),
             counts: ExpertUse::default(),
@@ -102,33 +99,6 @@ impl Table {
             counts.reading_seconds += self.since.elapsed().as_secs_f64();
         }
         counts
-    }
-
-    /// Slots that hold no expert and wait for none, and those whose memory the system has back.
-    pub(super) const fn idle(&self) -> (usize, usize) {
-        (self.free.len(), self.given_back.len())
-    }
-
-    /// Whether experts are on their way.
-    pub(super) const fn is_reading(&self) -> bool {
-        self.jobs > 0
-    }
-
-    /// Gives a slot's memory back to the system: a free one's, else that of the expert that is
-    /// least likely to be needed. False while all are held or on their way.
-    pub(super) fn give_back(&mut self) -> Result<bool, Error> {
-        let Some(mut piece) = self.free.pop().or_else(|| self.evict(|_| false)) else {
-            return Ok(false);
-        };
-        let outcome = piece.release();
-        let slots = if outcome.is_ok() { &mut self.given_back } else { &mut self.free };
-        slots.push(piece);
-        outcome.map(|()| true)
-    }
-
-    /// Takes a slot again that was given back.
-    pub(super) fn take_again(&mut self) {
-        self.free.extend(self.given_back.pop());
     }
 
     /// How long until an expert is here, by order.

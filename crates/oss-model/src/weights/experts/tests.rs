@@ -178,69 +178,6 @@ fn guesses_are_followed_where_they_come_true_and_only_there() {
 }
 
 #[test]
-fn slots_come_and_go_between_steps_and_the_bytes_stay_the_file_s() {
-    let file = File::new(|id| if id == 4 { 5_000_000 } else { 1 + id * 10_007 });
-    let slots = file.slots(9);
-    let mut seeded = Seeded::new(5);
-    for step in 0..200 {
-        let wanted = seeded.below(12);
-        slots.resize(wanted).unwrap();
-        let counts = slots.counts();
-        assert_eq!(counts.slots, wanted.clamp(1, 9));
-        assert_eq!(counts.slots + counts.slots_given_back, 9);
-        assert!(counts.slots_in_use <= counts.slots, "{counts:?}");
-        assert_eq!(slots.bytes(), counts.slots * counts.slot_bytes);
-        let layer = step % LAYERS;
-        let choices = choices(&mut seeded, 3);
-        let mut active = active(&choices);
-        slots.begin(layer, &mut active, &choices, 3);
-        // Their reads may still be under way when slots are given back.
-        foresee(&slots, (layer, &active), &choices);
-        use_all(&file, &slots, layer, &active).unwrap();
-    }
-}
-
-#[test]
-fn those_that_are_needed_most_keep_their_slots_when_others_are_given_back() {
-    let file = File::new(|_| 5_000);
-    let slots = file.slots(LAYERS * EXPERTS);
-    let ask = |experts: [u32; 2]| {
-        for layer in 0..LAYERS {
-            let mut active = experts.to_vec();
-            slots.begin(layer, &mut active, &experts, 1);
-            use_all(&file, &slots, layer, &active).unwrap();
-        }
-    };
-    (0..40).for_each(|step| ask([3, if step % 2 == 0 { 5 } else { step / 2 % 3 }]));
-    slots.resize(2 * LAYERS).unwrap();
-    let before = slots.counts();
-    assert_eq!((before.slots, before.slots_in_use), (2 * LAYERS, 2 * LAYERS));
-    ask([3, 5]);
-    let after = slots.counts();
-    assert_eq!((after.hits - before.hits, after.misses), (2 * LAYERS as u64, before.misses));
-}
-
-#[test]
-fn slots_that_a_step_holds_are_not_given_back() {
-    let file = File::new(|_| 5_000);
-    let slots = file.slots(5);
-    let mut active = vec![1, 4];
-    slots.begin(0, &mut active, &[1, 4], 1);
-    let mut held = Vec::new();
-    while held.len() < active.len() {
-        held.extend(slots.round(0, &active[held.len()..]).unwrap());
-    }
-    slots.resize(1).unwrap();
-    assert_eq!(slots.counts().slots, 2);
-    for (slot, expert) in held.iter().zip(&active) {
-        assert!(slot.bytes()[..5_000] == *file.expert(0, *expert));
-    }
-    drop(held);
-    slots.resize(1).unwrap();
-    assert_eq!(slots.counts().slots, 1);
-}
-
-#[test]
 fn an_expert_that_cannot_be_read_is_named_and_is_asked_for_again_later() {
     let file = File::new(|_| 10_000);
     let path = file.directory.path().join("experts");
