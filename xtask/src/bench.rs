@@ -19,12 +19,14 @@ impl Bench {
         shell::example("bench", Profile::Release).map(Bench)
     }
 
-    /// Runs it on a model, with some options that take numbers, and more.
+    /// Runs it on a model, with some options that take numbers, and more, and variables of the
+    /// environment.
     pub(crate) fn run(
         &self,
         model: &Path,
         numbers: &[(&str, usize)],
         more: &[&str],
+        variables: &[(&str, &str)],
     ) -> Result<Printed> {
         let program = self.0.to_str().context("the target's path is no UTF-8")?;
         let model = model.to_str().context("the model's path is no UTF-8")?;
@@ -32,7 +34,7 @@ impl Bench {
         for (name, value) in numbers {
             command.args([name, value.to_string().as_str()]);
         }
-        let printed = shell::output(command.args(more))?;
+        let printed = shell::output(command.args(more).envs(variables.iter().copied()))?;
         serde_json::from_str(&printed).map(Printed).context("what bench printed")
     }
 }

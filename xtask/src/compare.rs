@@ -93,7 +93,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let mut lines = Vec::new();
     let mut found = Json::Null;
-    for rows in chosen.chunk_by(|a, b| a.shares_a_process(b)) {
+    for rows in chosen.chunk_by(|a, b| a.shares_their_process(b)) {
         for row in rows {
             eprintln!("{}: {}", row.name, row.what);
         }
@@ -165,7 +165,7 @@ fn compare(
         warm(theirs.model)?;
         let found = theirs.measure(rows, variant)?;
         for ((row, tried), found) in rows.iter().zip(&mut tried).zip(found) {
-            eprintln!("  llama.cpp, {variant}: {}", row.shown(found.value));
+            eprintln!("  llama.cpp, {variant}, {}: {}", row.name, row.shown(found.value));
             tried.push((variant, found.value));
         }
     }
@@ -181,12 +181,15 @@ fn compare(
         for lines in lines.chunk_by_mut(|a, b| a.variant == b.variant) {
             let rows: Vec<&Row> = lines.iter().map(|line| line.row).collect();
             warm(ours.model)?;
-            let own = ours.measure(&rows)?;
+            let mut own = Vec::new();
+            for rows in rows.chunk_by(|a, b| a.shares_our_process(b)) {
+                own.extend(ours.measure(rows)?);
+            }
             warm(theirs.model)?;
             let other = theirs.measure(&rows, lines[0].variant)?;
             for (line, found) in lines.iter_mut().zip(own.into_iter().zip(other)) {
                 let (a, b) = (line.row.shown(found.0.value), line.row.shown(found.1.value));
-                eprintln!("  pair {pair}: {a} beside {b}");
+                eprintln!("  pair {pair}, {}: {a} beside {b}", line.row.name);
                 line.pairs.push(found);
             }
         }

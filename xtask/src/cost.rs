@@ -188,7 +188,7 @@ fn measure(bench: &Bench, file: &Path, point: Point, options: &Options) -> Resul
         ("--gen-tokens", options.gen_tokens),
         ("--repeat", options.repeat),
     ];
-    let printed = bench.run(file, &numbers, &[])?;
+    let printed = bench.run(file, &numbers, &[], &[])?;
     Ok(Cost {
         milliseconds: 1e3 / printed.number("/decode/tokens_per_s/median")?,
         bound: 1e3 / printed.number("/bound/decode_tokens_per_s")?,

@@ -1,5 +1,6 @@
 //! Runs one process of either side and reads its number.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 use std::time::Instant;
@@ -65,7 +66,7 @@ impl Ours<'_> {
         let numbers = [
             ("--repeat", 1),
             ("--threads", threads),
-            ("--prompt-tokens", prompt(rows)),
+            ("--prompt-tokens", prompts(rows).last().copied().unwrap_or(0)),
             ("--gen-tokens", generated(rows, self.gen_tokens)),
             ("--depth", row.depth),
             ("--batch", row.batch),
@@ -75,7 +76,8 @@ impl Ours<'_> {
         if let Some(activations) = self.activations {
             more.extend(["--activations", activations]);
         }
-        let printed = self.bench.run(self.model, &numbers, &more)?;
+        let variables: Vec<_> = row.isa.iter().map(|isa| ("OSS_ISA", *isa)).collect();
+        let printed = self.bench.run(self.model, &numbers, &more, &variables)?;
         let number = |path: &str| printed.number(path);
         let speed = || number("/prefill/tokens_per_s/median");
         let Printed(details) = &printed;
@@ -93,9 +95,14 @@ impl Ours<'_> {
     }
 }
 
-/// The prompt that some rows measure.
-fn prompt(rows: &[&Row]) -> usize {
-    rows.iter().map(|row| row.prompt).fold(0, usize::max)
+/// The prompts that some rows measure, each once, the shortest first.
+fn prompts(rows: &[&Row]) -> Vec<usize> {
+    sorted(rows.iter().map(|row| row.prompt).filter(|prompt| *prompt > 0))
+}
+
+/// Numbers in order, each once.
+fn sorted(numbers: impl Iterator<Item = usize>) -> Vec<usize> {
+    BTreeSet::from_iter(numbers).into_iter().collect()
 }
 
 /// The tokens that some rows generate.
@@ -133,8 +140,10 @@ impl Theirs<'_> {
         }
         .with_context(|| format!("what {tool} printed: {printed}"))?;
         let found = rows.iter().map(|row| {
-            let decodes = row.figure == Figure::Decode;
-            let is_rows = |object: &&Json| many || (object["n_gen"] != 0) == decodes;
+            let tokens = if row.figure == Figure::Decode { 0 } else { row.prompt };
+            let is_rows = |object: &&Json| {
+                many || (object["n_prompt"] == tokens && object["n_depth"] == row.depth)
+            };
             let details = objects.iter().find(is_rows);
             let details = details.with_context(|| format!("{tool} gives no {}", row.what))?;
             let speed = if many { &details["speed_tg"] } else { &details["avg_ts"] };
@@ -158,9 +167,9 @@ impl Theirs<'_> {
         let row = rows[0];
         let mut arguments = flags([
             ("-t", self.threads(row)),
-            ("-p", prompt(rows).to_string()),
+            ("-p", list(&prompts(rows))),
             ("-n", generated(rows, self.gen_tokens).to_string()),
-            ("-d", row.depth.to_string()),
+            ("-d", list(&sorted(rows.iter().map(|row| row.depth)))),
             ("-fa", u8::from(variant.flash_attention).to_string()),
             ("--repack", u8::from(variant.repack).to_string()),
             ("-r", "1".to_owned()),
@@ -190,6 +199,12 @@ impl Theirs<'_> {
         }
         arguments
     }
+}
+
+/// As llama.cpp's bench reads several numbers; none is 0.
+fn list(numbers: &[usize]) -> String {
+    let numbers: Vec<_> = numbers.iter().map(ToString::to_string).collect();
+    if numbers.is_empty() { "0".to_owned() } else { numbers.join(",") }
 }
 
 fn flags<const N: usize>(pairs: [(&str, String); N]) -> Vec<String> {

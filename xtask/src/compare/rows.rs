@@ -29,6 +29,8 @@ pub(crate) struct Row {
     pub(crate) batch: usize,
     /// Seconds of idleness before; llama.cpp's bench has none, which favours it.
     pub(crate) pause: f64,
+    /// The instruction set that we are held to, in the words of `OSS_ISA`; llama.cpp is not.
+    pub(crate) isa: Option<&'static str>,
 }
 
 const DECODE: Row = Row {
@@ -40,24 +42,17 @@ const DECODE: Row = Row {
     depth: 0,
     batch: 1,
     pause: 0.0,
+    isa: None,
 };
 
 const PREFILL: Row =
     Row { name: "prefill", what: "prefill of 512", figure: Figure::Prefill, prompt: 512, ..DECODE };
 
-/// Every row, the cheap ones first.
-pub(crate) const ROWS: [Row; 8] = [
-    DECODE,
+const DEEP: Row = Row { name: "decode-4096", what: "decode at depth 4096", depth: 4096, ..DECODE };
+
+/// Every row: those that share a process of llama.cpp stand together, the cheap ones first.
+pub(crate) const ROWS: [Row; 10] = [
     Row { name: "decode-1", what: "decode, 1 thread", alone: true, ..DECODE },
-    PREFILL,
-    Row {
-        name: "first-token",
-        what: "first token of 40 after an idle second",
-        figure: Figure::FirstToken,
-        prompt: 40,
-        pause: 1.0,
-        ..DECODE
-    },
     Row {
         name: "start",
         what: "load to first token of 40",
@@ -66,15 +61,44 @@ pub(crate) const ROWS: [Row; 8] = [
         ..DECODE
     },
     Row { name: "batch-16", what: "decode of 16 sequences", batch: 16, ..DECODE },
-    Row { name: "decode-4096", what: "decode at depth 4096", depth: 4096, ..DECODE },
-    Row { name: "prefill-4096", what: "prefill of 512 at depth 4096", depth: 4096, ..PREFILL },
+    DECODE,
+    Row { name: "decode-avx2", what: "decode, ours with AVX2", isa: Some("avx2"), ..DECODE },
+    PREFILL,
+    Row {
+        name: "prefill-avx2",
+        what: "prefill of 512, ours with AVX2",
+        isa: Some("avx2"),
+        ..PREFILL
+    },
+    Row {
+        name: "first-token",
+        what: "first token of 40 after an idle second",
+        figure: Figure::FirstToken,
+        prompt: 40,
+        pause: 1.0,
+        ..DECODE
+    },
+    DEEP,
+    Row {
+        name: "prefill-4096",
+        what: "prefill of 512 at depth 4096",
+        prompt: 512,
+        figure: Figure::Prefill,
+        ..DEEP
+    },
 ];
 
 impl Row {
-    /// Whether one process measures both: what takes longest is to get to their depth.
-    pub(crate) fn shares_a_process(&self, other: &Row) -> bool {
-        let single = |row: &Row| row.batch == 1 && row.depth > 0;
-        single(self) && single(other) && (self.depth, self.alone) == (other.depth, other.alone)
+    /// Whether one process of llama.cpp measures both: what takes it longest is to load. Its bench
+    /// takes depths and prompts in lists, but not loading, threads and many sequences.
+    pub(crate) fn shares_their_process(&self, other: &Row) -> bool {
+        let can = |row: &Row| row.batch == 1 && row.figure != Figure::Start;
+        can(self) && can(other) && self.alone == other.alone
+    }
+
+    /// Whether one process of ours measures both: what takes it longest is to get to their depth.
+    pub(crate) fn shares_our_process(&self, other: &Row) -> bool {
+        self.depth > 0 && self.depth == other.depth && self.shares_their_process(other)
     }
 
     /// Whether one number is better than another.

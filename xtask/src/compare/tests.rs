@@ -53,13 +53,16 @@ fn settings_without_a_second_copy_of_the_weights_can_be_had_alone() {
 }
 
 #[test]
-fn rows_at_the_same_depth_share_a_process() {
-    let shares = |a: &str, b: &str| row(a).shares_a_process(row(b));
-    assert!(shares("decode-4096", "prefill-4096"));
-    assert!(!shares("decode", "prefill") && !shares("decode", "decode-4096"));
+fn rows_share_processes_where_the_programs_allow_it() {
+    let theirs = |a: &str, b: &str| row(a).shares_their_process(row(b));
+    assert!(theirs("decode", "prefill") && theirs("first-token", "decode-4096"));
+    assert!(!theirs("decode", "decode-1") && !theirs("decode", "batch-16"));
+    assert!(!theirs("first-token", "start") && !theirs("batch-16", "batch-16"));
+    let ours = |a: &str, b: &str| row(a).shares_our_process(row(b));
+    assert!(ours("decode-4096", "prefill-4096"));
+    assert!(!ours("decode", "prefill") && !ours("decode", "decode-4096"));
     let rows = chosen(&[]).expect("all");
-    let processes = rows.chunk_by(|a, b| a.shares_a_process(b)).count();
-    assert_eq!(processes, ROWS.len() - 1);
+    assert_eq!(rows.chunk_by(|a, b| a.shares_their_process(b)).count(), 4);
 }
 
 #[test]
