@@ -47,9 +47,26 @@ pub fn linear(
     panel: &mut Panel,
     out: &mut [f32],
 ) {
+    linear_reading(isa, Reading::detect(), product, (rows, groups), panel, out);
+}
+
+/// The same, with weights read as another processor reads them fastest: products do not depend on
+/// it.
+///
+/// # Panics
+/// As [`linear`].
+pub fn linear_reading(
+    isa: Isa,
+    reading: Reading,
+    product: Product<'_>,
+    (rows, groups): (&[u32], Range<usize>),
+    panel: &mut Panel,
+    out: &mut [f32],
+) {
     let columns = 0..product.matrix.packing.cols;
     let planes = product.activation.planes();
-    Walk::new(product, (rows, groups, columns), planes, out).run(isa, Some(panel));
+    let walk = Walk::new(product, (rows, groups, columns), planes, out);
+    Walk { reading, ..walk }.run(isa, Some(panel));
 }
 
 /// The same for some of the matrix' columns alone, which begin at a multiple of 32: the input has
@@ -160,53 +177,5 @@ impl<'a, 'b> Walk<'a, 'b> {
         let at = row * columns + (group - self.groups.start) * GROUP_ROWS;
         let (groups, _) = self.out[at..][..G * GROUP_ROWS].as_chunks_mut();
         groups.try_into().expect("G groups")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{InputBuffer, prepare};
-    use oss_quant::{Dtype, Packing, Row};
-    use oss_testing::Seeded;
-
-    /// A processor that runs this test reads memory in one way alone, and the others' tiles would
-    /// never be tried.
-    #[test]
-    fn products_are_the_same_however_memory_is_read() {
-        let (rows, cols) = (5 * GROUP_ROWS, 512);
-        let (mut seeded, mut panel) = (Seeded::new(11), Panel::ZERO);
-        for dtype in Dtype::all().filter(|dtype| dtype.is_weight()) {
-            let packing = Packing::for_dtype(dtype, rows, cols).unwrap();
-            let mut file = vec![0; dtype.row_bytes(cols).unwrap()];
-            dtype.quantise_row(&seeded.normals(cols, 0.05), &mut file).unwrap();
-            let mut bytes = vec![0; packing.bytes()];
-            for (group, out) in bytes.chunks_exact_mut(packing.group_bytes()).enumerate() {
-                packing.pack_group(group, |_| Row::Plain(&file), out).unwrap();
-            }
-            let matrix = Matrix { packing, bytes: &bytes };
-            for activation in [Activation::Int8, Activation::Int16] {
-                let mut input = InputBuffer::new(9, cols, activation);
-                for row in 0..9 {
-                    let x = seeded.normals(cols, 1.0);
-                    prepare(Isa::scalar(), activation, &x, input.row(row));
-                }
-                let product = Product { matrix, input: input.view(), activation };
-                for isa in Isa::available() {
-                    for n in 1..=9 {
-                        let [one, two] = [1, 2].map(|streams| {
-                            let mut out = vec![f32::NAN; n * rows];
-                            let all = (&[0, 1, 2, 3, 4, 5, 6, 7, 8][..n], 0..5, 0..cols);
-                            let mut walk = Walk::new(product, all, activation.planes(), &mut out);
-                            walk.reading = Reading { streams, ..Reading::detect() };
-                            walk.run(isa, Some(&mut panel));
-                            out
-                        });
-                        assert!(one.iter().all(|x| x.is_finite()), "{isa} {dtype:?} {n}");
-                        assert_eq!(one, two, "{isa} {dtype:?} {activation:?}, {n} rows");
-                    }
-                }
-            }
-        }
     }
 }

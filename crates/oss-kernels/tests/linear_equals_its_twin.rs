@@ -2,10 +2,10 @@
 
 use oss_kernels::{
     Activation, CodeBlock, GROUP_ROWS, InputBuffer, InputRow, Panel, Product, linear,
-    linear_columns, prepare,
+    linear_columns, linear_reading, prepare,
 };
 use oss_quant::{Dtype, Matrix, Packing, Row};
-use oss_simd::Isa;
+use oss_simd::{Isa, Reading};
 use oss_testing::{Seeded, assert_close};
 
 fn prepared(isa: Isa, activation: Activation, x: &[Vec<f32>]) -> InputBuffer {
@@ -271,6 +271,36 @@ fn a_second_plane_brings_what_the_first_one_leaves() {
         for (x, number) in x.iter().zip(numbers(&rows, 0, 2)) {
             let off = (f64::from(*x) - number).abs();
             assert!(off < f64::from(largest) / 127.0 / 127.0 / 2.0, "{isa}: {x} as {number}");
+        }
+    }
+}
+
+/// A processor that runs this test reads memory in one way alone, and the others' tiles would never
+/// be tried.
+#[test]
+fn products_are_the_same_however_memory_is_read() {
+    let (rows, cols) = (5 * GROUP_ROWS, 512);
+    let (mut seeded, mut panel) = (Seeded::new(11), Panel::ZERO);
+    for dtype in weight_types() {
+        let Weights { packing, bytes, .. } = weights(dtype, rows, cols, &mut seeded);
+        let matrix = Matrix { packing, bytes: &bytes };
+        let x: Vec<Vec<f32>> = (0..9).map(|_| seeded.normals(cols, 1.0)).collect();
+        for activation in [Activation::Int8, Activation::Int16] {
+            let input = prepared(Isa::scalar(), activation, &x);
+            let product = Product { matrix, input: input.view(), activation };
+            for isa in Isa::available() {
+                for n in 1..=9 {
+                    let [one, two] = [1, 2].map(|streams| {
+                        let mut out = vec![f32::NAN; n * rows];
+                        let reading = Reading { streams, ..Reading::detect() };
+                        let all = (&[0, 1, 2, 3, 4, 5, 6, 7, 8][..n], 0..5);
+                        linear_reading(isa, reading, product, all, &mut panel, &mut out);
+                        out
+                    });
+                    assert!(one.iter().all(|x| x.is_finite()), "{isa} {dtype:?} {n}");
+                    assert_eq!(one, two, "{isa} {dtype:?} {activation:?}, {n} rows");
+                }
+            }
         }
     }
 }

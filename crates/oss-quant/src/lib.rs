@@ -61,7 +61,7 @@ pub use error::{Error, Result};
 pub use measure::Distortion;
 pub use packed::Packed;
 pub use packing::{BLOCK_COLS, GROUP_ROWS, Matrix, Packing, Row};
-pub use record::{RUN_BLOCKS, Record};
+pub use record::{RUN_BLOCKS, Record, RecordBytes};
 pub use unpack::{Block, CodeFormat, FloatFormat, Visitor};
 
 const _: () = assert!(cfg!(target_endian = "little"), "formats are little-endian, and so must we");

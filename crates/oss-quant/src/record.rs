@@ -19,6 +19,13 @@ pub struct Record {
     pub(crate) tail_bytes: usize,
 }
 
+/// The bytes of one record.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordBytes<'a> {
+    codes: &'a [u8],
+    tail: &'a [u8],
+}
+
 /// One row of one block, within its record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
@@ -51,6 +58,34 @@ impl Record {
             tail: &group[self.tail_at(n_blocks, block)..][..self.tail_bytes],
             index: block % self.blocks,
         }
+    }
+
+    /// Blocks in a whole record.
+    #[must_use]
+    pub const fn blocks(self) -> usize {
+        self.blocks
+    }
+
+    /// The record that begins with the block `first` of a group of `n_blocks`.
+    ///
+    /// # Panics
+    /// When it is not all in the group.
+    #[inline(always)]
+    pub(crate) fn bytes(self, group: &[u8], n_blocks: usize, first: usize) -> RecordBytes<'_> {
+        debug_assert!(first.is_multiple_of(self.blocks), "block {first}");
+        let codes = self.blocks.min(n_blocks - first) * self.code_bytes;
+        let (codes, behind) = group[self.codes_at(first)..].split_at(codes);
+        RecordBytes { codes, tail: &behind[..self.tail_bytes] }
+    }
+
+    /// A block of a record.
+    ///
+    /// # Panics
+    /// When the record has fewer blocks.
+    #[inline(always)]
+    pub(crate) fn block_of(self, record: RecordBytes<'_>, index: usize) -> Block<'_> {
+        let codes = &record.codes[index * self.code_bytes..][..self.code_bytes];
+        Block { codes, tail: record.tail, index }
     }
 
     /// Whether records make runs of [`RUN_BLOCKS`].

@@ -1,6 +1,6 @@
 //! What kernels see of a format: vectors of codes, scales and minima, or columns of floats.
 
-use crate::record::{RUN_BLOCKS, Record};
+use crate::record::{RUN_BLOCKS, Record, RecordBytes};
 use oss_simd::Simd;
 
 /// 32 columns of a group of 16 packed rows, see [`CodeFormat::block`].
@@ -40,6 +40,24 @@ pub trait CodeFormat: 'static {
     #[inline(always)]
     fn block(group: &[u8], n_blocks: usize, block: usize) -> Block<'_> {
         Self::RECORD.block(group, n_blocks, block)
+    }
+
+    /// The record of a group whose rows have `n_blocks` that begins with the block `first`.
+    ///
+    /// # Panics
+    /// When it is not in the group.
+    #[inline(always)]
+    fn record(group: &[u8], n_blocks: usize, first: usize) -> RecordBytes<'_> {
+        Self::RECORD.bytes(group, n_blocks, first)
+    }
+
+    /// A block of a record, found sooner than in its group.
+    ///
+    /// # Panics
+    /// When the record has fewer blocks.
+    #[inline(always)]
+    fn block_of(record: RecordBytes<'_>, index: usize) -> Block<'_> {
+        Self::RECORD.block_of(record, index)
     }
 
     /// The [`RUN_BLOCKS`] blocks from `first` on, which begins a record, where

@@ -146,8 +146,8 @@ pub(crate) fn run(scale: Scale) -> Result<Figures> {
     let model = packed(shape, scale.profile())?;
     let program = shell::example("generate", scale.profile())?;
     let answer = |more: &[&str]| answer(&program, &model, tokens, more);
-    // The process needs more than the engine counts: vocabulary, vectors, program.
-    let budget = limit.map_or(90_000_000, |limit: u64| limit / 100 * 98).to_string();
+    // The process needs more than the engine counts: its program, stacks, and small things.
+    let budget = limit.map_or(90_000_000, |limit: u64| limit / 100 * 99).to_string();
     let slots = ["--max-memory", budget.as_str()];
     let balloon = limit.map(Balloon::leave).transpose()?;
     // In turn: what a disk gives changes from minute to minute.

@@ -6,7 +6,7 @@
 
 use super::{Shared, Walk, ask_for_weights};
 use crate::input::{CodeBlock, FINE_BITS, MAX_PLANES};
-use oss_quant::{CodeFormat, Matrix, RUN_BLOCKS};
+use oss_quant::{CodeFormat, Matrix, RUN_BLOCKS, RecordBytes};
 use oss_simd::{Kernel, Reading, Simd};
 use std::array;
 use std::marker::PhantomData;
@@ -24,16 +24,23 @@ pub(super) trait Source: Copy {
     const CENTRED: bool;
     /// Whether a run of blocks is found sooner than each of them.
     const HAS_RUNS: bool;
+    /// Blocks in a record, at most.
+    const RECORD: usize;
+    /// Neighbouring blocks, whose bounds are checked together.
+    type Record: Copy;
     /// What is read of a block.
     type Block: Copy;
     /// The code of zero.
     fn zero(self) -> u8;
-    /// A block.
-    fn block(self, index: usize) -> Self::Block;
+    /// The record that begins with the block `first`.
+    fn record(self, first: usize) -> Self::Record;
+    /// A block of a record.
+    fn block(record: Self::Record, index: usize) -> Self::Block;
     /// The blocks from `first` on, a multiple of their number.
     #[inline(always)]
     fn run(self, first: usize) -> [Self::Block; RUN_BLOCKS] {
-        array::from_fn(|index| self.block(first + index))
+        let record = self.record(first);
+        array::from_fn(|index| Self::block(record, index))
     }
     /// The same for a tile of some input rows, which asks for their share of what comes next.
     fn for_rows(self, first: usize, n: usize) -> Self;
@@ -195,6 +202,8 @@ impl<'a, F: CodeFormat, A: Asking> Source for Group<'a, F, A> {
     const HAS_MIN: bool = F::HAS_MIN;
     const CENTRED: bool = F::ZERO == 128;
     const HAS_RUNS: bool = F::RECORD.has_runs();
+    const RECORD: usize = F::RECORD.blocks();
+    type Record = RecordBytes<'a>;
     type Block = oss_quant::Block<'a>;
 
     #[inline(always)]
@@ -202,8 +211,12 @@ impl<'a, F: CodeFormat, A: Asking> Source for Group<'a, F, A> {
         F::ZERO as u8
     }
     #[inline(always)]
-    fn block(self, index: usize) -> Self::Block {
-        self.at(index)
+    fn record(self, first: usize) -> RecordBytes<'a> {
+        F::record(self.bytes, self.n_blocks, self.first + first)
+    }
+    #[inline(always)]
+    fn block(record: RecordBytes<'a>, index: usize) -> Self::Block {
+        F::block_of(record, index)
     }
     #[inline(always)]
     fn run(self, first: usize) -> [Self::Block; RUN_BLOCKS] {
@@ -287,7 +300,7 @@ fn pair_by_parts<S: Simd, F: CodeFormat>(
     all: Place,
 ) {
     for group in (all.group..).step_by(GROUPS).take(all.passes) {
-        for (first, end) in parts(groups.n_blocks) {
+        for (first, end) in parts(groups.n_blocks, F::RECORD.blocks()) {
             let pair = [group, group + 1].map(|group| {
                 let next = Shared::new(groups.next::<F>(group, end), all.n, 4 * (end - first));
                 groups.part::<F, _>(group, first, next)
@@ -307,9 +320,11 @@ pub(super) const GROUPS: usize = 2;
 pub(super) const BLOCKS: usize = 22;
 
 /// So many blocks in parts of [`BLOCKS`] at most, all about as long: a short one takes a tile's
-/// beginning and end as well. Gives the first of each, and its end.
-pub(super) fn parts(n_blocks: usize) -> impl Iterator<Item = (usize, usize)> {
-    let len = n_blocks.div_ceil(n_blocks.div_ceil(BLOCKS).max(1)).max(1);
+/// beginning and end as well. Each begins at a multiple of `unit`, which divides [`BLOCKS`]. Gives
+/// the first of each, and its end.
+pub(super) fn parts(n_blocks: usize, unit: usize) -> impl Iterator<Item = (usize, usize)> {
+    assert!(BLOCKS.is_multiple_of(unit), "parts of {BLOCKS} blocks, in units of {unit}");
+    let len = n_blocks.div_ceil(n_blocks.div_ceil(BLOCKS).max(1)).next_multiple_of(unit).max(1);
     (0..n_blocks).step_by(len).map(move |first| (first, n_blocks.min(first + len)))
 }
 
@@ -463,16 +478,24 @@ where
                 run.add(s, 2, &mut acc[0]);
                 run.add(s, 3, &mut acc[0]);
             }
-            for block in runs * RUN_BLOCKS..end - begin {
-                let a = Rows::<T, PLANES>(rows.map(|row| &row[block]));
-                if const { T > 1 && G * T <= MOST_ROWS } {
-                    let at = At::of(groups, block);
-                    add_block::<S, W, G, T, G, PLANES>(s, &at, a, &mut acc);
-                } else {
-                    // Groups that share no row's numbers, or have more sums than registers hold.
-                    for g in 0..G {
-                        let (at, acc) = (At::of([groups[g]], block), array::from_mut(&mut acc[g]));
-                        add_block::<S, W, 1, T, G, PLANES>(s, &at, a, acc);
+            for first in (runs * RUN_BLOCKS..end - begin).step_by(W::RECORD) {
+                // Not a constant: of blocks written out, the compiler begins all sums at once.
+                let n = W::RECORD.min(end - begin - first);
+                let (records, rows) = (records(groups, first), rows.map(|row| &row[first..][..n]));
+                for index in 0..n {
+                    let a = Rows::<T, PLANES>(rows.map(|row| &row[index]));
+                    let block = first + index;
+                    if const { T > 1 && G * T <= MOST_ROWS } {
+                        let at = At::of(groups, records, (block, index));
+                        add_block::<S, W, G, T, G, PLANES>(s, &at, a, &mut acc);
+                    } else {
+                        // Groups that share no row's numbers, or have more sums than registers
+                        // hold.
+                        for g in 0..G {
+                            let at = At::of([groups[g]], [records[g]], (block, index));
+                            let acc = array::from_mut(&mut acc[g]);
+                            add_block::<S, W, 1, T, G, PLANES>(s, &at, a, acc);
+                        }
                     }
                 }
             }
@@ -506,6 +529,16 @@ impl<'a, const T: usize, const PLANES: usize> Rows<'a, T, PLANES> {
     }
 }
 
+/// The record of each group that begins with the block `first`; see [`At::of`].
+#[inline(always)]
+fn records<W: Source, const G: usize>(groups: [W; G], first: usize) -> [W::Record; G] {
+    let mut records = [groups[0].record(first); G];
+    for g in 1..G {
+        records[g] = groups[g].record(first);
+    }
+    records
+}
+
 /// A block of G groups.
 struct At<W: Source, const G: usize> {
     groups: [W; G],
@@ -514,12 +547,13 @@ struct At<W: Source, const G: usize> {
 }
 
 impl<W: Source, const G: usize> At<W, G> {
+    /// The block `block`, which is the `index`-th of a record of each group.
     #[inline(always)]
-    fn of(groups: [W; G], block: usize) -> Self {
+    fn of(groups: [W; G], records: [W::Record; G], (block, index): (usize, usize)) -> Self {
         // Not by `array::from_fn`: the compiler calls it for each block, with all sums in memory.
-        let mut blocks = [groups[0].block(block); G];
+        let mut blocks = [W::block(records[0], index); G];
         for g in 1..G {
-            blocks[g] = groups[g].block(block);
+            blocks[g] = W::block(records[g], index);
         }
         Self { groups, blocks, block }
     }

@@ -94,6 +94,8 @@ impl<'a, const CALLS: usize, const HALVES: bool, const MIN: bool> Source
     const HAS_MIN: bool = MIN;
     const CENTRED: bool = !MIN;
     const HAS_RUNS: bool = false;
+    const RECORD: usize = BLOCKS;
+    type Record = &'a [Block];
     type Block = &'a Block;
 
     #[inline(always)]
@@ -102,8 +104,12 @@ impl<'a, const CALLS: usize, const HALVES: bool, const MIN: bool> Source
         if MIN { 0 } else { self.zero }
     }
     #[inline(always)]
-    fn block(self, index: usize) -> &'a Block {
-        &self.blocks[index]
+    fn record(self, first: usize) -> &'a [Block] {
+        &self.blocks[first..]
+    }
+    #[inline(always)]
+    fn block(record: &'a [Block], index: usize) -> &'a Block {
+        &record[index]
     }
     #[inline(always)]
     fn for_rows(self, first: usize, n: usize) -> Self {
@@ -172,7 +178,7 @@ pub(super) fn multiply<F: CodeFormat>(isa: Isa, walk: &mut Walk<'_, '_>, panel: 
     let (packed, n_blocks) = (Groups::new(walk), walk.product.matrix.packing.n_blocks());
     for group in walk.groups.clone().step_by(GROUPS) {
         let n_groups = GROUPS.min(walk.groups.end - group);
-        for blocks @ (first, end) in parts(n_blocks) {
+        for blocks @ (first, end) in parts(n_blocks, 1) {
             for (g, panel) in panel.0.iter_mut().enumerate().take(n_groups) {
                 let group = packed.part(group + g, first, ());
                 isa.run(Unpack::<F> { group, panel: &mut panel[..end - first] });
