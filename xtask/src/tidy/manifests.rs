@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value as Json;
 
 use crate::tidy::Violation;
+use crate::tidy::rules::WITHOUT_UNIT_TESTS;
 
 /// The layer of what is a dependency of tests, benches and examples alone.
 pub(crate) const DEV: u8 = 6;
@@ -58,6 +59,13 @@ pub(crate) fn check(path: &str, text: &str, out: &mut Vec<Violation>) {
             continue;
         }
         lints |= section == "lints" && line.replace(' ', "") == "workspace=true";
+        let off = section == "lib" && line.replace(' ', "") == "test=false";
+        if off && !WITHOUT_UNIT_TESTS.contains(&name) {
+            let what = format!("{name} is not built as tests");
+            let why = "tests beside the code would be skipped silently";
+            let (path, line) = (path.to_owned(), index + 1);
+            out.push(Violation { path, line, rule: "tests-that-run", what, why });
+        }
         let kind = section.rsplit('.').next().unwrap_or("");
         let Some(used) = line.split(['.', '=', ' ']).next().filter(|used| used.starts_with("oss-"))
         else {
@@ -190,6 +198,13 @@ mod tests {
     fn the_server_sees_the_facade_alone() {
         let text = "[dependencies]\noss-engine.workspace = true\noss-text.workspace = true";
         assert_eq!(broken("crates/oss-server/Cargo.toml", text), [("layers", 5)]);
+    }
+
+    #[test]
+    fn libraries_are_built_as_tests_where_they_may_have_some() {
+        let text = "[lib]\ntest = false";
+        assert_eq!(broken("crates/oss-quant/Cargo.toml", text), [("tests-that-run", 4)]);
+        assert_eq!(broken("crates/oss-kernels/Cargo.toml", text), []);
     }
 
     #[test]

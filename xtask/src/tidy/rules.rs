@@ -7,7 +7,7 @@ use crate::tidy::source::{Line, Source, has_word, is_word};
 type Rule = fn(&Source, &mut Vec<Violation>);
 
 /// Every rule over sources.
-pub(crate) const RULES: [Rule; 10] = [
+pub(crate) const RULES: [Rule; 11] = [
     instruction_sets,
     format_names,
     architecture_names,
@@ -18,6 +18,7 @@ pub(crate) const RULES: [Rule; 10] = [
     forbidden_unsafe,
     sizes,
     unfinished,
+    tests_that_run,
 ];
 
 /// The crates that can do without unsafe code altogether.
@@ -33,6 +34,9 @@ const SAFE_CRATES: [&str; 10] = [
     "oss-text",
     "oss-weights",
 ];
+
+/// The crates whose libraries are not built as tests (`test = false`): it would take minutes.
+pub(crate) const WITHOUT_UNIT_TESTS: [&str; 1] = ["oss-kernels"];
 
 /// File names that a kernel written for one instruction set has.
 const ISA_FILES: [&str; 8] =
@@ -233,6 +237,21 @@ fn unfinished(source: &Source, out: &mut Vec<Violation>) {
     }
 }
 
+fn tests_that_run(source: &Source, out: &mut Vec<Violation>) {
+    if !source.is_library() || !WITHOUT_UNIT_TESTS.contains(&source.krate()) {
+        return;
+    }
+    let why = "its library is not built as tests, so nobody would run them: they lie in `tests`";
+    let test = source.numbered().find(|(_, line)| line.test);
+    out.extend(test.map(|(line, _)| Violation {
+        path: source.path.clone(),
+        line,
+        rule: "tests-that-run",
+        what: format!("tests beside the code of {}", source.krate()),
+        why,
+    }));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -280,8 +299,15 @@ mod tests {
             "let a = vec![0];\nlet b: Vec<f32> = c;\nlet d = x.iter().collect();\nlet vector = 1;";
         let lines: Vec<_> = (1..=3).map(|line| ("kernels-allocate-nothing", line)).collect();
         assert_eq!(broken("crates/oss-kernels/src/norm.rs", text), lines);
-        let test = format!("#[cfg(test)]\nmod tests {{\n{text}\n}}");
-        assert_eq!(broken("crates/oss-kernels/src/norm.rs", &test), []);
+        assert_eq!(broken("crates/oss-kernels/tests/norm.rs", text), []);
+    }
+
+    #[test]
+    fn tests_lie_where_they_are_run() {
+        let text = "fn a() {}\n#[cfg(test)]\nmod tests {\n    fn b() {}\n}";
+        assert_eq!(broken("crates/oss-kernels/src/norm.rs", text), [("tests-that-run", 2)]);
+        assert_eq!(broken("crates/oss-kernels/tests/norm.rs", text), []);
+        assert_eq!(broken("crates/oss-quant/src/kv.rs", text), []);
     }
 
     #[test]
