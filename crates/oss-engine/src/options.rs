@@ -148,8 +148,7 @@ pub struct EngineOptions {
     /// be, too.
     pub placement: Placement,
     /// The folder that holds `proc` and `sys`, in which the system says how short of memory it is
-    /// (what is kept for reuse shrinks then) and which NUMA
-    /// nodes it has. Other than `/` for tests.
+    /// (what is kept for reuse shrinks then) and which NUMA nodes it has. Other than `/` for tests.
     pub system_root: PathBuf,
     /// The most rows (tokens of all sequences) in one step; `None`: a chunk beside all sequences.
     pub max_rows: Option<usize>,

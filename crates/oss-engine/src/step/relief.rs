@@ -16,6 +16,7 @@ const EVERY: Duration = Duration::from_millis(500);
 const EVERY_IDLE: Duration = Duration::from_secs(1);
 /// This part of the resident pages goes when memory stalls without a limit that says how many.
 const PART: usize = 8;
+
 /// Asks the system, and remembers what it made the cache do.
 pub(crate) struct Relief {
     root: PathBuf,
@@ -57,7 +58,7 @@ impl Scheduler {
         match level {
             Level::Critical => self.shed_all(),
             _ => self.shed(wanted),
-        };
+        }
     }
 
     /// When an idle engine asks again; none where it has nothing to give.
@@ -66,26 +67,25 @@ impl Scheduler {
         has.then(|| self.relief.next + (EVERY_IDLE - EVERY))
     }
 
-    /// Gives back about so many bytes: compressed pages first, then pages kept for reuse. Tells how
-    /// many it gave.
-    fn shed(&mut self, bytes: usize) -> usize {
+    /// Gives back about so many bytes: compressed pages first, then pages kept for reuse.
+    fn shed(&mut self, bytes: usize) {
         let (resident, warm) = (self.cache.bytes_resident(), self.cache.warm_bytes());
         self.cache.set_warm_limit(warm.saturating_sub(bytes));
         let rest = bytes.saturating_sub(warm);
         if rest > 0 {
             self.limit_cache(resident.saturating_sub(rest));
         }
-        self.count_shed(resident + warm)
+        self.count_shed(resident + warm);
     }
 
-    /// Gives back all pages that no running request needs; tells how many bytes they were.
-    pub(crate) fn shed_all(&mut self) -> usize {
+    /// Gives back all pages that no running request needs.
+    pub(crate) fn shed_all(&mut self) {
         let before = self.cache.bytes_resident() + self.cache.warm_bytes();
         while self.sessions.give_up_oldest(&mut self.cache) {}
         self.repeats.clear();
         self.cache.set_warm_limit(0);
         self.limit_cache(0);
-        self.count_shed(before)
+        self.count_shed(before);
     }
 
     /// Lets the cache grow again, an eighth at a time.
@@ -136,11 +136,10 @@ impl Scheduler {
         }
     }
 
-    fn count_shed(&mut self, before: usize) -> usize {
+    fn count_shed(&mut self, before: usize) {
         let after = self.cache.bytes_resident() + self.cache.warm_bytes();
         let shed = before.saturating_sub(after);
         tracing::info!(bytes = shed, "the cache gave memory back");
         self.recorder.lock().shed_bytes += shed as u64;
-        shed
     }
 }
