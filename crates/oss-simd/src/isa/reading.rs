@@ -11,14 +11,19 @@ pub struct Reading {
     pub ahead: usize,
     /// The same for codes of 8 bits that a single row meets: they pass fastest.
     pub ahead_of_bytes: usize,
+    /// The same where as many rows meet codes as reading takes about as long as their products:
+    /// now and then either waits for the other.
+    pub ahead_of_products: usize,
 }
 
 impl Reading {
     /// As measured on AMD's Zen 5 (see `docs/performance.md`): two streams are a third slower.
-    const AMD: Self = Self { streams: 1, ahead: 8192, ahead_of_bytes: 5120 };
+    const AMD: Self =
+        Self { streams: 1, ahead: 8192, ahead_of_bytes: 5120, ahead_of_products: 12_288 };
     /// What reads as fast as memory allows on Intel's Granite Rapids; nobody has tried one stream
     /// there since lines are asked for evenly.
-    const OTHERS: Self = Self { streams: 2, ahead: 4096, ahead_of_bytes: 4096 };
+    const OTHERS: Self =
+        Self { streams: 2, ahead: 4096, ahead_of_bytes: 4096, ahead_of_products: 4096 };
 
     /// What suits this processor, looked up once as its features are. Results do not depend on it.
     #[must_use]
