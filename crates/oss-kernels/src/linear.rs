@@ -5,6 +5,7 @@
 //! 16 output rows for some input rows. The sum over k runs in one fixed order whatever the number
 //! of input rows, so that a token's result does not depend on its company.
 
+mod asking;
 mod codes;
 mod floats;
 mod panel;
