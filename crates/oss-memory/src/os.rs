@@ -16,15 +16,15 @@ mod unix;
 pub use plain::page_size;
 #[cfg(not(unix))]
 pub(crate) use plain::{
-    advise, bind_thread, clear, current_cpu, forget, huge_bytes, lock, open_direct, place, read_at,
-    read_some_at, sync_directory, write_at,
+    advise, bind_thread, clear, current_cpu, forget, huge_bytes, is_named, lock, open_direct,
+    place, read_at, read_some_at, sync_directory, write_at,
 };
 #[cfg(unix)]
 pub use unix::page_size;
 #[cfg(unix)]
 pub(crate) use unix::{
-    advise, bind_thread, clear, current_cpu, forget, huge_bytes, lock, open_direct, place, read_at,
-    read_some_at, sync_directory, write_at,
+    advise, bind_thread, clear, current_cpu, forget, huge_bytes, is_named, lock, open_direct,
+    place, read_at, read_some_at, sync_directory, write_at,
 };
 
 /// Bytes of a huge page on the machines that have transparent ones.

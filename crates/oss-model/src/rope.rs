@@ -37,8 +37,7 @@ impl Rope {
                 truncate,
                 attention_factor,
             } => {
-                factor = attention_factor
-                    .unwrap_or_else(|| if stretch <= 1.0 { 1.0 } else { 0.1 * stretch.ln() + 1.0 });
+                factor = attention_factor.unwrap_or_else(|| yarn_attention_factor(stretch));
                 let pair = |rotations: f64| {
                     dim * (original / (rotations * 2.0 * PI)).ln() / (2.0 * config.theta.ln())
                 };
@@ -66,6 +65,12 @@ impl Rope {
             *sin = (s * self.factor) as f32;
         }
     }
+}
+
+/// By what YaRN multiplies cosines and sines where nothing else is said, for positions stretched so
+/// far.
+pub(crate) fn yarn_attention_factor(stretch: f64) -> f64 {
+    if stretch <= 1.0 { 1.0 } else { 0.1 * stretch.ln() + 1.0 }
 }
 
 /// Llama 3.1's rule: long wavelengths stretched, short ones kept, a linear blend between.

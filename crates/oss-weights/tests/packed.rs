@@ -353,6 +353,49 @@ fn a_partial_file_removed_by_others_is_an_error_even_beside_an_older_goal() {
     assert!(error.contains("model.oss.partial: could not rename: "), "{error}");
 }
 
+#[cfg(unix)]
+#[test]
+fn a_file_that_others_began_under_the_partial_name_never_gets_the_final_one() {
+    let (_directory, path) = scratch();
+    let partial = path.with_extension("oss.partial");
+    let begun = b"begun by a third process";
+    let finish = |renamed_to_goal: bool| {
+        let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+        write_rest(&writer);
+        // Another process, which waited for its turn as we do, is done with the same file.
+        let renamed = if renamed_to_goal { path.clone() } else { path.with_extension("away") };
+        std::fs::rename(&partial, renamed).unwrap();
+        std::fs::write(&partial, begun).unwrap();
+        let finished = writer.finish();
+        assert_eq!(std::fs::read(&partial).unwrap(), begun);
+        std::fs::remove_file(&partial).unwrap();
+        finished
+    };
+    let error = finish(false).unwrap_err();
+    assert!(matches!(error, Error::Busy { .. }), "{error}");
+    assert!(!path.exists());
+    finish(true).unwrap();
+    check_all(&path);
+}
+
+#[test]
+fn a_file_that_took_the_name_of_an_open_one_is_not_read_in_its_place() {
+    let (_directory, path) = scratch();
+    let pack = |fill: u8| {
+        let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+        for plan in plans() {
+            writer.section(&plan.name, &vec![fill; plan.length as usize]).unwrap();
+        }
+        writer.finish().unwrap();
+    };
+    pack(1);
+    let reader = Reader::open(&path).unwrap();
+    reader.open_direct().unwrap();
+    pack(2);
+    let error = reader.open_direct().unwrap_err().to_string();
+    assert!(error.contains("model.oss: packed file: got another one under its name"), "{error}");
+}
+
 #[test]
 fn two_writers_of_one_file_do_not_meet() {
     let (_directory, path) = scratch();

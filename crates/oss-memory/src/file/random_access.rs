@@ -80,6 +80,15 @@ impl RandomAccess {
         }
     }
 
+    /// Whether its path still names it: it may have been renamed or removed, and another one may
+    /// have its name (where the system tells files apart, as Linux and macOS do).
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn has_its_name(&self) -> Result<bool> {
+        os::is_named(&self.file, &self.path).map_err(Error::file("examine", &self.path))
+    }
+
     /// Length in bytes.
     ///
     /// # Errors

@@ -21,6 +21,11 @@ pub(crate) fn advise(_memory: &[u8], _advice: Advice) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether `path` names a file: which one, the system does not say.
+pub(crate) fn is_named(_file: &File, path: &Path) -> io::Result<bool> {
+    path.try_exists()
+}
+
 /// The system keeps what it has read of a file.
 pub(crate) fn forget(_file: &File, _range: Range<usize>) -> io::Result<()> {
     Ok(())

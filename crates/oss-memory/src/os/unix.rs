@@ -5,9 +5,9 @@ use std::io;
 use std::ops::Range;
 #[cfg(target_os = "linux")]
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
 #[cfg(target_os = "linux")]
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use super::{Advice, Policy};
@@ -40,6 +40,16 @@ pub(crate) fn advise(map: &[u8], advice: Advice) -> io::Result<()> {
     #[expect(unsafe_code, reason = "advises the system")]
     let status = unsafe { libc::madvise(start, end - begin, advice) };
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Whether `path` names `file`, and not another one.
+pub(crate) fn is_named(file: &File, path: &Path) -> io::Result<bool> {
+    let own = file.metadata()?;
+    match path.metadata() {
+        Ok(named) => Ok((named.dev(), named.ino()) == (own.dev(), own.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Lets the system drop what it keeps of a file's range, but for pages that somebody maps or that

@@ -3,6 +3,7 @@
 use crate::config::{RopeConfig, RopeScaling};
 use crate::error::{Error, Result};
 use crate::plan::{MatrixPlan, Rows, VectorPlan};
+use crate::rope::yarn_attention_factor;
 use crate::source::{Field, Source, field};
 
 /// Heads and widths of a decoder.
@@ -85,12 +86,15 @@ pub(super) fn rope(source: &Source<'_>, head_dim: usize, truncate: bool) -> Resu
     let scaling =
         if source.is_gguf() { gguf_scaling(source, truncate)? } else { json_scaling(source)? };
     if let RopeScaling::Divisors(divisors) = &scaling {
-        let are_positive = divisors.iter().all(|divisor| *divisor > 0.0 && divisor.is_finite());
-        if divisors.len() != head_dim / 2 || !are_positive {
+        let is_divisor = |divisor: f32| divisor > 0.0 && divisor.is_finite();
+        if divisors.len() != head_dim / 2 || !divisors.iter().all(|divisor| is_divisor(*divisor)) {
             return Err(Error::Shape {
                 path: source.container.path().to_owned(),
                 tensor: DIVISORS.to_owned(),
-                got: format!("{divisors:?}"),
+                got: match divisors.iter().find(|divisor| !is_divisor(**divisor)) {
+                    Some(divisor) => format!("{divisor}"),
+                    None => format!("{} numbers", divisors.len()),
+                },
                 expected: format!("{} numbers above 0, one for each pair", head_dim / 2),
             });
         }
@@ -115,22 +119,62 @@ fn gguf_scaling(source: &Source<'_>, truncate: bool) -> Result<RopeScaling> {
     let kind = source.text(field("", "rope.scaling.type"))?;
     let required = |key| positive(source, field("", key));
     let original = "rope.scaling.original_context_length";
-    match kind.as_deref() {
-        None | Some("none") => match source.container.find(DIVISORS) {
-            None => Ok(RopeScaling::None),
-            Some(tensor) => Ok(RopeScaling::Divisors(crate::weights::numbers(source, &tensor)?)),
-        },
-        Some("linear") => Ok(RopeScaling::Linear { factor: required("rope.scaling.factor")? }),
-        Some("yarn") => Ok(RopeScaling::Yarn {
-            factor: required("rope.scaling.factor")?,
-            beta_fast: number("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
-            beta_slow: number("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
-            original: required(original)?,
-            truncate,
-            attention_factor: number("rope.scaling.attn_factor")?,
-        }),
-        Some(other) => Err(source.unsupported("rope scaling", other, "none, linear or yarn")),
+    let divisors = source.container.find(DIVISORS);
+    let kind = match kind {
+        // Files of 2023 say how far, and not how, under two names; 0 and 1 are not at all.
+        None => linear_key(source)?.map(|key| ("linear".to_owned(), key)),
+        Some(kind) => Some((kind, "rope.scaling.factor")),
+    };
+    let scaling = match kind.as_ref().map(|(kind, key)| (kind.as_str(), *key)) {
+        None | Some(("none", _)) => {
+            return match divisors {
+                None => Ok(RopeScaling::None),
+                Some(tensor) => {
+                    Ok(RopeScaling::Divisors(crate::weights::numbers(source, &tensor)?))
+                }
+            };
+        }
+        Some(("linear", key)) => RopeScaling::Linear { factor: required(key)? },
+        Some(("yarn", key)) => {
+            // Where the file is silent, or repeats what holds without it.
+            for key in ["rope.scaling.yarn_ext_factor", "rope.scaling.yarn_attn_factor"] {
+                if let Some(other) = number(key)?.filter(|x| *x != 1.0) {
+                    return Err(source.wrong(field("", key), &other.to_string(), "1"));
+                }
+            }
+            let factor = required(key)?;
+            // GGUF has what the usual one is multiplied by.
+            let usual = |times: f64| times * yarn_attention_factor(factor);
+            RopeScaling::Yarn {
+                factor,
+                beta_fast: number("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
+                beta_slow: number("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
+                original: required(original)?,
+                truncate,
+                attention_factor: number("rope.scaling.attn_factor")?.map(usual),
+            }
+        }
+        Some((other, _)) => {
+            return Err(source.unsupported("rope scaling", other, "none, linear or yarn"));
+        }
+    };
+    match divisors {
+        None => Ok(scaling),
+        Some(_) => {
+            let (what, expected) = ("rope scaling", "one way to stretch positions");
+            Err(source.unsupported(what, &format!("{DIVISORS} beside another one"), expected))
+        }
     }
+}
+
+/// The field that says how far positions are stretched, in a file that does not say how.
+fn linear_key(source: &Source<'_>) -> Result<Option<&'static str>> {
+    for key in ["rope.scaling.factor", "rope.scale_linear"] {
+        if source.number(field("", key))?.is_some_and(|factor| factor != 0.0 && factor != 1.0) {
+            return Ok(Some(key));
+        }
+    }
+    Ok(None)
 }
 
 fn json_scaling(source: &Source<'_>) -> Result<RopeScaling> {

@@ -2,7 +2,7 @@
 
 use super::common::{Names, Shape, rope, shape};
 use crate::config::{Config, FeedForward, LayerConfig};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::plan::{
     ExpertsPlan, FeedForwardPlan, LayerPlan, MatrixPlan, ModelPlan, NetworkPlan, Rows, VectorPlan,
 };
@@ -13,6 +13,9 @@ use oss_kernels::elementwise::Gate;
 const ALPHA: f32 = 1.702;
 /// Where gate and up are cut off when the file is silent, as GGUF files are.
 const LIMIT: f64 = 7.0;
+
+/// The most experts of all layers together, a hundred times those of published models.
+const MAX_EXPERTS: usize = 1 << 20;
 
 struct Experts {
     inner_dim: usize,
@@ -35,14 +38,7 @@ pub(super) fn describe(source: &Source<'_>) -> Result<(Config, ModelPlan)> {
         let expected = format!("at most {}", experts.n_experts);
         return Err(source.wrong(field, &experts.top.to_string(), &expected));
     }
-    // Nothing is listed for experts that are not there.
-    let router = names.layer(0, "ffn_gate_inp.weight", "mlp.router.weight");
-    let rows = source.tensor_shape(&router)?.first().copied().unwrap_or(0);
-    if experts.n_experts != rows {
-        let field = field("num_local_experts", "expert_count");
-        let expected = format!("{rows}, the rows of {router}");
-        return Err(source.wrong(field, &experts.n_experts.to_string(), &expected));
-    }
+    check_experts(source, &names, n_layers, (experts.n_experts, shape.hidden_dim))?;
     if let Some(other) = source.text(field("hidden_act", "hidden_act"))?.filter(|x| x != "silu") {
         return Err(source.unsupported("activation", &other, "silu"));
     }
@@ -76,6 +72,41 @@ pub(super) fn describe(source: &Source<'_>) -> Result<(Config, ModelPlan)> {
         layers: (0..n_layers).map(|i| layer_plan(source, &names, i, &shape, &experts)).collect(),
     };
     Ok((config, plan))
+}
+
+/// Refuses experts that are not there before any is listed: every layer's router has a row for
+/// each.
+fn check_experts(
+    source: &Source<'_>,
+    names: &Names,
+    n_layers: usize,
+    (n_experts, hidden_dim): (usize, usize),
+) -> Result<()> {
+    let field = field("num_local_experts", "expert_count");
+    let wrong = |expected: String| source.wrong(field, &n_experts.to_string(), &expected);
+    // What a packed file says of tensors that it has packed is not backed by their bytes.
+    if n_layers.saturating_mul(n_experts) > MAX_EXPERTS {
+        return Err(wrong(format!("at most {MAX_EXPERTS} in {n_layers} layers together")));
+    }
+    for layer in 0..n_layers {
+        let router = names.layer(layer, "ffn_gate_inp.weight", "mlp.router.weight");
+        let shape = source.tensor_shape(&router)?;
+        if shape.first() != Some(&n_experts) {
+            let rows = shape.first().unwrap_or(&0);
+            return Err(wrong(format!("{rows}, the rows of {router}")));
+        }
+        if shape != [n_experts, hidden_dim] {
+            let got = format!("{shape:?}");
+            let expected = format!("[{n_experts}, {hidden_dim}]");
+            return Err(Error::Shape {
+                path: source.path().to_owned(),
+                tensor: router,
+                got,
+                expected,
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Which layers see only a window: those that `layer_types` says, else every second from the first.

@@ -17,7 +17,6 @@ use oss_memory::placement::MemoryPolicy;
 use oss_memory::{Buffer, Pages, Piece};
 use readers::Readers;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 use table::{State, Table};
 
@@ -116,7 +115,7 @@ impl ExpertSlots {
     /// So many slots for the experts of a file: `layers` are the places of each layer's experts,
     /// `matrices` where rows lie in a slot.
     pub(super) fn open(
-        path: &Path,
+        file: RandomAccess,
         layers: &[Vec<Place>],
         slots: usize,
         (policy, pages): (&MemoryPolicy, Pages),
@@ -143,7 +142,6 @@ impl ExpertSlots {
             free.push(slot);
             rest = behind;
         }
-        let file = RandomAccess::open_direct(path)?;
         let readers = Readers::start(file, Table::new(places, free))?;
         Ok(Self { readers, first, slots, slot_bytes, reserved })
     }

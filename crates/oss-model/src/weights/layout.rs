@@ -127,7 +127,14 @@ impl<'a> Layout<'a> {
         let number = self.sections.len() - 1;
         let section = &mut self.sections[number];
         let stored = Stored { packing, section: number, start: section.bytes };
-        section.bytes = (section.bytes + packing.bytes()).next_multiple_of(ALIGNMENT);
+        let end = section.bytes.checked_add(packing.bytes());
+        let end = end.and_then(|end| end.checked_next_multiple_of(ALIGNMENT));
+        section.bytes = end.ok_or_else(|| Error::Shape {
+            path: self.container.path().to_owned(),
+            tensor: source.tensors()[0].to_owned(),
+            got: format!("[{rows}, {cols}]"),
+            expected: "matrices that fit an address space together".to_owned(),
+        })?;
         section.jobs.push(Job { stored: stored.clone(), dtype, source });
         Ok(stored)
     }

@@ -75,12 +75,18 @@ impl Weights {
         let Storage::Mapped { sections, .. } = &self.storage else {
             panic!("experts stay in packed files alone, expected `expert_room` to have some");
         };
-        let (path, packed_bytes) = (self.container.path(), self.storage.bytes());
+        let (file, packed_bytes) = (storage::packed(&self.container), self.storage.bytes());
         let places = self.expert_places(sections);
         let memory = (policy, self.pages);
-        let experts = ExpertSlots::open(path, &places, slots, memory, &self.expert_matrices())?;
+        let experts = ExpertSlots::open(
+            file.open_direct()?,
+            &places,
+            slots,
+            memory,
+            &self.expert_matrices(),
+        )?;
         let (dense, locked) =
-            storage::read(path, &sections[0], memory, &self.section_matrices()[0])?;
+            storage::read(&file.open_direct()?, &sections[0], memory, &self.section_matrices()[0])?;
         self.storage = Storage::Slots { dense, locked, experts, packed_bytes };
         self.count_reserved();
         Ok(())

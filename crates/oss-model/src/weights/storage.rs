@@ -22,7 +22,7 @@ const PART: usize = 4 << 20;
 const TWICE: usize = 64 << 20;
 
 /// The packed file that sections are mapped from.
-fn packed(container: &Container) -> &Reader {
+pub(super) fn packed(container: &Container) -> &Reader {
     container.packed().expect("a mapped storage has a packed file")
 }
 
@@ -256,12 +256,11 @@ fn copy(from: &[u8], to: &mut Replicas, range: Range<usize>) {
 /// Reads a section, in which `matrices` lie, into memory of its own, which stays resident where the
 /// process may say so: the bytes for which it may.
 pub(super) fn read(
-    path: &Path,
+    file: &RandomAccess,
     section: &Section,
     (policy, pages): (&MemoryPolicy, Pages),
     matrices: &[Range<usize>],
 ) -> Result<(Buffer, usize)> {
-    let file = RandomAccess::open_direct(path)?;
     let length = section.length as usize;
     let mut buffer = Buffer::new(length.next_multiple_of(DIRECT_ALIGNMENT), pages)?;
     policy.place(&mut buffer, matrices)?;
@@ -273,7 +272,7 @@ pub(super) fn read(
             return Ok(());
         }
         Err(Error::Field {
-            path: path.to_owned(),
+            path: file.path().to_owned(),
             field: format!("section {} from byte {begin}", section.name),
             got: format!("{got} bytes"),
             expected: format!("{expected} bytes"),

@@ -7,7 +7,8 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use oss_memory::file::{Advice, Map};
+use oss_memory::file::{Advice, DIRECT_ALIGNMENT, Map, RandomAccess};
+use oss_memory::{Buffer, Pages};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::error::{Error, Result, shown};
@@ -91,6 +92,24 @@ impl Reader {
     /// The bytes of the file.
     pub fn file_bytes(&self) -> u64 {
         self.header.file_bytes
+    }
+
+    /// Opens the file anew, for large reads past the system's cache of files.
+    ///
+    /// # Errors
+    /// When the system refuses, or another file has the name by now.
+    pub fn open_direct(&self) -> Result<RandomAccess> {
+        let file = RandomAccess::open_direct(self.path())?;
+        let head = &self.source.bytes()[..self.header_bytes()];
+        // Reads past the cache go to whole pages.
+        let mut found = Buffer::new(head.len().next_multiple_of(DIRECT_ALIGNMENT), Pages::Default)?;
+        let read = file.read_to_end_at(&mut found, 0)?;
+        // They hold the checksums of everything else.
+        if read < head.len() || found[..head.len()] != *head {
+            let (got, expected) = ("another one under its name", "the file that was opened");
+            return Err(Error::invalid(self.path(), "packed file", got, expected));
+        }
+        Ok(file)
     }
 
     /// Where the table ends.

@@ -79,7 +79,9 @@ impl Writer {
     /// rename it, or it was renamed between our opening and our locking and is the goal by now: it
     /// must never be written to, unless with the same bytes.
     fn replace(&mut self) -> Result<()> {
-        file::remove(&self.partial)?;
+        if self.file.has_its_name()? {
+            file::remove(&self.partial)?;
+        }
         self.file = open_locked(&self.partial)?;
         self.start()
     }
@@ -255,15 +257,22 @@ impl Writer {
         self.file.sync()?;
         self.file.write_at(&self.header(false, xxh3_64(&table)).encode(), 0)?;
         self.file.sync()?;
-        if !self.was_renamed()? {
-            file::rename(&self.partial, &self.goal)?;
+        // Another process, which had our complete file before we locked it, may have renamed it,
+        // and a third one may have begun a file under the partial name since.
+        if !self.file.has_its_name()? {
+            if self.is_goal()? {
+                return Ok(());
+            }
+            if self.partial.exists() {
+                return Err(Error::Busy { file: self.partial });
+            }
         }
-        Ok(())
+        Ok(file::rename(&self.partial, &self.goal)?)
     }
 
-    /// Whether another process, which had our complete file before we locked it, has renamed it.
-    fn was_renamed(&self) -> Result<bool> {
-        if self.partial.exists() || !self.goal.exists() {
+    /// Whether the goal is what we have written.
+    fn is_goal(&self) -> Result<bool> {
+        if !self.goal.exists() {
             return Ok(false);
         }
         let header = read_header(&RandomAccess::open_read_only(&self.goal)?)?;
@@ -276,7 +285,9 @@ impl Writer {
     /// # Errors
     /// When the system refuses.
     pub fn discard(self) -> Result<()> {
-        file::remove(&self.partial)?;
+        if self.file.has_its_name()? {
+            file::remove(&self.partial)?;
+        }
         Ok(())
     }
 }

@@ -34,7 +34,8 @@ impl File {
 
     fn slots(&self, slots: usize) -> ExpertSlots {
         let (path, policy) = (self.directory.path().join("experts"), MemoryPolicy::default());
-        ExpertSlots::open(&path, &self.layers, slots, (&policy, Pages::Huge), &[]).unwrap()
+        let file = RandomAccess::open_direct(&path).unwrap();
+        ExpertSlots::open(file, &self.layers, slots, (&policy, Pages::Huge), &[]).unwrap()
     }
 
     /// The expert's bytes.
