@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::cache::KvCache;
 use crate::pool::NO_PAGE;
-use crate::sequence::{Sequence, SequenceId};
+use crate::sequence::{Sequence, SequenceId, Table};
 use crate::stats::Stats;
 use crate::tier::Missing;
 use crate::tree::{NodeId, Origin, Places, ROOT, ROOT_HASH, chain};
@@ -381,13 +381,19 @@ impl KvCache {
         if self.tree.closest(parent, tokens, complete).is_some_and(|(_, n)| n == tokens.len()) {
             return;
         }
+        // A fork's last page may be in the tree already, as part of a block that was not compared.
+        let is_known =
+            |table: &Table| table.get(index).is_some_and(|page| self.pool.is_in_tree(page));
+        if sequence.tables.iter().any(is_known) {
+            return;
+        }
         let Some(block) = self.tree.insert(parent, tokens) else { return };
         self.stats.inserted_blocks += 1;
-        self.tree.node_mut(block).boundary = true;
+        let node = self.tree.node_mut(block);
+        node.boundary = true;
+        node.pins += 1;
         for (group, table) in sequence.tables.iter().enumerate() {
-            if let Some(page) = table.get(index)
-                && !self.pool.is_in_tree(page)
-            {
+            if let Some(page) = table.get(index) {
                 self.pool.enter_tree(group, page);
                 self.tree.set_hot(block, group, page);
             }
@@ -396,6 +402,7 @@ impl KvCache {
         sequence.reserved = sequence.len;
         self.settle(block);
         self.write_through(block);
+        self.tree.node_mut(block).pins -= 1;
         self.prune(block);
         let keep = self.layout.pages_for(self.sequences.get(id).len);
         self.drop_pages(id, keep);

@@ -12,18 +12,22 @@ const STRIDE_BLOCKS: usize = 64;
 
 impl KvCache {
     /// How long a sequence can get that has the cache to itself, where no more than `rows` of its
-    /// positions are reserved at a time.
+    /// positions are reserved at a time. Its last page may have to be copied before it goes on, as
+    /// the tree has kept it as the end of a prompt.
     #[must_use]
     pub fn longest(&self, rows: usize) -> usize {
         let extents = |pages: usize| {
             let groups = self.layout.groups.iter();
             let needed = groups.map(|group| {
                 let most = group.most_pages(rows, self.layout.page_tokens);
-                pages.min(most).div_ceil(group.pages_per_extent)
+                (pages + 1).min(most).div_ceil(group.pages_per_extent)
             });
             needed.sum::<usize>()
         };
         let (mut fits, mut too_many) = (0, self.pool.ids() + 1);
+        if extents(0) > self.pool.extents() {
+            return 0;
+        }
         if extents(too_many) <= self.pool.extents() {
             return usize::MAX;
         }

@@ -408,6 +408,19 @@ fn a_sequence_can_get_as_long_as_it_is_told() {
                     cache.commit(id, n);
                     len += n;
                 }
+                cache.remove(id);
+                // So can one whose prompt ends within a page, which the tree keeps as it is.
+                let (id, mut len) = (cache.create(), 0);
+                while len + 1 < longest {
+                    let n = rows.min(longest - 1 - len);
+                    cache.reserve(id, n).unwrap_or_else(|error| panic!("at {len}: {error}"));
+                    cache.commit_tokens(id, (len..len + n).map(|token| token as u32));
+                    len += n;
+                }
+                cache.mark(id);
+                if longest > 0 {
+                    cache.reserve(id, 1).unwrap_or_else(|error| panic!("after a mark: {error}"));
+                }
                 let is_bounded = groups.iter().any(|(_, window)| window.is_none());
                 assert_eq!(cache.longest(rows) < usize::MAX, is_bounded || longest < 5_000);
                 assert!(longest > 0 || pages < 20, "{groups:?}, {pages} pages, {rows} rows");

@@ -63,6 +63,27 @@ fn pages_pushed_out_of_memory_come_back_from_the_compressed_ones() {
 }
 
 #[test]
+fn a_forks_last_page_is_known_among_any_number_of_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let cold = cold(&directory.path().join("cold"), 2_000);
+    let mut cache = open(&options(2_000, 0, Some(cold)));
+    let start = tokens(0, PAGE as u32 - 1);
+    let (id, _) = adopt(&mut cache, &start);
+    compute(&mut cache, id, &start).unwrap();
+    cache.mark(id);
+    let fork = cache.fork(id).unwrap();
+    cache.remove(id);
+    // More than are compared with the fork's tokens when it is let go.
+    for kind in 1..=300 {
+        visit(&mut cache, &tokens(kind, PAGE as u32));
+    }
+    check(&cache, fork, &start);
+    cache.remove(fork);
+    cache.validate().unwrap();
+    assert_eq!(visit(&mut cache, &tokens(300, PAGE as u32)), PAGE);
+}
+
+#[test]
 fn pages_pushed_out_of_memory_come_back_from_the_file() {
     let directory = tempfile::tempdir().unwrap();
     let cold = cold(&directory.path().join("cold"), 400);

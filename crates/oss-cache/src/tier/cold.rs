@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 use std::panic::resume_unwind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
@@ -120,10 +120,7 @@ impl Cold {
             let expected = SECTOR + sizes.slot;
             return Err(Error::Capacity { got: options.bytes as usize, expected });
         }
-        let file = Arc::new(RandomAccess::open(&options.path)?);
-        if !file.try_lock()? {
-            return Err(Error::InUse { path: options.path.clone() });
-        }
+        let file = Arc::new(open_locked(&options.path)?);
         let queue = options.queue.max(1);
         let thread = |source| Error::Thread { source };
         let mut cold = Cold {
@@ -447,4 +444,18 @@ fn count<'a>(stats: &mut ColdStats, bytes: usize, payload: Option<&'a [u8]>) -> 
         None => stats.bad_slots += 1,
     }
     payload
+}
+
+/// Opens the file and keeps other processes out of it: one that removes unused files may have
+/// removed this one between the two.
+fn open_locked(path: &Path) -> Result<RandomAccess> {
+    loop {
+        let file = RandomAccess::open(path)?;
+        if !file.try_lock()? {
+            return Err(Error::InUse { path: path.to_path_buf() });
+        }
+        if file.has_its_name()? {
+            return Ok(file);
+        }
+    }
 }
