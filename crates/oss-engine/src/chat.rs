@@ -10,6 +10,9 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 
+/// The most letters of a function's name.
+const MAX_NAME: usize = 128;
+
 /// Whether the model calls tools.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ToolChoice {
@@ -47,7 +50,8 @@ pub struct ChatRequest {
     /// How long the model shall think, where it can.
     pub reasoning_effort: Option<Effort>,
     /// Today, such as `2025-06-28`, for formats that tell the model; `None` leaves it out. The
-    /// engine reads no clock for it: the same request is the same prompt.
+    /// engine reads no clock for it: the same request is the same prompt, unless a chat template
+    /// writes the date without asking whether there is one (`strftime_now`).
     pub date: Option<String>,
     /// Who the model is told to be, in the harmony format; `None`: what it was trained with.
     pub identity: Option<String>,
@@ -74,6 +78,36 @@ impl ChatRequest {
     pub(crate) fn bounds_answer(&self) -> bool {
         let strict = self.offered_tools().iter().any(|tool| tool.function.strict == Some(true));
         strict || matches!(self.tool_choice, ToolChoice::Function(_) | ToolChoice::Required)
+    }
+
+    /// Whether calls have to be kept out of an answer in the harmony format: none are offered, but
+    /// tools that were withheld, or earlier calls, suggest them.
+    pub(crate) fn forbids_calls(&self) -> bool {
+        let called = || self.messages.iter().any(|message| !message.tool_calls.is_empty());
+        self.offered_tools().is_empty() && (!self.tools.is_empty() || called())
+    }
+
+    /// Whether an answer in the harmony format is held to what its tools say: a grammar is compiled
+    /// for it then, also without [`Request::grammar`](crate::Request::grammar).
+    #[must_use]
+    pub fn compiles_grammar(&self) -> bool {
+        self.bounds_answer() || self.forbids_calls()
+    }
+
+    /// Refuses names that no call could be told from its surroundings with.
+    pub(crate) fn check_tools(&self) -> Result<()> {
+        let is_name = |name: &str| {
+            let known = |c: char| c.is_ascii_alphanumeric() || "_-./:".contains(c);
+            (1..=MAX_NAME).contains(&name.len()) && name.chars().all(known)
+        };
+        match self.tools.iter().find(|tool| !is_name(&tool.function.name)) {
+            None => Ok(()),
+            Some(tool) => Err(Error::Option {
+                field: "tools",
+                got: format!("a function named {:?}", tool.function.name),
+                expected: format!("up to {MAX_NAME} letters, digits, _, -, ., / and :"),
+            }),
+        }
     }
 
     /// Whether there is what has to be called.

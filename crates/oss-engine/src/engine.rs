@@ -69,7 +69,7 @@ pub(crate) struct Limits {
 }
 
 impl Engine {
-    /// Loads a model: a GGUF file, a safetensors file, or a folder with safetensors.
+    /// Loads a model: a packed file, a GGUF file, a safetensors file, or a folder with safetensors.
     ///
     /// # Errors
     /// When the files cannot be read, the model is not supported, or memory is refused.

@@ -1,9 +1,9 @@
 //! Runs gpt-oss and Llama models on CPUs: one handle, any number of requests.
 //!
-//! [`Engine::load`] opens a GGUF file or a safetensors folder. [`Engine::generate`] answers one
-//! request; [`Engine::submit`] hands one over and returns its [`Stream`] of [`Event`]s. All
-//! requests of an engine run together on one step thread: each step of the model takes the next
-//! token of every answer and a piece of the prompts that wait.
+//! [`Engine::load`] opens a packed file, a GGUF file, or a safetensors file or folder.
+//! [`Engine::generate`] answers one request; [`Engine::submit`] hands one over and returns its
+//! [`Stream`] of [`Event`]s. All requests of an engine run together on one step thread: each step
+//! of the model takes the next token of every answer and a piece of the prompts that wait.
 //!
 //! ```
 //! use oss_engine::{ChatRequest, Engine, Event, Request, text::chat::Message};

@@ -106,8 +106,7 @@ pub struct PageUse {
 /// Bytes by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryUse {
-    /// Packed weights; where experts stay in their file, the slots (without those that were given
-    /// back as the system ran short) and everything else.
+    /// Packed weights; where experts stay in their file, the slots and everything else.
     pub weights: usize,
     /// Those of them that the system may not swap out: all but experts, where these are in slots
     /// and the process may lock so much (`RLIMIT_MEMLOCK`).
@@ -168,7 +167,7 @@ pub struct Metrics {
     pub preempted: u64,
     /// Prompt tokens computed, recomputed ones included.
     pub prompt_tokens: u64,
-    /// Prompt tokens taken from earlier turns.
+    /// Prompt tokens that were known: from earlier turns, other requests, or lower tiers.
     pub cached_tokens: u64,
     /// Requests whose whole prompt was known, logits included: no row of it was computed.
     pub repeated_prompts: u64,

@@ -129,8 +129,7 @@ pub struct EngineOptions {
     /// and waiting ones too), and scratch together; `None`: no limit. Where a mixture of experts is
     /// larger, as many experts as there is room for are in memory and the others are read from its
     /// packed file when they are needed: [`crate::Metrics::experts`] tell how often. Speed then
-    /// depends on the disk; tokens are the same. Fewer are in memory while the system itself is
-    /// short of it.
+    /// depends on the disk; tokens are the same.
     pub max_memory: Option<usize>,
     /// A folder where a model that is not packed is packed to when it is loaded first: this engine
     /// and later ones map that file. `None`: weights are packed in memory at each load; but a model

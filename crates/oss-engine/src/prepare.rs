@@ -132,7 +132,7 @@ fn check_counts(request: &Request, vocabulary: usize) -> Result<()> {
 /// its tools ask for.
 fn constraint(inner: &Inner, request: &mut Request) -> Result<Option<Box<dyn Constraint>>> {
     let given = request.constraint.take();
-    let Some(messages) = messages(inner, request)? else { return Ok(given) };
+    let Some(messages) = messages(inner, request, given.is_some())? else { return Ok(given) };
     if given.is_some() {
         return Err(Error::Option {
             field: "constraint",
@@ -143,12 +143,14 @@ fn constraint(inner: &Inner, request: &mut Request) -> Result<Option<Box<dyn Con
     Ok(Some(Box::new(Follower::new(inner.vocabulary()?.clone(), messages))))
 }
 
-/// The messages that an answer may hold, where anything bounds it.
-fn messages(inner: &Inner, request: &Request) -> Result<Option<Messages>> {
+/// The messages that an answer may hold, where anything bounds it; a constraint of the request's
+/// own sees to it itself that nothing is called.
+fn messages(inner: &Inner, request: &Request, has_own: bool) -> Result<Option<Messages>> {
     let (text, grammar) = (&inner.text, request.grammar.as_ref());
     if let Prompt::Chat(chat) = &request.prompt {
         if text.is_harmony() {
-            if grammar.is_none() && !chat.bounds_answer() {
+            let forbids = chat.forbids_calls() && !has_own;
+            if grammar.is_none() && !chat.bounds_answer() && !forbids {
                 return Ok(None);
             }
             let (vocabulary, tokenizer) = (inner.vocabulary()?, text.tokenizer()?);
@@ -189,7 +191,8 @@ fn output(text: &Text, request: &Request, id: u64) -> Result<(Box<dyn Output>, V
         let output = TemplateOutput::new(tokenizer, tools, stop, prefix);
         return Ok((Box::new(output), Vec::new()));
     }
-    let mut output = HarmonyOutput::new(Parser::new(tokenizer)?, stop, prefix);
+    let mut output =
+        HarmonyOutput::new(Parser::new(tokenizer)?, chat.offered_tools(), stop, prefix);
     let header = |chat: &ChatRequest| -> Result<Vec<u32>> {
         Ok(chat.forced_header(tokenizer, Tokens::of(tokenizer)?))
     };

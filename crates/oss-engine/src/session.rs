@@ -11,7 +11,7 @@ use crate::stream::Stream;
 ///
 /// The result is the same as without the session, token by token. What is kept is given up, the
 /// longest unused first, when other requests need the memory. Requests of one session may overlap;
-/// then the later one starts from nothing.
+/// then the later one goes on from what all requests share alone.
 #[derive(Debug)]
 pub struct Session {
     engine: Engine,

@@ -60,7 +60,7 @@ impl Stopper {
 }
 
 /// Bytes of the longest end of `text` that `stop` begins with.
-fn overlap(text: &str, stop: &str) -> usize {
+pub(crate) fn overlap(text: &str, stop: &str) -> usize {
     let most = text.len().min(stop.len() - 1);
     let fits = |&n: &usize| {
         text.is_char_boundary(text.len() - n)

@@ -6,7 +6,7 @@ mod side_files;
 use std::path::PathBuf;
 
 use oss_sampler::Options;
-use oss_text::chat::Template;
+use oss_text::chat::{Template, seconds_until};
 use oss_text::harmony::{ChatOptions, Conversation, Tokens};
 use oss_text::{Special, Tokenizer, harmony};
 use oss_weights::{Container, Kind};
@@ -164,6 +164,7 @@ impl Text {
     /// When the model has no chat format, or the conversation does not fit it.
     pub fn render(&self, chat: &ChatRequest) -> Result<Vec<u32>> {
         let tokenizer = self.tokenizer()?;
+        chat.check_tools()?;
         match &self.format {
             Format::None => Err(Error::NoChatTemplate {
                 path: self.path.clone(),
@@ -198,7 +199,7 @@ impl Text {
                     tools: chat.offered_tools(),
                     add_generation_prompt: true,
                     variables,
-                    now: None,
+                    now: chat.date.as_deref().map(day).transpose()?,
                 };
                 Ok(template.render(&request, tokenizer)?.ids)
             }
@@ -239,4 +240,13 @@ struct Found {
     template: Option<oss_text::Result<Template>>,
     stops: Vec<u32>,
     defaults: Options,
+}
+
+/// The seconds until a day.
+fn day(text: &str) -> Result<i64> {
+    seconds_until(text).ok_or_else(|| Error::Option {
+        field: "date",
+        got: text.to_owned(),
+        expected: "a day such as 2025-06-28".to_owned(),
+    })
 }

@@ -12,6 +12,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
+pub use self::clock::seconds_until;
 pub use self::json::to_json;
 pub use self::template::{Prompt, Request, Template};
 

@@ -1,39 +1,54 @@
 //! A harmony completion as typed events.
 
+use oss_text::chat::Tool;
 use oss_text::harmony::{self, Header, Kind, Parser};
 
 use crate::event::Event;
 use crate::output::Output;
 use crate::stop::Stopper;
 
-/// What stands between two messages that are shown: one may follow the other without a word between
-/// them, as an answer follows a preamble.
+/// What stands between two messages that are shown, or two thoughts: one may follow the other
+/// without a word between them, as an answer follows a preamble.
 const BETWEEN: &str = "\n\n";
 
 /// Channels and recipients become reasoning, text and tool calls.
 pub(crate) struct HarmonyOutput {
     parser: Parser,
+    /// The names of the functions that may be called.
+    offered: Vec<String>,
     stopper: Stopper,
     stopped: bool,
+    /// The last call's arguments were cut off by a stop token.
+    is_cut: bool,
     /// What the open message is.
     kind: Kind,
     /// Some text was shown.
     has_shown: bool,
-    /// The open message follows one that was shown, and nothing of it was shown yet.
+    /// Some of a thought was.
+    has_thought: bool,
+    /// The open message follows one of its kind that was shown, and nothing of it was shown yet.
     follows: bool,
     calls: usize,
     call_prefix: String,
 }
 
 impl HarmonyOutput {
-    /// An output whose calls are named `call_prefix` and their number.
-    pub(crate) fn new(parser: Parser, stopper: Stopper, call_prefix: String) -> Self {
+    /// An output whose calls, of `tools`, are named `call_prefix` and their number.
+    pub(crate) fn new(
+        parser: Parser,
+        tools: &[Tool],
+        stopper: Stopper,
+        call_prefix: String,
+    ) -> Self {
         Self {
             parser,
+            offered: tools.iter().map(|tool| tool.function.name.clone()).collect(),
             stopper,
             stopped: false,
+            is_cut: false,
             kind: Kind::Answer,
             has_shown: false,
+            has_thought: false,
             follows: false,
             calls: 0,
             call_prefix,
@@ -61,7 +76,11 @@ impl HarmonyOutput {
         }
         match (event, self.kind) {
             (harmony::Event::Start(header), _) => self.start(&header, events),
-            (harmony::Event::Delta(text), Kind::Reasoning) => events.push(Event::Reasoning(text)),
+            (harmony::Event::Delta(text), Kind::Reasoning) if text.is_empty() => {}
+            (harmony::Event::Delta(text), Kind::Reasoning) => {
+                self.has_thought = true;
+                events.push(Event::Reasoning(self.apart(text)));
+            }
             (harmony::Event::Delta(text), Kind::Answer | Kind::Preamble) => {
                 let (text, stopped) = self.stopper.push(&text);
                 self.say(text, events);
@@ -83,20 +102,39 @@ impl HarmonyOutput {
     }
 
     /// Shows text of the open message, apart from the message before.
-    fn say(&mut self, mut text: String, events: &mut Vec<Event>) {
-        if text.is_empty() {
-            return;
+    fn say(&mut self, text: String, events: &mut Vec<Event>) {
+        if !text.is_empty() {
+            self.has_shown = true;
+            events.push(Event::Text(self.apart(text)));
         }
+    }
+
+    /// Text of the open message, apart from the message of its kind before.
+    fn apart(&mut self, mut text: String) -> String {
         if std::mem::take(&mut self.follows) {
             text.insert_str(0, BETWEEN);
         }
-        self.has_shown = true;
-        events.push(Event::Text(text));
+        text
+    }
+
+    /// What a message is here: what calls nothing that was offered is what its channel says. A
+    /// function that is not among those offered is the caller's to refuse.
+    fn kind(&self, header: &Header) -> Kind {
+        let kind = header.kind();
+        let offered = match header.function() {
+            Some(_) => !self.offered.is_empty(),
+            None => self.offered.iter().any(|name| Some(name) == header.recipient.as_ref()),
+        };
+        match header.channel.as_deref() {
+            _ if kind != Kind::ToolCall || offered => kind,
+            Some("final") | None => Kind::Answer,
+            Some(_) => Kind::Reasoning,
+        }
     }
 
     fn start(&mut self, header: &Header, events: &mut Vec<Event>) {
-        self.kind = header.kind();
-        self.follows = self.has_shown;
+        self.kind = self.kind(header);
+        self.follows = if self.kind == Kind::Reasoning { self.has_thought } else { self.has_shown };
         if self.kind == Kind::ToolCall {
             let recipient = header.recipient.as_deref().unwrap_or_default();
             let name = header.function().unwrap_or(recipient).to_owned();
@@ -116,7 +154,11 @@ impl Output for HarmonyOutput {
     }
 
     fn stop_token(&mut self, id: u32, events: &mut Vec<Event>) {
-        self.read(id, events);
+        if self.parser.is_control(id) {
+            self.read(id, events);
+        } else {
+            self.is_cut = self.kind == Kind::ToolCall;
+        }
     }
 
     fn finish(&mut self, events: &mut Vec<Event>) {
@@ -126,7 +168,7 @@ impl Output for HarmonyOutput {
     }
 
     fn calls_tools(&self) -> bool {
-        self.calls > 0
+        self.calls > 0 && !self.is_cut
     }
 }
 
@@ -137,24 +179,81 @@ mod tests {
     use oss_text::Special;
     use oss_weights::Container;
 
-    /// The text of a completion.
-    fn shown(completion: &str, stop: &[&str]) -> String {
+    /// What a completion is, whose last token is a stop token, where these functions are offered;
+    /// and whether it calls any.
+    fn events(completion: &str, functions: &[&str], stop: &[&str]) -> (Vec<Event>, bool) {
         let container = Container::from_bytes("demo", oss_demo::GGUF, Vec::new()).unwrap();
         let text = Text::from_container(&container).unwrap();
         let tokenizer = text.tokenizer().unwrap();
         let stop = stop.iter().map(|&stop| stop.to_owned()).collect();
         let parser = Parser::new(tokenizer).unwrap();
-        let mut output = HarmonyOutput::new(parser, Stopper::new(stop, 0), String::new());
+        let tool = |name: &&str| {
+            let function = serde_json::json!({"type": "function", "function": {"name": name}});
+            serde_json::from_value(function).unwrap()
+        };
+        let tools: Vec<Tool> = functions.iter().map(tool).collect();
+        let mut output = HarmonyOutput::new(parser, &tools, Stopper::new(stop, 0), String::new());
         let mut events = Vec::new();
-        for id in tokenizer.encode(completion, Special::Parse) {
+        let ids = tokenizer.encode(completion, Special::Parse);
+        let (last, ids) = ids.split_last().unwrap();
+        for &id in ids {
             output.token(id, &mut events);
         }
+        output.stop_token(*last, &mut events);
         output.finish(&mut events);
-        let texts = events.into_iter().filter_map(|event| match event {
-            Event::Text(text) => Some(text),
+        (events, output.calls_tools())
+    }
+
+    fn text_of(events: &[Event]) -> String {
+        let texts = events.iter().filter_map(|event| match event {
+            Event::Text(text) => Some(text.as_str()),
             _ => None,
         });
         texts.collect()
+    }
+
+    /// The text of a completion.
+    fn shown(completion: &str, stop: &[&str]) -> String {
+        text_of(&events(completion, &[], stop).0)
+    }
+
+    /// The names of the functions that a completion calls.
+    fn called(completion: &str, functions: &[&str]) -> Vec<String> {
+        let name = |event| match event {
+            Event::ToolCallStart { name, .. } => Some(name),
+            _ => None,
+        };
+        events(completion, functions, &[]).0.into_iter().filter_map(name).collect()
+    }
+
+    #[test]
+    fn what_was_not_offered_is_not_called() {
+        let to = |whom: &str| {
+            format!("<|channel|>commentary to={whom} <|constrain|>json<|message|>{{}}<|call|>")
+        };
+        assert_eq!(called(&to("functions.add"), &["add"]), ["add"]);
+        assert_eq!(called(&to("add"), &["add"]), ["add"]);
+        assert_eq!(called(&to("functions.other"), &["add"]), ["other"], "the caller may say no");
+        for (whom, offered) in [("functions.add", &[][..]), ("python", &[]), ("python", &["add"])] {
+            let (events, calls) = events(&to(whom), offered, &[]);
+            assert!(matches!(&events[..], [Event::Reasoning(text)] if text == "{}"), "{events:?}");
+            assert!(!calls);
+        }
+        for (header, text) in [("final json", "{\"a\": 1}"), ("final to=someone", "Yes.")] {
+            let completion = format!("<|channel|>{header}<|message|>{text}<|return|>");
+            assert_eq!(shown(&completion, &[]), text, "{header}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_stops_an_answer_is_no_part_of_it() {
+        let answer = "<|channel|>final<|message|>It is 4.";
+        let (events_of_answer, _) = events(answer, &[], &[]);
+        assert!("It is 4".starts_with(&text_of(&events_of_answer)), "{events_of_answer:?}");
+        let call = "<|channel|>commentary to=functions.add <|constrain|>json<|message|>{\"a\":";
+        let (events, calls) = events(call, &["add"], &[]);
+        assert!(matches!(events[0], Event::ToolCallStart { .. }), "{events:?}");
+        assert!(!calls, "arguments that were cut off are no call");
     }
 
     #[test]
@@ -167,6 +266,16 @@ mod tests {
         assert_eq!(together(&[preamble, thought, answer]), "Let me see.\n\nIt is 4.");
         assert_eq!(together(&[thought, answer]), "It is 4.");
         assert_eq!(together(&[thought, preamble]), "Let me see.");
+        let thoughts = |parts: &[&str]| {
+            let (events, _) = events(&parts.concat(), &[], &[]);
+            let texts = events.iter().filter_map(|event| match event {
+                Event::Reasoning(text) => Some(text.as_str()),
+                _ => None,
+            });
+            texts.collect::<String>()
+        };
+        assert_eq!(thoughts(&[thought, preamble, thought, answer]), "Well.\n\nWell.");
+        assert_eq!(thoughts(&[preamble, thought]), "Well.");
         let all = [preamble, answer].concat();
         assert_eq!(shown(&all, &["\n\n"]), "Let me see.\n\nIt is 4.");
         assert_eq!(shown(&all, &["It!"]), "Let me see.\n\nIt is 4.", "held back at first");

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::event::Event;
 use crate::output::{Output, show};
-use crate::stop::Stopper;
+use crate::stop::{Stopper, overlap};
 
 /// Text before which models announce a call.
 const OPENINGS: [&str; 2] = ["<tool_call>", "<|python_tag|>"];
@@ -17,8 +17,9 @@ const MARKS: [&str; 3] = ["<tool_call>", "</tool_call>", "<|python_tag|>"];
 /// Shows text at once; holds back what begins like a call until it is complete, or cannot be one.
 ///
 /// Models with templates call a tool by `{"name": …, "parameters" or "arguments": {…}}`, several
-/// one after the other, bare or between `<tool_call>` marks. What is not a call of an offered tool
-/// is shown as text. A stop text ends the answer wherever it comes, in a call too.
+/// one after the other, bare or between `<tool_call>` marks; after a text they need a mark. What is
+/// not a call of an offered tool is shown as text. A stop text ends the answer wherever it comes,
+/// in a call too.
 pub(crate) struct TemplateOutput {
     decoder: Decoder,
     stopper: Stopper,
@@ -33,8 +34,8 @@ pub(crate) struct TemplateOutput {
 enum State {
     /// Nothing but space, or the beginning of a mark, so far.
     Undecided(String),
-    /// Text goes straight on.
-    Text,
+    /// Text goes straight on, but for the end of it, which may begin a mark.
+    Text(String),
     /// What may be a call, and how long it is when it is looked at next: at each token while it is
     /// short, then whenever it has grown by an eighth, so that all looks together take no longer
     /// than a few over the whole.
@@ -90,7 +91,7 @@ impl TemplateOutput {
         } else if offered && OPENINGS.iter().any(|opening| opening.starts_with(&shown)) {
             return;
         } else {
-            self.state = State::Text;
+            self.state = State::Text(String::new());
         }
         self.pass(&shown, events);
     }
@@ -103,16 +104,33 @@ impl TemplateOutput {
     }
 
     fn hold_or_show(&mut self, text: String, events: &mut Vec<Event>) {
-        let State::Call { held, look_at } = &mut self.state else { return show(text, events) };
-        held.push_str(&text);
-        if held.len() < *look_at {
-            return;
-        }
-        *look_at = held.len() + held.len() / 8;
-        if read(held, &self.functions) == Reading::Text {
-            let text = std::mem::take(held);
-            self.state = State::Text;
-            show(text, events);
+        match &mut self.state {
+            State::Call { held, look_at } => {
+                held.push_str(&text);
+                if held.len() < *look_at {
+                    return;
+                }
+                *look_at = held.len() + held.len() / 8;
+                if read(held, &self.functions) == Reading::Text {
+                    let text = std::mem::take(held);
+                    self.state = State::Text(String::new());
+                    show(text, events);
+                }
+            }
+            State::Text(held) if !self.functions.is_empty() => {
+                held.push_str(&text);
+                let mark = OPENINGS.iter().filter_map(|opening| held.find(opening)).min();
+                let begun = OPENINGS.iter().map(|opening| overlap(held, opening)).max();
+                let at = mark.unwrap_or(held.len() - begun.unwrap_or(0));
+                let rest = held.split_off(at);
+                show(std::mem::replace(held, rest), events);
+                if mark.is_some() {
+                    let call = std::mem::take(held);
+                    self.state = State::Call { held: String::new(), look_at: 0 };
+                    self.hold_or_show(call, events);
+                }
+            }
+            State::Text(_) | State::Undecided(_) => show(text, events),
         }
     }
 
@@ -147,15 +165,16 @@ impl Output for TemplateOutput {
         }
         if let State::Undecided(begun) = &mut self.state {
             let begun = std::mem::take(begun);
-            self.state = State::Text;
+            self.state = State::Text(String::new());
             self.pass(begun.trim_start(), events);
         }
         if !self.stopped {
             let held = self.stopper.finish();
             self.hold_or_show(held, events);
         }
-        if let State::Call { held, .. } = std::mem::replace(&mut self.state, State::Text) {
-            self.call(held, events);
+        match std::mem::replace(&mut self.state, State::Text(String::new())) {
+            State::Call { held, .. } => self.call(held, events),
+            State::Text(held) | State::Undecided(held) => show(held, events),
         }
     }
 
@@ -282,6 +301,22 @@ mod tests {
         assert_eq!(answer(cut, &[]), (String::new(), cut.into(), 0, false));
         let call = r#" {"name": "f", "arguments": {"a": "1, 2"}} "#;
         assert_eq!(answer(call, &[]), (String::new(), String::new(), 1, false));
+    }
+
+    #[test]
+    fn a_marked_call_may_follow_a_text() {
+        let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+        let text = "<think>Hm.</think> I'll look it up.\n";
+        assert_eq!(answer(&format!("{text}{call}"), &[]), (text.into(), String::new(), 1, false));
+        let other = call.replace("\"f\"", "\"g\"");
+        let (shown, last, calls, _) = answer(&format!("{text}{other} Well."), &[]);
+        assert_eq!((shown + &last, calls), (format!("{text}{other} Well."), 0));
+        for plain in ["It is <tool, or <tool_cal", "a < b", "{} <|python"] {
+            let (shown, last, calls, _) = answer(plain, &[]);
+            assert_eq!((shown + &last, calls), (plain.into(), 0));
+        }
+        let unmarked = "Here: {\"name\": \"f\", \"arguments\": {}}";
+        assert_eq!(answer(unmarked, &[]), (unmarked.into(), String::new(), 0, false));
     }
 
     #[test]

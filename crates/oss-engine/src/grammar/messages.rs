@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use oss_text::harmony::Tokens;
 use oss_text::{Special, Tokenizer};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::matcher::Matcher;
 use super::{Grammar, Vocabulary};
@@ -94,7 +94,7 @@ impl Harmony<'_> {
         let tool = self.chat.tools.iter().find(|tool| tool.function.name == name);
         let function = tool.map(|tool| &tool.function);
         let parameters = function.and_then(|function| function.parameters.clone());
-        let parameters = parameters.unwrap_or_else(|| json!({"type": "object"}));
+        let parameters = arguments_schema(parameters);
         let strict = function.is_some_and(|function| function.strict == Some(true));
         let wanted = self.chat.tool_choice != ToolChoice::Auto;
         let grammar = match (strict, wanted) {
@@ -124,4 +124,16 @@ impl Harmony<'_> {
     fn encode(&self, text: &str) -> Vec<u32> {
         self.tokenizer.encode(text, Special::AsText)
     }
+}
+
+/// The schema of a call's arguments, which are an object, whether it says so or not.
+fn arguments_schema(parameters: Option<Value>) -> Value {
+    let mut schema = parameters.unwrap_or_else(|| json!({}));
+    const SAYS: [&str; 7] = ["type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"];
+    if let Some(fields) = schema.as_object_mut()
+        && !SAYS.iter().any(|key| fields.contains_key(*key))
+    {
+        fields.insert("type".to_owned(), "object".into());
+    }
+    schema
 }

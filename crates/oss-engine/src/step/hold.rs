@@ -5,7 +5,8 @@ use std::cmp::Reverse;
 
 use crate::step::{Scheduler, Task};
 
-/// Requests at the head of the queue whose pages are fetched ahead.
+/// Requests at the head of the queue whose pages are fetched before there is room for them; those
+/// of others, when they could be admitted before these.
 const LOOK_AHEAD: usize = 4;
 
 /// Why a request waits although there is room.
@@ -108,14 +109,14 @@ impl Scheduler {
         if self.cache_options.cold.is_none() || task.hold.fetch == Fetch::Done {
             return true;
         }
-        if matches!(task.hold.fetch, Fetch::Asked(_)) && self.cache.is_fetching() {
-            return false;
-        }
         let found = self.cache.lookup(&task.tokens);
         let missing = self.cache.prefetch(&found);
         let goes_on = match task.hold.fetch {
-            Fetch::Unknown => missing > 0,
-            Fetch::Asked(before) => missing > 0 && missing < before,
+            _ if missing == 0 => false,
+            Fetch::Unknown => true,
+            // Its own pages, or others': those that come for others are no reason to wait longer.
+            Fetch::Asked(_) if self.cache.is_fetching() => return false,
+            Fetch::Asked(before) => missing < before,
             Fetch::Done => false,
         };
         task.hold.fetch = if goes_on { Fetch::Asked(missing) } else { Fetch::Done };

@@ -83,9 +83,13 @@ impl Scheduler {
         ready.sort_by_key(|task| (Reverse(task.priority), task.id));
         let (mut answers, mut prompts): (Vec<&Task>, Vec<&Task>) =
             ready.into_iter().partition(|task| task.is_decoding(cache));
-        // One row stays for prompts, so that a full house of answers does not shut them out.
+        // One row stays for prompts, so that a full house of answers does not shut them out; where
+        // there is no other, both have it in turn.
         let for_prompts = usize::from(!prompts.is_empty());
-        let most = (self.batching.max_rows - for_prompts).max(1);
+        let most = match self.batching.max_rows - for_prompts {
+            0 => self.plan.prompt_turn % 2,
+            most => most,
+        };
         if answers.len() > most {
             self.plan.turn = (self.plan.turn + most) % answers.len();
             answers.rotate_left(self.plan.turn);

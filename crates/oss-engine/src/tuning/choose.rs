@@ -9,8 +9,8 @@ use crate::tuning::{
     Choice, Choosing, Observed, Origin, Profile, Room, ThreadProfile, TiledStep, Tuning,
 };
 
-/// Phases of a layer of the forward pass, about.
-pub(crate) const PHASES_OF_A_LAYER: usize = 11;
+/// Phases of a layer with experts; others have fewer.
+pub(crate) const PHASES_OF_A_LAYER: usize = 8;
 /// Another number of threads than the default has to be this much faster: the probes are short.
 const CLEARLY: f64 = 0.9;
 /// The same of another tiling than the usual one: medians of many runs of the model itself.

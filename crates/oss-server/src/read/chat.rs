@@ -64,9 +64,8 @@ impl ChatCall {
     /// How much work its reading is, as the length of a body: compiling a grammar is as much as
     /// tokenising a long prompt.
     pub(crate) fn weight(&self, body: usize) -> usize {
-        let strict = self.chat.tools.iter().any(|tool| tool.function.strict == Some(true));
-        let forced = !matches!(self.chat.tool_choice, ToolChoice::Auto | ToolChoice::None);
-        if self.common.format.is_some() || strict || forced { usize::MAX } else { body }
+        let compiles = self.common.format.is_some() || self.chat.compiles_grammar();
+        if compiles { usize::MAX } else { body }
     }
 
     /// The engine's requests, one for each choice, each made when it is asked for.

@@ -179,6 +179,14 @@ impl ResponseWriter {
         self.open = Some(item);
     }
 
+    /// What of a text is the open item's, which begins with it: items of their own need nothing
+    /// between them.
+    fn own<'t>(&self, kind: &str, text: &'t str) -> &'t str {
+        let begins = self.open.as_ref().is_some_and(|item| item.text.is_empty());
+        let follows = begins && self.output.iter().any(|item| item["type"] == kind);
+        text.strip_prefix(BETWEEN).filter(|_| follows).unwrap_or(text)
+    }
+
     fn grow(&mut self, delta: &str, out: &mut Out) {
         let index = self.output.len();
         let Some(item) = &mut self.open else { return };
@@ -244,16 +252,12 @@ impl Frames for ResponseWriter {
             Event::Reasoning(text) => {
                 self.attribution.reasoning();
                 self.open(Kind::Reasoning, out);
-                self.grow(&text, out);
+                self.grow(self.own("reasoning", &text), out);
             }
             Event::Text(text) => {
                 self.attribution.skip();
                 self.open(Kind::Message, out);
-                // Items of their own need nothing between them.
-                let begins = self.open.as_ref().is_some_and(|item| item.text.is_empty());
-                let follows = begins && self.output.iter().any(|item| item["type"] == "message");
-                let own = text.strip_prefix(BETWEEN).filter(|_| follows).unwrap_or(&text);
-                self.grow(own, out);
+                self.grow(self.own("message", &text), out);
             }
             Event::ToolCallStart { id, name, .. } => {
                 self.attribution.skip();

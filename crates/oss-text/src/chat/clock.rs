@@ -28,6 +28,15 @@ pub(super) fn now() -> i64 {
     }
 }
 
+/// Seconds from 1970 to the first of a day that is written as `2025-06-28`; `None` for what is no
+/// such day.
+pub fn seconds_until(day: &str) -> Option<i64> {
+    let parts: Vec<i64> = day.split('-').map(|part| part.parse().ok()).collect::<Option<_>>()?;
+    let &[year, month @ 1..=12, day_of_month] = parts.as_slice() else { return None };
+    let days = days_until(year, month, day_of_month);
+    (strftime("%F", days * 86_400) == day).then_some(days * 86_400)
+}
+
 /// Writes a time (seconds since 1970, UTC) as Python's `strftime` does, with English names.
 /// Directives that it does not know are copied.
 pub(super) fn strftime(format: &str, now: i64) -> String {
@@ -103,6 +112,20 @@ fn days_until(year: i64, month: i64, day: i64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn days_are_read_as_they_are_written() {
+        for (day, seconds) in
+            [("1970-01-01", 0), ("2000-02-29", 951_782_400), ("2025-06-28", 1_751_068_800)]
+        {
+            assert_eq!(seconds_until(day), Some(seconds), "{day}");
+        }
+        for wrong in
+            ["", "today", "2025-6-28", "2025-02-29", "2025-13-01", "2025-06-28-01", "28.6.2025"]
+        {
+            assert_eq!(seconds_until(wrong), None, "{wrong}");
+        }
+    }
 
     #[test]
     fn times_are_written_as_python_does() {

@@ -38,8 +38,11 @@ pub struct Request<'a> {
     pub add_generation_prompt: bool,
     /// Further variables, such as `reasoning_effort`, `current_date`, `enable_thinking`.
     pub variables: Map<String, Value>,
-    /// The time that `strftime_now` writes, in seconds since 1970 in UTC; `None`: the system's
-    /// clock.
+    /// The time that `strftime_now` writes, in seconds since 1970 in UTC, as [`seconds_until`]
+    /// gives it. `None`: templates that ask whether there is such a clock find none, and others
+    /// get the system's.
+    ///
+    /// [`seconds_until`]: super::seconds_until
     pub now: Option<i64>,
 }
 
@@ -151,8 +154,7 @@ impl Template {
     /// # Errors
     /// As [`Template::render_text`].
     pub fn render(&self, request: &Request<'_>, tokenizer: &Tokenizer) -> Result<Prompt> {
-        let now = Some(request.now.unwrap_or_else(clock::now));
-        let context = self.context(&Request { now, ..request.clone() });
+        let context = self.context(request);
         let plain = self.run(context.clone())?;
         let guard = Guard::new(tokenizer.special_tokens(), &self.source, &context);
         let encoded = |text: String, protected: &[usize]| {
@@ -176,15 +178,17 @@ impl Template {
     }
 
     fn run(&self, context: Map<String, Value>) -> Result<String> {
-        let now = context.get(NOW).and_then(Value::as_i64).unwrap_or_else(clock::now);
-        let strftime_now = move |format: String| clock::strftime(&format, now);
-        let context = Jinja::from(Serde(context));
-        let extra = minijinja::context! {
-            strftime_now => Jinja::from_function(strftime_now),
-            ..context
-        };
+        let now = context.get(NOW).and_then(Value::as_i64);
+        let mut context = Jinja::from(Serde(context));
+        if let Some(now) = now {
+            let strftime_now = move |format: String| clock::strftime(&format, now);
+            context = minijinja::context! {
+                strftime_now => Jinja::from_function(strftime_now),
+                ..context
+            };
+        }
         let template = self.environment.get_template(NAME).map_err(|error| failure(&error))?;
-        template.render(extra).map_err(|error| failure(&error))
+        template.render(context).map_err(|error| failure(&error))
     }
 
     fn context(&self, request: &Request<'_>) -> Map<String, Value> {
@@ -200,7 +204,8 @@ impl Template {
         context.insert("tools".to_owned(), tools);
         context.insert("documents".to_owned(), Value::Null);
         context.insert("add_generation_prompt".to_owned(), request.add_generation_prompt.into());
-        if let Some(now) = request.now {
+        let asks = self.source.contains("strftime_now is ");
+        if let Some(now) = request.now.or_else(|| (!asks).then(clock::now)) {
             context.insert(NOW.to_owned(), now.into());
         }
         context

@@ -73,6 +73,11 @@ impl Parser {
         Self::with_role(tokenizer, Some(Role::Assistant))
     }
 
+    /// Whether a token is none of a text's.
+    pub fn is_control(&self, id: u32) -> bool {
+        self.tokenizer.is_special(id)
+    }
+
     /// A parser for tokens that begin with `<|start|>`, such as a whole conversation.
     ///
     /// # Errors
