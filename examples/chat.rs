@@ -7,7 +7,7 @@ use clap::Parser;
 use oss_engine::text::chat::{Message, Role, Tool};
 use oss_engine::text::harmony::Effort;
 use oss_engine::{ChatRequest, Event, Request, Session};
-use oss_examples::{ModelArgs, out, outln};
+use oss_examples::{EngineArgs, out, outln};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use std::io::{IsTerminal, stdout};
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
-    model: ModelArgs,
+    engine: EngineArgs,
     /// What the model is told before the conversation
     #[arg(long)]
     system: Option<String>,
@@ -51,7 +51,7 @@ fn main() -> Result<()> {
             serde_json::from_slice(&bytes).with_context(|| path.display().to_string())?
         }
     };
-    let engine = arguments.model.engine()?;
+    let engine = arguments.engine.load()?;
     let mut talk = Talk {
         session: engine.session(),
         messages: Vec::new(),

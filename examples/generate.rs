@@ -8,7 +8,7 @@
 use anyhow::{Context, Result};
 use clap::Parser;
 use oss_engine::{Completion, Engine, Event, Grammar, Prompt, Request, Sampling};
-use oss_examples::{ModelArgs, out, outln};
+use oss_examples::{EngineArgs, out, outln};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
-    model: ModelArgs,
+    engine: EngineArgs,
     /// The text to continue
     #[arg(long, required_unless_present = "prompt_ids", conflicts_with = "prompt_ids")]
     prompt: Option<String>,
@@ -128,7 +128,7 @@ impl Arguments {
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let request = arguments.request()?;
-    let engine = arguments.model.engine()?;
+    let engine = arguments.engine.load()?;
     let explain = || {
         if arguments.tuning {
             eprint!("\n{}", engine.tuning());

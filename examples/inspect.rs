@@ -13,7 +13,7 @@ use oss_engine::text::chat::{Message, Tool};
 use oss_engine::text::harmony::{Content, Effort};
 use oss_engine::weights::{Container, Value as MetadataValue};
 use oss_engine::{ChatRequest, Text};
-use oss_examples::{ModelArgs, bar, out, outln, tuning};
+use oss_examples::{EngineArgs, bar, out, outln, tuning};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
-    model: ModelArgs,
+    engine: EngineArgs,
     /// Shows the tokens of a text
     #[arg(long)]
     tokenize: Option<String>,
@@ -48,7 +48,7 @@ struct Arguments {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    let container = arguments.model.container()?;
+    let container = arguments.engine.model.file.container()?;
     if let Some(text) = &arguments.tokenize {
         let special = if arguments.special { Special::Parse } else { Special::AsText };
         let text_side = Text::from_container(&container)?;
@@ -64,7 +64,7 @@ fn main() -> Result<()> {
     } else if arguments.verify {
         verify(&container)?;
     } else if arguments.tuning {
-        let tuning = arguments.model.engine()?.tune()?;
+        let tuning = arguments.engine.load()?.tune()?;
         print(arguments.json, &tuning::contract(&tuning), || out!("{tuning}"));
     } else {
         let about = about(&container);

@@ -6,14 +6,14 @@
 use anyhow::Result;
 use clap::Parser;
 use oss_engine::model::Precision;
-use oss_examples::{ModelArgs, pack};
+use oss_examples::{FileArgs, pack};
 use std::path::PathBuf;
 
 /// Packs a model.
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
-    model: ModelArgs,
+    file: FileArgs,
     /// The file to write
     #[arg(long)]
     output: PathBuf,
@@ -21,6 +21,6 @@ struct Arguments {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    let container = arguments.model.container()?;
+    let container = arguments.file.container()?;
     pack(&container, &Precision::default(), &arguments.output)
 }

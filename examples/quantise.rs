@@ -12,7 +12,7 @@ use oss_engine::text::Special;
 use oss_engine::text::chat::Message;
 use oss_engine::weights::Container;
 use oss_engine::{ChatRequest, Dtype, Request, Text};
-use oss_examples::{ModelArgs, counter, outln, pack};
+use oss_examples::{EngineArgs, counter, outln, pack};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ const BEGINNINGS: [&str; 8] = [
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
-    model: ModelArgs,
+    engine: EngineArgs,
     /// The packed file to write; without it, the plan is only shown
     #[arg(long)]
     output: Option<PathBuf>,
@@ -62,7 +62,7 @@ fn dtype(name: &str) -> Result<Dtype, String> {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    let container = Arc::new(arguments.model.container()?);
+    let container = Arc::new(arguments.engine.model.file.container()?);
     let mut texts = match arguments.text.as_slice() {
         [] => own_texts(&arguments)?,
         files => read(&container, files)?,
@@ -73,8 +73,8 @@ fn main() -> Result<()> {
     let quantise = Quantise {
         max_loss: arguments.max_loss / 100.0,
         types: if arguments.types.is_empty() { defaults.types } else { arguments.types.clone() },
-        activation: arguments.model.numbers().0,
-        threads: arguments.model.threads,
+        activation: arguments.engine.model.numbers().0,
+        threads: arguments.engine.model.threads,
     };
     let bar = counter(0, "trials");
     let mut trials = Vec::new();
@@ -97,7 +97,7 @@ fn main() -> Result<()> {
 
 /// Texts that the model writes itself.
 fn own_texts(arguments: &Arguments) -> Result<Vec<Vec<u32>>> {
-    let engine = arguments.model.engine()?;
+    let engine = arguments.engine.load()?;
     let each = (2 * arguments.tokens).div_ceil(BEGINNINGS.len());
     let streams = BEGINNINGS.iter().zip(1..).map(|(beginning, seed)| {
         let request = match engine.text().has_chat() {

@@ -9,7 +9,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use oss_engine::{Engine, EngineOptions};
-use oss_examples::{ModelArgs, counter};
+use oss_examples::{EngineArgs, counter};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Instant;
@@ -24,7 +24,7 @@ use output::{Order, Output};
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
-    model: ModelArgs,
+    engine: EngineArgs,
     /// The prompts, one a line
     input: PathBuf,
     /// Where the answers go; without it, to standard output, where nothing can be continued
@@ -64,7 +64,7 @@ fn main() -> Result<()> {
     if jobs.is_empty() {
         return Ok(());
     }
-    let engine = arguments.model.engine_with(|options| EngineOptions {
+    let engine = arguments.engine.load_with(|options| EngineOptions {
         max_sequences: arguments.parallel,
         // Those that are asked for at once may all wait.
         queue_limit: options.queue_limit.max(arguments.parallel.unwrap_or(0)),

@@ -7,7 +7,7 @@ use oss_engine::model::{
     Batch, Config, Event, FeedForward, HeadRequest, LoadOptions, Model, Probe, Row, State, forward,
     head, memory_policy, team_options,
 };
-use oss_engine::{Isa, Pages, Team};
+use oss_engine::{Isa, Team};
 use oss_examples::machine::{Energy, resident_peak};
 use oss_machine::{ReadProbe, ReadWay, Sample, best_way, int8_peak};
 use oss_testing::median;
@@ -120,21 +120,18 @@ impl Bench {
     pub(crate) fn load(arguments: &Arguments) -> Result<Self> {
         ensure!(arguments.repeat > 0 && arguments.batch > 0, "--repeat and --batch are at least 1");
         let model = &arguments.model;
-        ensure!(model.max_memory.is_none(), "bench measures models in memory: no --max-memory");
-        ensure!(model.pack_directory.is_none(), "bench packs to no --pack-directory: see `pack`");
         let (batch, depth) = (arguments.batch, arguments.depth);
         ensure!(batch <= MAX_ROWS, "--batch is {batch}, at most {MAX_ROWS} sequences fit a step");
         let isa = Isa::detect()?;
-        let threads = arguments.model.threads.unwrap_or_else(default_threads);
+        let threads = model.threads.unwrap_or_else(default_threads);
         let policy = memory_policy(model.placement, Path::new("/"))?;
         let team = Team::with_options(&team_options(threads, model.pin, &policy))?;
         // Before the model, so that its memory is a constant part of what is resident.
         let probe = ReadProbe::new(isa, threads)?;
         let start = Instant::now();
-        let container = Arc::new(arguments.model.container()?);
-        let (activation, kv_format) = arguments.model.numbers();
-        let sparse_attention = arguments.model.sparse_attention;
-        let (pages, progress) = (Pages::Huge, None);
+        let container = Arc::new(model.file.container()?);
+        let (activation, kv_format) = model.numbers();
+        let (pages, sparse_attention, progress) = (model.pages, model.sparse_attention, None);
         let options = LoadOptions { isa, activation, kv_format, pages, sparse_attention, progress };
         let mut model = Model::load(container, options)?;
         model.weights.place(&policy)?;

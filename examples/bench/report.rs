@@ -39,7 +39,7 @@ pub(crate) fn json(arguments: &Arguments, found: &Found) -> Value {
         "joules_per_token": joules(decodes),
     });
     json!({
-        "model": arguments.model.model.as_deref().unwrap_or("demo"),
+        "model": arguments.model.file.model.as_deref().unwrap_or("demo"),
         "architecture": found.architecture,
         "options": {
             "threads": found.threads,

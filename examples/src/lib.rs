@@ -1,7 +1,8 @@
-//! What the example programs share: the model's flags, opening it, printing, progress that stays
-//! off pipes, charts, and what a process takes of the machine.
+//! What the example programs share: the flags of models and engines, opening them, printing,
+//! progress that stays off pipes, charts, and what a process takes of the machine.
 #![forbid(unsafe_code)]
 
+mod arguments;
 pub mod chart;
 mod download;
 pub mod machine;
@@ -9,251 +10,14 @@ mod printing;
 pub mod spread;
 pub mod tuning;
 
-use anyhow::{Context, Result, bail};
-use clap::{ArgAction, Args, ValueEnum};
+use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use oss_engine::model::{Precision, pack_to_file};
 use oss_engine::weights::Container;
-use oss_engine::{
-    Activation, ColdTier, Engine, EngineOptions, KvFormat, Pages, Placement, PolicyKind,
-    SparseAttention, Speculation, Tune,
-};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 
+pub use arguments::{Activations, EngineArgs, FileArgs, Kv, ModelArgs};
 pub use printing::print;
-
-/// How large a file of kept keys and values may grow.
-const KEPT_BYTES: u64 = 4 << 30;
-
-/// The model and how it is run.
-#[derive(Args, Clone, Debug)]
-pub struct ModelArgs {
-    /// A GGUF file, a packed .oss file, a safetensors directory, or (with the feature `download`)
-    /// a Hugging Face repository id; without it, the embedded demo model
-    #[arg(long)]
-    pub model: Option<String>,
-    /// How activations meet weights; default: int8, in narrow models int16
-    #[arg(long, value_enum)]
-    pub activations: Option<Activations>,
-    /// How keys and values are stored
-    #[arg(long, value_enum, default_value = "bf16")]
-    pub kv: Kv,
-    /// What tokens of long contexts see instead of everything, faster and at some loss: how many of
-    /// the first and of the last positions, and how many of the best blocks of 64 between, such as
-    /// 64,1024,32; default: everything
-    #[arg(long)]
-    pub sparse_attention: Option<SparseAttention>,
-    /// Threads; default: one per performance core, or what is measured to be clearly faster
-    #[arg(long)]
-    pub threads: Option<usize>,
-    /// Binds each thread to a CPU of its own, one of each core first; refused where there are more
-    /// threads than CPUs that this process may use. It never changes tokens
-    #[arg(long)]
-    pub pin: bool,
-    /// Guesses at an answer's next tokens that are verified together: auto, off, or how many (1 to
-    /// 15); it never changes tokens
-    #[arg(long, value_parser = speculation, default_value = "auto")]
-    pub speculation: Speculation,
-    /// Measuring the machine at load: off, on, or a directory where the numbers are kept; it never
-    /// changes tokens
-    #[arg(long, value_parser = tune, default_value = "on")]
-    pub tune: Tune,
-    /// The longest sequence in tokens; default: the model's own
-    #[arg(long)]
-    pub context: Option<usize>,
-    /// Memory for weights, keys and values and scratch together, such as 8GB or 500MiB; experts for
-    /// which there is no room stay in the packed file. It never changes tokens
-    #[arg(long, value_parser = bytes)]
-    pub max_memory: Option<usize>,
-    /// A directory where a model that is not packed is packed to at its first load: later ones map
-    /// that file, in a fraction of a second; default: only a mixture larger than --max-memory is
-    /// packed, to oss-engine/packed in XDG_CACHE_HOME or ~/.cache
-    #[arg(long)]
-    pub pack_directory: Option<PathBuf>,
-    /// Whether the weights of a packed file are brought onto huge pages where there is room; it
-    /// never changes tokens
-    #[arg(long, default_value_t = true, action = ArgAction::Set)]
-    pub huge_pages: bool,
-    /// On which NUMA nodes weights lie: system, interleave, replicate, row-slab or first-touch; on
-    /// a machine with one node all are the same. It never changes tokens
-    #[arg(long, default_value_t)]
-    pub placement: Placement,
-    /// Which keys and values go first when they must leave memory: lru, lfu, adaptive, or, to
-    /// compare with, random. It never changes tokens
-    #[arg(long, default_value_t)]
-    pub eviction: PolicyKind,
-    /// The pages of memory that lies in no file: transparent huge ones, reserved ones (set aside by
-    /// vm.nr_hugepages; transparent where they are too few) or ordinary ones. It never changes
-    /// tokens
-    #[arg(long, default_value_t = Pages::Huge)]
-    pub pages: Pages,
-    /// A directory where keys and values of prompts are kept for the next run (at most 4 GiB for
-    /// each model and choice of numbers); it never changes tokens
-    #[arg(long)]
-    pub keep: Option<PathBuf>,
-}
-
-/// How activations meet weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Activations {
-    /// Single precision.
-    F32,
-    /// Rounded to bf16.
-    Bf16,
-    /// 8-bit codes.
-    Int8,
-    /// 16-bit codes: next to no loss, prompts take up to twice as long.
-    Int16,
-}
-
-/// How keys and values are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Kv {
-    /// Single precision.
-    F32,
-    /// Half of it, the upper bits.
-    Bf16,
-    /// Half precision.
-    F16,
-    /// 8-bit codes.
-    Int8,
-    /// 4-bit codes.
-    Int4,
-}
-
-impl ModelArgs {
-    /// Opens the files without loading weights.
-    ///
-    /// # Errors
-    /// When there is no model at the place, or its headers are not sound.
-    pub fn container(&self) -> Result<Container> {
-        let Some(model) = &self.model else {
-            return Ok(Container::from_bytes("the demo model", oss_demo::GGUF, Vec::new())?);
-        };
-        let path = self.path(model)?;
-        Container::open(&path).with_context(|| format!("cannot open {}", path.display()))
-    }
-
-    fn path(&self, model: &str) -> Result<PathBuf> {
-        let path = Path::new(model);
-        if path.exists() {
-            return Ok(path.to_owned());
-        }
-        let mut parts = model.split('/');
-        let id = parts.by_ref().take(2).all(|part| !part.is_empty()) && parts.next().is_none();
-        if id && model.contains('/') {
-            return download::fetch(model);
-        }
-        bail!("no file or directory {model}")
-    }
-
-    /// How activations meet weights, `None` for the model's own choice, and how keys and values are
-    /// stored.
-    #[must_use]
-    pub fn numbers(&self) -> (Option<Activation>, KvFormat) {
-        let activation = self.activations.map(|activations| match activations {
-            Activations::F32 => Activation::F32,
-            Activations::Bf16 => Activation::Bf16,
-            Activations::Int8 => Activation::Int8,
-            Activations::Int16 => Activation::Int16,
-        });
-        let kv_format = match self.kv {
-            Kv::F32 => KvFormat::F32,
-            Kv::Bf16 => KvFormat::Bf16,
-            Kv::F16 => KvFormat::F16,
-            Kv::Int8 => KvFormat::Int8,
-            Kv::Int4 => KvFormat::Int4,
-        };
-        (activation, kv_format)
-    }
-
-    /// Loads the model, with a progress bar where somebody looks.
-    ///
-    /// # Errors
-    /// When the model cannot be loaded.
-    pub fn engine(&self) -> Result<Engine> {
-        self.engine_with(|options| options)
-    }
-
-    /// As [`ModelArgs::engine`], with other options changed.
-    ///
-    /// # Errors
-    /// When the model cannot be loaded, or an option is out of its range.
-    pub fn engine_with(
-        &self,
-        change: impl FnOnce(EngineOptions) -> EngineOptions,
-    ) -> Result<Engine> {
-        let container = Arc::new(self.container()?);
-        let bar = bar(0, "packing");
-        let shown = bar.clone();
-        let (activation, kv_format) = self.numbers();
-        let options = EngineOptions {
-            threads: self.threads,
-            pin: self.pin,
-            speculation: self.speculation,
-            tune: self.tune.clone(),
-            context_len: self.context,
-            max_memory: self.max_memory,
-            huge_pages: self.huge_pages,
-            placement: self.placement,
-            eviction: self.eviction,
-            pages: self.pages,
-            pack_directory: self.pack_directory.clone(),
-            cold: self.keep.clone().map(|directory| ColdTier { directory, bytes: KEPT_BYTES }),
-            activation,
-            kv_format,
-            sparse_attention: self.sparse_attention,
-            progress: Some(Arc::new(move |done, total| {
-                shown.set_length(total);
-                shown.set_position(done);
-            })),
-            ..EngineOptions::default()
-        };
-        let engine = Engine::from_container(container, change(options))?;
-        bar.finish_and_clear();
-        Ok(engine)
-    }
-}
-
-#[expect(clippy::unnecessary_wraps, reason = "the shape of a parser of flags")]
-fn tune(text: &str) -> Result<Tune, String> {
-    Ok(match text {
-        "off" => Tune::Off,
-        "on" => Tune::AtLoad,
-        directory => Tune::Stored(directory.into()),
-    })
-}
-
-/// A number of bytes, with or without a unit.
-fn bytes(text: &str) -> Result<usize, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match &text[digits.len()..] {
-        "" | "B" => 1,
-        "kB" => 1000,
-        "MB" => 1_000_000,
-        "GB" => 1_000_000_000,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        other => return Err(format!("got the unit {other}, expected kB, MB, GB, KiB, MiB or GiB")),
-    };
-    let number: f64 = digits.parse().map_err(|_| format!("got {digits}, expected a number"))?;
-    let bytes = number * f64::from(unit);
-    let fits = bytes >= 0.0 && bytes < usize::MAX as f64;
-    fits.then_some(bytes as usize).ok_or_else(|| format!("got {text}, expected a number of bytes"))
-}
-
-fn speculation(text: &str) -> Result<Speculation, String> {
-    match text {
-        "auto" => Ok(Speculation::Auto),
-        "off" => Ok(Speculation::Off),
-        number => match number.parse() {
-            Ok(guesses) => Ok(Speculation::Always(guesses)),
-            Err(_) => Err(format!("got {number}, expected auto, off or a number")),
-        },
-    }
-}
 
 /// A progress bar over bytes, on standard error and only on a terminal.
 #[must_use]
@@ -294,18 +58,4 @@ pub fn counter(count: usize, what: &'static str) -> ProgressBar {
     }
     bar.set_prefix(what);
     bar
-}
-
-#[cfg(test)]
-mod tests {
-    use super::bytes;
-
-    #[test]
-    fn numbers_of_bytes_have_units_of_a_thousand_or_of_1024() {
-        let numbers = [("7", 7), ("8GB", 8_000_000_000), ("1.5KiB", 1536), ("2MiB", 2 << 20)];
-        assert_eq!(numbers.map(|(text, _)| bytes(text)), numbers.map(|(_, bytes)| Ok(bytes)));
-        for wrong in ["", "GB", "8 GB", "8TB", "-1", "1e300"] {
-            assert!(bytes(wrong).is_err(), "{wrong}");
-        }
-    }
 }

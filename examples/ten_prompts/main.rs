@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use oss_engine::text::chat::Message;
 use oss_engine::{ChatRequest, Completion, Engine, Metrics, Request};
-use oss_examples::{ModelArgs, counter, machine, outln};
+use oss_examples::{EngineArgs, counter, machine, outln};
 use oss_memory::file;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -25,7 +25,7 @@ use prompts::Prompt;
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
-    model: ModelArgs,
+    engine: EngineArgs,
     /// How often each prompt is asked
     #[arg(long, default_value_t = 3)]
     runs: usize,
@@ -61,7 +61,7 @@ fn main() -> Result<()> {
     let arguments = Arguments::parse();
     ensure!(arguments.runs > 0, "--runs: got 0, expected at least 1");
     let begin = Instant::now();
-    let engine = arguments.model.engine()?;
+    let engine = arguments.engine.load()?;
     let load_s = begin.elapsed().as_secs_f64();
     let asked = ask_all(&engine, &arguments)?;
     let resident_bytes = machine::resident_peak();

@@ -42,8 +42,9 @@ pub(crate) fn json(arguments: &Arguments, engine: &Engine, found: &Found) -> Val
     let answers = || asked.iter().flat_map(|asked| &asked.answers);
     let known = metrics.cached_tokens as f64;
     let prompts = known + metrics.prompt_tokens as f64;
+    let model = &arguments.engine.model;
     json!({
-        "model": arguments.model.model.as_deref().unwrap_or("demo"),
+        "model": model.file.model.as_deref().unwrap_or("demo"),
         "architecture": engine.config().architecture,
         "options": {
             "threads": engine.tuning().threads.value,
@@ -51,8 +52,8 @@ pub(crate) fn json(arguments: &Arguments, engine: &Engine, found: &Found) -> Val
             "max_tokens": arguments.max_tokens,
             "seed": arguments.seed,
             "activations": engine.activation().name(),
-            "kv": format!("{:?}", arguments.model.kv).to_lowercase(),
-            "sparse_attention": arguments.model.sparse_attention.map(|sparse| sparse.to_string()),
+            "kv": format!("{:?}", model.kv).to_lowercase(),
+            "sparse_attention": model.sparse_attention.map(|sparse| sparse.to_string()),
         },
         "load_s": load_s,
         "prompts": asked.iter().map(one).collect::<Vec<_>>(),
