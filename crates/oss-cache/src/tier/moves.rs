@@ -55,22 +55,37 @@ impl KvCache {
     /// returns how many the file alone still has. [`KvCache::poll`] takes them in as they come;
     /// [`KvCache::adopt`] does not wait for them but reads what is still missing itself.
     pub fn prefetch(&mut self, found: &Match) -> usize {
-        let node = self.tree.node(found.block);
-        if node.generation != found.generation || !node.live {
-            return 0;
+        let missing = self.in_file_alone(found);
+        if let Some(cold) = &mut self.tiers.cold {
+            for &(slot, page_bytes) in &missing {
+                cold.fetch(slot, page_bytes);
+            }
         }
-        let Some(cold) = &mut self.tiers.cold else { return 0 };
+        missing.len()
+    }
+
+    /// Pages of a match that the file alone has, on their way or not.
+    #[must_use]
+    pub fn missing(&self, found: &Match) -> usize {
+        self.in_file_alone(found).len()
+    }
+
+    /// Their slots, and the bytes of each.
+    fn in_file_alone(&self, found: &Match) -> Vec<(u32, usize)> {
+        let mut missing = Vec::new();
+        let node = self.tree.node(found.block);
+        if node.generation != found.generation || !node.live || self.tiers.cold.is_none() {
+            return missing;
+        }
         let mut path = Vec::new();
         self.tree.path(found.block, &mut path);
         let page_tokens = self.layout.page_tokens;
-        let mut missing = 0;
         for (group, layout) in self.layout.groups.iter().enumerate() {
             let first = layout.first_page_needed(found.len, page_tokens).min(path.len());
             for &block in &path[first..] {
                 let places = self.tree.places(block, group);
                 if places.hot == NO_PAGE && places.warm.is_none() && places.cold != NO_SLOT {
-                    missing += 1;
-                    cold.fetch(places.cold, layout.page_bytes);
+                    missing.push((places.cold, layout.page_bytes));
                 }
             }
         }

@@ -110,13 +110,15 @@ impl Scheduler {
             return true;
         }
         let found = self.cache.lookup(&task.tokens);
+        let waits = matches!(task.hold.fetch, Fetch::Asked(_)) && self.cache.is_fetching();
+        // What comes for others is no reason to wait for once its own are here.
+        if waits && self.cache.missing(&found) > 0 {
+            return false;
+        }
         let missing = self.cache.prefetch(&found);
         let goes_on = match task.hold.fetch {
-            _ if missing == 0 => false,
-            Fetch::Unknown => true,
-            // Its own pages, or others': those that come for others are no reason to wait longer.
-            Fetch::Asked(_) if self.cache.is_fetching() => return false,
-            Fetch::Asked(before) => missing < before,
+            Fetch::Unknown => missing > 0,
+            Fetch::Asked(before) => missing > 0 && missing < before,
             Fetch::Done => false,
         };
         task.hold.fetch = if goes_on { Fetch::Asked(missing) } else { Fetch::Done };

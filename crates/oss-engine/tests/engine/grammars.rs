@@ -311,10 +311,39 @@ fn what_cannot_be_held_is_refused_when_it_is_asked_for() {
     let (field, told) = refused(Request::chat(chat));
     assert_eq!(field, Some("tools"));
     assert!(told.contains("get_weather") && told.contains("wizard"), "{told}");
+    let mut spaced = tools(false);
+    spaced[0].function.name = "add up".to_owned();
+    let (field, told) = refused(Request::chat(ChatRequest { tools: spaced, ..self::chat() }));
+    assert_eq!(field, Some("tools"));
+    assert!(told.contains("add up") && told.contains("expected up to 128 letters"), "{told}");
     let none = ChatRequest { tool_choice: ToolChoice::Required, ..self::chat() };
     let told = refused(Request::chat(none));
     let expected = "option tool_choice: got required, expected tools to choose from";
     assert_eq!(told, (Some("tool_choice"), expected.to_owned()));
+}
+
+#[test]
+fn nothing_is_called_where_tools_are_withheld_after_earlier_calls() {
+    let messages: Vec<Message> = serde_json::from_value(json!([
+        {"role": "user", "content": "What is the weather in Oslo?"},
+        {"role": "assistant", "content": null, "tool_calls": [{"id": "a", "type": "function",
+            "function": {"name": "get_weather", "arguments": "{\"city\":\"Oslo\"}"}}]},
+        {"role": "tool", "tool_call_id": "a", "content": "{\"sky\": \"clear\"}"},
+        {"role": "user", "content": "And in Bergen?"},
+    ]))
+    .unwrap();
+    for (tools, tool_choice) in [(tools(false), ToolChoice::None), (Vec::new(), ToolChoice::Auto)] {
+        let chat = ChatRequest { tools, tool_choice, ..ChatRequest::new(messages.clone()) };
+        assert!(chat.compiles_grammar());
+        for seed in 0..10 {
+            let request = hot(Request::chat(chat.clone()).max_tokens(200), seed);
+            let answer = engine().generate(request).unwrap();
+            assert!(answer.tool_calls.is_empty(), "{answer:?}");
+            assert!(!matches!(answer.finish, Finish::ToolCalls), "{answer:?}");
+        }
+        let own = Request::chat(chat).constrained(Free).max_tokens(4);
+        engine().generate(own).expect("a constraint of one's own is enough");
+    }
 }
 
 /// The demo model as one whose chats a template writes: it lacks one of the format's markers.

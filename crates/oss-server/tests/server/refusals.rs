@@ -48,6 +48,7 @@ fn a_request_that_cannot_be_served_is_told_which_field_is_at_fault() {
         (chat(json!({"top_logprobs": 2})), "top_logprobs"),
         (chat(json!({"functions": [{"name": "f"}]})), "functions"),
         (chat(json!({"tools": [{"type": "web_search"}]})), "tools[0]"),
+        (chat(json!({"tools": [{"type": "function", "function": {"name": "a b"}}]})), "tools"),
         (chat(json!({"tool_choice": "required"})), "tool_choice"),
         (
             chat(json!({"tool_choice": {"type": "function", "function": {"name": "f"}}})),

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use oss_text::chat::{Message, Request, Template, Tool};
+use oss_text::chat::{Message, Request, Template, Tool, seconds_until};
 use oss_text::harmony::{ChatOptions, Conversation, Effort, ResponseFormat, render};
 use oss_text::{Error, Special, Tokenizer};
 use proptest::prelude::*;
@@ -46,6 +46,22 @@ fn templates_write_what_jinja2_writes() {
             Err(error) => panic!("{name}: {error}"),
         }
     }
+}
+
+#[test]
+fn a_template_that_asks_for_a_clock_has_one_only_where_the_day_is_told() {
+    let asks = "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}\
+                {% else %}26 Jul 2024{% endif %}";
+    let needs = "{{ strftime_now('%Y') }}";
+    let written = |source: &str, now| {
+        let request = Request { now, ..Request::default() };
+        Template::new(source).unwrap().render(&request, &DEMO).unwrap().text
+    };
+    let day = seconds_until("2025-06-28");
+    assert_eq!(written(asks, day), "28 Jun 2025");
+    assert_eq!(written(asks, None), "26 Jul 2024");
+    assert_eq!(written(needs, day), "2025");
+    assert!(written(needs, None).parse::<u32>().unwrap() >= 2025);
 }
 
 fn golden(name: &str) -> Value {
