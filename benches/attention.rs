@@ -14,8 +14,8 @@
 mod shares;
 
 use oss_kernels::attention::{
-    PAGE, QUERIES, Query, SPLIT, Shape, SparseAttention, TILE, attend, attend_split, choose,
-    join_splits,
+    PAGE, QUERIES, Query, SPLIT, Shape, SparseAttention, TILE, TileSlots, attend, attend_split,
+    choose, join_splits,
 };
 use oss_machine::beyond_caches;
 use oss_memory::{Buffer, Pages};
@@ -101,7 +101,14 @@ fn decode(shares: &mut Shares, format: KvFormat) {
             shares.kernel(&name, isa, work(seen), || {
                 phase(1, &|_, slot, scratch| {
                     let give = |_, out: &[f32]| _ = black_box(out);
-                    attend(isa, shape(format), &[query], slot, scratch, give);
+                    attend(
+                        isa,
+                        shape(format),
+                        &[query],
+                        (slot, TileSlots::default()),
+                        scratch,
+                        give,
+                    );
                 });
             });
         }
@@ -142,7 +149,14 @@ fn prompt(shares: &mut Shares, format: KvFormat) {
             shares.kernel(&format!("attention, {format}, prompt{way}"), isa, work, || {
                 let slot = |page: usize| pages[page].as_slice();
                 let give = |_, out: &[f32]| _ = black_box(out);
-                attend(isa, shape(format), &queries, slot, &mut scratch, give);
+                attend(
+                    isa,
+                    shape(format),
+                    &queries,
+                    (slot, TileSlots::default()),
+                    &mut scratch,
+                    give,
+                );
             });
         }
     }

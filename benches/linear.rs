@@ -16,12 +16,10 @@ mod packed;
 #[path = "support/shares.rs"]
 mod shares;
 
-use oss_kernels::{
-    Activation, GROUP_ROWS, InputBuffer, Panel, Product, linear, linear_columns, prepare,
-};
+use oss_kernels::{Activation, InputBuffer, Panel, Product, linear, linear_columns, prepare};
 use oss_machine::beyond_caches;
 use oss_memory::{Buffer, Pages};
-use oss_quant::{Dtype, Matrix, Packed, Packing};
+use oss_quant::{Dtype, GROUP_ROWS, Matrix, Packed, Packing};
 use oss_simd::Isa;
 use oss_threads::PerWorker;
 use packed::{numbers, packed};

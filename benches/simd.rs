@@ -9,7 +9,7 @@
 #[path = "support/packed.rs"]
 mod packed;
 
-use oss_kernels::attention::{PAGE, Query, Shape, attend};
+use oss_kernels::attention::{PAGE, Query, Shape, TileSlots, attend};
 use oss_kernels::elementwise::Gate;
 use oss_kernels::{
     Activation, GateUpSums, InputBuffer, Panel, Product, linear, prepare, prepare_gated, softmax,
@@ -97,7 +97,9 @@ fn attention() {
         let mut scratch = vec![0.0; shape.scratch_len(8)];
         row(&format!("attention, {format}, 8 heads, {positions} positions"), 5.0, &mut |isa| {
             let slot = |page: usize| slots[page].as_slice();
-            attend(isa, shape, &[query], slot, &mut scratch, |_, out| _ = black_box(out));
+            attend(isa, shape, &[query], (slot, TileSlots::default()), &mut scratch, |_, out| {
+                _ = black_box(out);
+            });
         });
     }
 }

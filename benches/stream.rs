@@ -8,10 +8,10 @@
 #[path = "support/packed.rs"]
 mod packed;
 
-use oss_kernels::{Activation, GROUP_ROWS, InputBuffer, Panel, Product, linear, prepare};
+use oss_kernels::{Activation, InputBuffer, Panel, Product, linear, prepare};
 use oss_machine::ReadProbe;
 use oss_memory::{Buffer, Pages};
-use oss_quant::{Dtype, Matrix, Packing};
+use oss_quant::{Dtype, GROUP_ROWS, Matrix, Packing};
 use oss_simd::Isa;
 use oss_testing::median;
 use oss_threads::{PerWorker, Team};

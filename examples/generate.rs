@@ -156,25 +156,31 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Where the time went, on standard error.
+/// Where the time went, on standard error; a dash where there is no figure.
 fn summary(completion: &Completion) -> Result<()> {
     let (usage, timing) = (completion.usage, completion.timing);
     let mut err = std::io::stderr().lock();
-    let prefill = timing.prefill.as_secs_f64();
-    let computed = usage.prompt_tokens - usage.cached_tokens;
+    let figure = |number: Option<f64>| match number {
+        Some(number) => format!("{number:.1}"),
+        None => "-".to_owned(),
+    };
+    // None where nothing was computed, or in no time.
+    let speed = |tokens: usize, seconds: f64| {
+        let speed = tokens as f64 / seconds;
+        figure((tokens > 0 && speed.is_finite()).then_some(speed))
+    };
     writeln!(
         err,
-        "\nprompt: {} tokens, {:.1} tokens/s; first token after {:.1} ms",
+        "\nprompt: {} tokens, {} tokens/s; first token after {} ms",
         usage.prompt_tokens,
-        computed as f64 / prefill.max(1e-9),
-        timing.first_token.unwrap_or_default().as_secs_f64() * 1e3
+        speed(usage.prompt_tokens - usage.cached_tokens, timing.prefill.as_secs_f64()),
+        figure(timing.first_token.map(|time| time.as_secs_f64() * 1e3))
     )?;
-    let per_token = timing.per_token.unwrap_or_default().as_secs_f64();
     writeln!(
         err,
-        "answer: {} tokens, {:.1} tokens/s; ended by {}; seed {}",
+        "answer: {} tokens, {} tokens/s; ended by {}; seed {}",
         usage.completion_tokens,
-        if per_token > 0.0 { 1.0 / per_token } else { 0.0 },
+        speed(1, timing.per_token.unwrap_or_default().as_secs_f64()),
         completion.finish.name(),
         completion.seed
     )?;

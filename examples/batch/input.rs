@@ -21,6 +21,9 @@ const FIELDS: [&str; 10] = [
     "stop",
 ];
 
+/// Those of them that only chats can have.
+const OF_CHATS: [&str; 2] = ["tools", "reasoning_effort"];
+
 /// One prompt.
 pub(crate) struct Job {
     /// Its name: given, or the number of its line, as JSON.
@@ -32,6 +35,8 @@ pub(crate) struct Job {
 pub(crate) fn read(arguments: &Arguments) -> Result<Vec<Job>> {
     let path = &arguments.input;
     let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    // Some editors begin a file with the mark of its encoding.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let mut ids = HashSet::new();
     let mut jobs = Vec::new();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
@@ -80,6 +85,11 @@ fn job(line: &str, number: usize, arguments: &Arguments) -> Result<Job> {
 
 fn prompt(fields: &Map<String, Value>) -> Result<Prompt> {
     let part = |name: &str| fields.get(name).filter(|value| !value.is_null()).cloned();
+    if part("messages").is_none()
+        && let Some(name) = OF_CHATS.into_iter().find(|name| part(name).is_some())
+    {
+        anyhow::bail!("got the field {name} without messages, expected both or neither");
+    }
     match (part("prompt"), part("prompt_ids"), part("messages")) {
         (Some(Value::String(text)), None, None) => Ok(Prompt::Text(text)),
         (None, Some(ids), None) => {

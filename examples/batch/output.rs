@@ -9,6 +9,9 @@ use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
+/// What every line begins with.
+const BEGIN: &[u8] = b"{\"id\":";
+
 /// The order of the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
@@ -37,6 +40,10 @@ impl Output {
 
     /// Goes on behind what a file has, and tells the ids of it. A last line that was broken off is
     /// cut away; a file with anything else in it is left alone.
+    ///
+    /// # Errors
+    /// When the file cannot be read and written, another run writes there, or it has something else
+    /// in it.
     pub(crate) fn resume(path: &Path, order: Order) -> Result<(Self, HashSet<String>)> {
         let named = || path.display().to_string();
         let open = File::options().read(true).write(true).create(true).truncate(false).open(path);
@@ -57,6 +64,9 @@ impl Output {
             ensure!(!id.is_null(), "{}: got no answer, expected one with an id", place());
             done.insert(id.to_string());
         }
+        let rest = &text[whole..];
+        let is_ours = rest.starts_with(BEGIN) || BEGIN.starts_with(rest);
+        ensure!(is_ours, "{}: got a last line that is no part of an answer", named());
         file.set_len(whole as u64).with_context(named)?;
         file.seek(SeekFrom::End(0)).with_context(named)?;
         Ok((Self { file: Some(file), ..Self::print(order) }, done))

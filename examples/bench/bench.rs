@@ -31,8 +31,8 @@ pub(crate) struct Found {
     pub(crate) architecture: &'static str,
     /// Bytes of weights that one token reads.
     pub(crate) bytes_per_token: usize,
-    /// Products of weights that one token of a prompt takes.
-    pub(crate) products_per_token: usize,
+    /// Products of weights that one token of the prompt takes, on average.
+    pub(crate) products_per_token: f64,
     pub(crate) load_s: f64,
     pub(crate) first_token_s: f64,
     pub(crate) resident_bytes: Option<u64>,
@@ -186,7 +186,7 @@ impl Bench {
             threads: self.team.threads(),
             architecture: self.model.config.architecture,
             bytes_per_token: self.model.weights.bytes_per_token(&self.model.config),
-            products_per_token: products_per_token(&self.model.config),
+            products_per_token: products_per_token(&self.model.config, arguments.prompt_tokens),
             load_s: self.load_s,
             first_token_s,
             resident_bytes: resident_peak().map(|peak| peak.saturating_sub(own)),
@@ -369,12 +369,14 @@ fn cache_bytes(model: &Model, batch: usize, tokens: usize) -> usize {
     2 * pages * slots * shape.n_kv_heads * shape.slot_bytes
 }
 
-/// Products of weights and activations in one token of a prompt: all matrices but the head.
-fn products_per_token(config: &Config) -> usize {
+/// Products of weights and activations in one token of a prompt, on average: all matrices but the
+/// head. What the last layer has behind queries, keys and values works on the prompt's last token
+/// alone.
+fn products_per_token(config: &Config, prompt_tokens: usize) -> f64 {
     let (hidden, q) = (config.hidden_dim, config.q_dim());
-    let attention = hidden * config.qkv_dim() + q * hidden;
-    let layers = config.layers.iter().map(|layer| {
-        attention
+    let qkv = config.layers.len() * hidden * config.qkv_dim();
+    let behind = config.layers.iter().map(|layer| {
+        q * hidden
             + match layer.feed_forward {
                 FeedForward::Dense { inner_dim } => 3 * hidden * inner_dim,
                 FeedForward::Experts { inner_dim, n_experts, top } => {
@@ -382,5 +384,8 @@ fn products_per_token(config: &Config) -> usize {
                 }
             }
     });
-    layers.sum()
+    let behind: Vec<usize> = behind.collect();
+    let last = behind.last().copied().unwrap_or(0);
+    let each = qkv + behind.iter().sum::<usize>() - last;
+    each as f64 + last as f64 / prompt_tokens.max(1) as f64
 }

@@ -15,7 +15,7 @@ fn joules(runs: &[Run]) -> Option<f64> {
 /// The object of docs/json.md.
 pub(crate) fn json(arguments: &Arguments, found: &Found) -> Value {
     let bytes = found.bytes_per_token as f64;
-    let operations = 2.0 * found.products_per_token as f64;
+    let operations = 2.0 * found.products_per_token;
     let (prefills, decodes) = (&found.prefills, &found.decodes);
     let gigabytes = median(decodes.iter().map(Run::bytes_per_s)).map(|rate| rate / 1e9);
     let share = decodes.iter().map(|run| run.bytes_per_s() / found.read_rate_around(run));

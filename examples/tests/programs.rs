@@ -255,11 +255,33 @@ fn batch_refuses_lines_that_are_no_prompts_and_files_that_are_no_answers() {
     assert!(refused("a\n{\"prompt\": 7}").contains("line 2"));
     assert!(refused("{\"prompt\": \"a\", \"promt\": 1}").contains("got the field promt"));
     assert!(refused("{\"id\": 2, \"prompt\": \"a\"}\nb").contains("got the id 2 again"));
+    let tools = refused("{\"prompt\": \"a\", \"tools\": []}");
+    assert!(tools.contains("got the field tools without messages"), "{tools}");
+    // Behind a mark of the encoding it is an object all the same.
+    assert!(refused("\u{feff}{\"prompt\": 7}").contains("expected one of prompt"));
+    let prompts = folder.join("prompts.jsonl");
+    let output = program("batch").arg(&prompts).arg("--output").arg(&prompts).output();
+    let said = output.expect("the program starts").stderr;
+    assert!(String::from_utf8_lossy(&said).contains("--output: got the input"));
     std::fs::write(folder.join("answers.jsonl"), "a diary\n").expect("a file");
     assert!(refused("a").contains("answers.jsonl, line 1"));
     let diary = std::fs::read_to_string(folder.join("answers.jsonl")).expect("a file");
     assert_eq!(diary, "a diary\n");
+    std::fs::write(folder.join("answers.jsonl"), "a diary without an end").expect("a file");
+    assert!(refused("a").contains("answers.jsonl: got a last line"));
+    let diary = std::fs::read_to_string(folder.join("answers.jsonl")).expect("a file");
+    assert_eq!(diary, "a diary without an end");
     std::fs::remove_dir_all(&folder).expect("the folder");
+}
+
+#[test]
+fn generate_prints_a_dash_where_there_is_no_figure() {
+    let mut command = program("generate");
+    command.args(["--prompt", "Once", "--max-tokens", "0", "--threads", "1", "--tune", "off"]);
+    let output = command.output().expect("the program starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("first token after - ms"), "{said}");
+    assert!(said.contains("answer: 0 tokens, - tokens/s"), "{said}");
 }
 
 #[test]

@@ -17,6 +17,7 @@ use crate::bench::Bench;
 use crate::llama::{Llama, PACKAGE};
 use crate::quiet;
 use crate::record;
+use crate::shell::{self, Profile};
 
 mod measure;
 mod rows;
@@ -39,7 +40,7 @@ pub(crate) struct Options {
     /// The same weights as a packed file, for us
     #[arg(long)]
     packed: Option<PathBuf>,
-    /// Rows to measure, such as decode,prefill; by default all
+    /// Rows to measure, such as decode,prefill; by default all that llama.cpp is measured in, too
     #[arg(long, value_delimiter = ',')]
     rows: Vec<String>,
     /// Threads of both; by default one for each core
@@ -80,6 +81,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     };
     let ours = Ours {
         bench: Bench::build()?,
+        generate: shell::example("generate", Profile::Release)?,
         model: options.packed.as_deref().unwrap_or(model),
         threads,
         gen_tokens: options.gen_tokens,
@@ -133,7 +135,7 @@ fn load_average() -> Option<f64> {
 
 fn chosen(names: &[String]) -> Result<Vec<&'static Row>> {
     if names.is_empty() {
-        return Ok(ROWS.iter().collect());
+        return Ok(ROWS.iter().filter(|row| row.llama).collect());
     }
     let find = |name: &String| {
         let known = || ROWS.iter().map(|row| row.name).collect::<Vec<_>>().join(", ");
@@ -146,11 +148,19 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Row>> {
 /// One row, measured.
 struct Line {
     row: &'static Row,
-    variant: Variant,
+    /// llama.cpp's best settings, where it is measured.
+    variant: Option<Variant>,
     /// llama.cpp's settings and what each gave when they were tried.
     tried: Vec<(Variant, f64)>,
-    /// Ours and theirs, pair by pair.
-    pairs: Vec<(Found, Found)>,
+    pairs: Vec<Pair>,
+}
+
+/// One turn of each.
+struct Pair {
+    ours: Found,
+    theirs: Option<Found>,
+    /// Ours of the row that this one is held beside.
+    beside: Option<Found>,
 }
 
 /// Rows that share a process.
@@ -160,8 +170,9 @@ fn compare(
     ours: &Ours,
     theirs: &Theirs,
 ) -> Result<Vec<Line>> {
+    let variants = if rows[0].llama { Variant::all(!options.no_repack) } else { Vec::new() };
     let mut tried: Vec<Vec<(Variant, f64)>> = vec![Vec::new(); rows.len()];
-    for variant in Variant::all(!options.no_repack) {
+    for variant in variants {
         warm(theirs.model)?;
         let found = theirs.measure(rows, variant)?;
         for ((row, tried), found) in rows.iter().zip(&mut tried).zip(found) {
@@ -171,30 +182,42 @@ fn compare(
     }
     let line = |(row, tried): (&&'static Row, Vec<(Variant, f64)>)| {
         let best = tried.iter().copied().reduce(|a, b| if row.better(b.1, a.1) { b } else { a });
-        let (variant, _) = best.context("llama.cpp has settings")?;
-        Ok(Line { row, variant, tried, pairs: Vec::new() })
+        Line { row, variant: best.map(|(variant, _)| variant), tried, pairs: Vec::new() }
     };
-    let mut lines: Vec<Line> = rows.iter().zip(tried).map(line).collect::<Result<_>>()?;
+    let mut lines: Vec<Line> = rows.iter().zip(tried).map(line).collect();
     // Those that share their settings stand together.
-    lines.sort_by_key(|line| line.variant.to_string());
+    lines.sort_by_key(|line| line.variant.map(|variant| variant.to_string()));
     for pair in 1..=options.pairs {
         for lines in lines.chunk_by_mut(|a, b| a.variant == b.variant) {
             let rows: Vec<&Row> = lines.iter().map(|line| line.row).collect();
             warm(ours.model)?;
-            let mut own = Vec::new();
-            for rows in rows.chunk_by(|a, b| a.shares_our_process(b)) {
-                own.extend(ours.measure(rows)?);
+            let own = own(&rows, ours)?;
+            let mut others = Vec::new();
+            if let Some(variant) = lines[0].variant {
+                warm(theirs.model)?;
+                others = theirs.measure(&rows, variant)?;
             }
-            warm(theirs.model)?;
-            let other = theirs.measure(&rows, lines[0].variant)?;
-            for (line, found) in lines.iter_mut().zip(own.into_iter().zip(other)) {
-                let (a, b) = (line.row.shown(found.0.value), line.row.shown(found.1.value));
-                eprintln!("  pair {pair}, {}: {a} beside {b}", line.row.name);
+            let mut others = others.into_iter();
+            for (line, (ours, beside)) in lines.iter_mut().zip(own) {
+                let found = Pair { ours, theirs: others.next(), beside };
+                eprintln!("  pair {pair}, {}: {}", line.row.name, found.shown(line.row));
                 line.pairs.push(found);
             }
         }
     }
     Ok(lines)
+}
+
+/// Ours, each with that of the row that it is held beside.
+fn own(rows: &[&Row], ours: &Ours) -> Result<Vec<(Found, Option<Found>)>> {
+    let mut all = Vec::new();
+    for rows in rows.chunk_by(|a, b| a.shares_our_process(b)) {
+        for (row, found) in rows.iter().zip(ours.measure(rows)?) {
+            let beside = row.beside.map(|row| ours.measure(&[row])).transpose()?;
+            all.push((found, beside.and_then(|mut found| found.pop())));
+        }
+    }
+    Ok(all)
 }
 
 /// Reads a file, or all files of a folder, so that they lie in memory: on huge pages, where the
@@ -222,45 +245,85 @@ fn each_file(path: &Path, act: &dyn Fn(&Map) -> Result<()>) -> Result<()> {
     Ok(())
 }
 
+impl Pair {
+    /// All of it, with units.
+    fn shown(&self, row: &Row) -> String {
+        let mut text = row.shown(self.ours.value);
+        for (found, whose) in [(&self.theirs, "llama.cpp's"), (&self.beside, "our own")] {
+            if let Some(found) = found {
+                text += &format!(" beside {whose} {}", row.shown(found.value));
+            }
+        }
+        text
+    }
+}
+
+/// Medians of what ours are held beside.
+struct Against {
+    value: f64,
+    /// How many times better ours are: the middle of the pairs.
+    ratio: f64,
+    /// The most memory that it had resident, in bytes.
+    resident: u64,
+}
+
 impl Line {
     fn ours(&self) -> f64 {
-        median(self.pairs.iter().map(|(own, _)| own.value)).unwrap_or(f64::NAN)
+        median(self.pairs.iter().map(|pair| pair.ours.value)).unwrap_or(f64::NAN)
     }
 
-    fn theirs(&self) -> f64 {
-        median(self.pairs.iter().map(|(_, other)| other.value)).unwrap_or(f64::NAN)
+    fn theirs(&self) -> Option<Against> {
+        self.against(|pair| pair.theirs.as_ref())
     }
 
-    /// How many times better we are: the middle of the pairs.
-    fn ratio(&self) -> f64 {
-        median(self.pairs.iter().map(|(own, other)| self.row.ratio(own.value, other.value)))
-            .unwrap_or(f64::NAN)
+    /// Ours of the row that this one is held beside.
+    fn beside(&self) -> Option<Against> {
+        self.against(|pair| pair.beside.as_ref())
+    }
+
+    fn against(&self, other: fn(&Pair) -> Option<&Found>) -> Option<Against> {
+        let pairs: Vec<(&Found, &Found)> =
+            self.pairs.iter().filter_map(|pair| Some((&pair.ours, other(pair)?))).collect();
+        Some(Against {
+            value: median(pairs.iter().map(|(_, other)| other.value))?,
+            ratio: median(pairs.iter().map(|(a, b)| self.row.ratio(a.value, b.value)))?,
+            resident: pairs.iter().map(|(_, other)| other.resident).max()?,
+        })
     }
 
     fn json(&self) -> Json {
         let side = |found: &Found| json!({ "value": found.value, "resident": found.resident });
+        let pair = |pair: &Pair| {
+            json!({
+                "ours": side(&pair.ours),
+                "llama_cpp": pair.theirs.as_ref().map(side),
+                "beside": pair.beside.as_ref().map(side),
+            })
+        };
         let share = match self.row.figure {
             Figure::Decode => "/decode/share_of_read_bandwidth",
             _ => "/prefill/share_of_int8_peak",
         };
-        let shares: Vec<f64> =
-            self.pairs.iter().filter_map(|(own, _)| own.details.pointer(share)?.as_f64()).collect();
+        let share = |pair: &Pair| pair.ours.details.pointer(share)?.as_f64();
+        let shares: Vec<f64> = self.pairs.iter().filter_map(share).collect();
         let tried = self.tried.iter().map(|(variant, value)| (variant.to_string(), json!(value)));
+        let (theirs, beside) = (self.theirs(), self.beside());
         json!({
             "row": self.row.name,
             "what": self.row.what,
             "unit": self.row.unit(),
             "ours": self.ours(),
-            "llama_cpp": self.theirs(),
-            "ratio": self.ratio(),
+            "llama_cpp": theirs.as_ref().map(|theirs| theirs.value),
+            "ratio": theirs.as_ref().map(|theirs| theirs.ratio),
+            "beside": self.row.beside.map(|row| row.name),
+            "our_own_beside": beside.as_ref().map(|beside| beside.value),
+            "ratio_beside": beside.as_ref().map(|beside| beside.ratio),
             "our_share_of_the_bound": median(shares.iter().copied()),
             "our_shares_of_the_bound": shares,
-            "llama_cpp_best_with": self.variant.to_string(),
+            "llama_cpp_best_with": self.variant.map(|variant| variant.to_string()),
             "llama_cpp_tried": tried.collect::<serde_json::Map<_, _>>(),
-            "pairs": self.pairs.iter()
-                .map(|(own, other)| json!({ "ours": side(own), "llama_cpp": side(other) }))
-                .collect::<Vec<_>>(),
-            "our_details": self.pairs.last().map(|(own, _)| own.details.clone()),
+            "pairs": self.pairs.iter().map(pair).collect::<Vec<_>>(),
+            "our_details": self.pairs.last().map(|pair| pair.ours.details.clone()),
         })
     }
 }
@@ -268,22 +331,29 @@ impl Line {
 fn table(lines: &[Line]) -> String {
     let head = "| what | ours | llama.cpp | ratio | its best settings | ours, GB | its, GB |\n\
                 |---|---|---|---|---|---|---|";
-    let resident = |line: &Line, pick: fn(&(Found, Found)) -> u64| {
-        format!("{:.1}", line.pairs.iter().map(pick).max().unwrap_or(0) as f64 / 1e9)
-    };
-    let rows = lines.iter().map(|line| {
-        format!(
-            "| {} | {} | {} | {:.2} | {} | {} | {} |",
-            line.row.what,
-            line.row.shown(line.ours()),
-            line.row.shown(line.theirs()),
-            line.ratio(),
-            line.variant,
-            resident(line, |(own, _)| own.resident),
-            resident(line, |(_, other)| other.resident),
-        )
-    });
-    std::iter::once(head.to_owned()).chain(rows).collect::<Vec<_>>().join("\n")
+    let mut rows = vec![head.to_owned()];
+    for line in lines {
+        let ours = line.row.shown(line.ours());
+        let resident = line.pairs.iter().map(|pair| pair.ours.resident).max().unwrap_or(0);
+        let what = line.row.what;
+        let own = line.row.beside.map_or("nothing", |row| row.what);
+        let sides = [
+            (line.theirs(), what.to_owned(), line.variant.map(|best| best.to_string())),
+            (line.beside(), format!("{what}, beside our own {own} instead of llama.cpp"), None),
+        ];
+        for (other, what, best) in sides {
+            let Some(other) = other else { continue };
+            rows.push(format!(
+                "| {what} | {ours} | {} | {:.2} | {} | {:.1} | {:.1} |",
+                line.row.shown(other.value),
+                other.ratio,
+                best.unwrap_or_default(),
+                resident as f64 / 1e9,
+                other.resident as f64 / 1e9,
+            ));
+        }
+    }
+    rows.join("\n")
 }
 
 #[cfg(test)]

@@ -81,7 +81,7 @@ pub(crate) fn share(
     let room = model.weights.expert_room().filter(|_| copies == 1);
     // A model that can do with less is not kept whole at the cost of nearly all keys and values.
     let least = asked.unwrap_or(if room.is_some() { wanted / PART } else { 1 });
-    let whole = copies * model.weights.packed_bytes() + others;
+    let whole = others.saturating_add(copies * model.weights.packed_bytes());
     if let Some(left) = budget.checked_sub(whole).filter(|left| *left >= least.max(1)) {
         let cache_bytes = asked.unwrap_or_else(|| left.min(wanted.max(UNASKED)));
         return Ok(Shares { cache_bytes, slots: None });
@@ -91,7 +91,7 @@ pub(crate) fn share(
             share_slots(budget, others, (asked, one.max(LEAST)), (room, model.config.max_top()))
         }
         None => {
-            let expected = whole + asked.unwrap_or(1);
+            let expected = whole.saturating_add(asked.unwrap_or(1));
             let what = match copies {
                 1 => "weights, vectors, the vocabulary, scratch and caches",
                 _ => "weights on each NUMA node, vectors, the vocabulary, scratch and caches",
@@ -109,14 +109,14 @@ fn share_slots(
     (asked, one): (Option<usize>, usize),
     (room, top): (ExpertRoom, usize),
 ) -> Result<Shares> {
-    let taken = room.dense_bytes + others;
+    let taken = others.saturating_add(room.dense_bytes);
     let left = budget.saturating_sub(taken);
     let cache_bytes = asked.unwrap_or_else(|| one.min(left / PART));
     let slots = left.saturating_sub(cache_bytes) / room.slot_bytes;
     if slots < top {
         let what = "weights without experts, room for those of one token, vectors, the vocabulary, \
                     scratch and caches";
-        let expected = taken + cache_bytes + top * room.slot_bytes;
+        let expected = taken.saturating_add(cache_bytes).saturating_add(top * room.slot_bytes);
         return Err(Error::Budget { what, got: budget, expected });
     }
     Ok(Shares { cache_bytes, slots: Some(slots.min(room.experts)) })
@@ -138,8 +138,9 @@ pub(crate) fn others(
     scratch_bytes: usize,
     vocabulary_bytes: usize,
 ) -> usize {
-    let kept = options.warm_bytes + options.repeat_bytes + tiers::queue_bytes(model, options);
-    scratch_bytes + kept + model.weights.vector_bytes() + vocabulary_bytes
+    let kept = options.warm_bytes.saturating_add(options.repeat_bytes);
+    let queues = tiers::queue_bytes(model, options);
+    kept.saturating_add(scratch_bytes + queues + model.weights.vector_bytes() + vocabulary_bytes)
 }
 
 /// Bytes of the tokenizer, and of the vocabulary as the first grammar makes it.

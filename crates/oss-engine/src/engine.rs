@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::{fmt, panic, thread};
+use std::{fmt, thread};
 
 use oss_cache::KvCache;
 use oss_kernels::Activation;
@@ -216,6 +216,14 @@ impl Engine {
 
     /// Hands a request over and returns its events.
     ///
+    /// They wait in the stream until they are taken. Where [`EngineOptions::stream_events`] of them
+    /// wait (256, some 128 tokens, unless it is given), the sequence pauses until half of them are
+    /// taken. Nobody else waits for that: another request leaves the queue meanwhile. So whoever
+    /// submits many requests and reads one stream after the other has more of them begun than
+    /// [`EngineOptions::max_sequences`], and those that pause may lose their keys and values to
+    /// others; what no tier has kept is computed again. Reading all streams at once avoids it, and
+    /// so do streams that hold a whole answer.
+    ///
     /// # Errors
     /// When the request cannot be served: a prompt that is empty or too long, options out of
     /// range, a grammar that cannot be held, no tokenizer or chat format, or
@@ -320,7 +328,8 @@ impl Engine {
     /// and keeps the numbers where [`Tune::Stored`](crate::Tune) says. Answers pause meanwhile and
     /// then go on as if nothing had happened. Measuring takes 64 MiB, and then scratch and pages
     /// for 256 rows at most. Under [`EngineOptions::max_memory`] pages that are kept for reuse go
-    /// where there is no room for that, and where that is not enough it measures with less.
+    /// where there is no room for that, and where that is not enough it measures with less: numbers
+    /// of less than 64 MiB hold for this engine alone and are not kept.
     ///
     /// # Errors
     /// When the system refuses threads or memory, the budget has no room for 16 MiB or for 16 rows,
@@ -341,13 +350,22 @@ impl Engine {
         (!over).then(|| self.inner.turns.load(Ordering::Relaxed))
     }
 
+    /// Says whether the model's files were found damaged: requests are refused from then on. Asks
+    /// no file.
+    ///
+    /// # Errors
+    /// With what was found.
+    pub fn check_damage(&self) -> Result<()> {
+        Ok(self.inner.model.weights.check_damage()?)
+    }
+
     /// What the engine has done so far.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
-        Metrics {
-            queued: self.inner.waiting.load(Ordering::Relaxed),
-            ..self.inner.recorder.snapshot()
-        }
+        let mut metrics = self.inner.recorder.snapshot();
+        // The step thread has counted those that ran before.
+        metrics.queued += self.inner.waiting.load(Ordering::Relaxed);
+        metrics
     }
 }
 
@@ -428,9 +446,9 @@ impl Drop for Inner {
         if let Some(handle) = self.thread.take()
             && handle.thread().id() != thread::current().id()
             && let Err(panic) = handle.join()
-            && !thread::panicking()
         {
-            panic::resume_unwind(panic);
+            let reason = step::panic_message(&*panic);
+            tracing::error!(%reason, "the step thread panicked: its requests ended as closed");
         }
     }
 }

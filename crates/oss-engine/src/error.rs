@@ -100,7 +100,8 @@ pub enum Error {
     /// A prompt of no tokens.
     #[error("prompt: got no tokens, expected at least 1")]
     EmptyPrompt,
-    /// A prompt that leaves no room for an answer.
+    /// A prompt that leaves no room for an answer, or, where none is asked for, is longer than the
+    /// context.
     #[error("prompt: got {got} tokens, expected at most {expected}")]
     PromptTooLong {
         /// Tokens of the prompt.

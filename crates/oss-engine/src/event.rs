@@ -45,7 +45,9 @@ pub enum Event {
         /// The text.
         delta: String,
     },
-    /// The arguments of a call are complete.
+    /// The arguments of a call are complete: the model has ended it, or the constraint that they
+    /// were held to is finished. It does not come for a call that was cut off, as by the limit of
+    /// tokens, and neither for one that the model left for another message.
     ToolCallEnd {
         /// Which call.
         index: usize,
@@ -218,8 +220,12 @@ impl Completion {
                 let function = FunctionCall { name, arguments: String::new() };
                 self.tool_calls.push(ToolCall { id, kind: "function".to_owned(), function });
             }
-            Event::ToolCallArguments { index, delta } => {
-                self.tool_calls[index].function.arguments.push_str(&delta);
+            // They follow the start of their call. Where that was taken from the stream before, so
+            // were all earlier calls, and what is left of this one has no name to go with.
+            Event::ToolCallArguments { delta, .. } => {
+                if let Some(call) = self.tool_calls.last_mut() {
+                    call.function.arguments.push_str(&delta);
+                }
             }
             Event::End(end) => {
                 let End { finish, usage, timing, report } = end;

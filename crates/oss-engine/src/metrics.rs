@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use oss_model::ExpertUse;
 
-pub(crate) use tiers::Back;
 pub use tiers::TierUse;
+pub(crate) use tiers::{Back, add_counts};
 
 /// Buckets of a histogram.
 const BUCKETS: usize = 80;

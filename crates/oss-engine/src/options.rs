@@ -17,6 +17,11 @@ use oss_threads::{Team, TeamOptions};
 use crate::error::{Error, Result};
 use crate::tiers::ColdTier;
 
+/// The most rows of a step, and of a chunk: as many as the longest contexts have. Scratch grows
+/// with them.
+const MOST_ROWS: usize = 1 << 20;
+/// The most sequences that may run at once.
+const MOST_SEQUENCES: usize = 1 << 16;
 /// The most guesses that may be verified at once: a sequence can be shortened by less than a page
 /// wherever it stands.
 const MOST_DRAFTS: usize = 15;
@@ -49,7 +54,8 @@ pub enum Tune {
     #[default]
     AtLoad,
     /// The same, unless this directory has the numbers of an earlier engine of the same build with
-    /// the same weights on the same processor; they are kept there.
+    /// the same weights on the same processor; they are kept there, unless a tight budget made
+    /// them less exact.
     Stored(PathBuf),
 }
 
@@ -149,16 +155,20 @@ pub struct EngineOptions {
     /// The folder that holds `proc` and `sys`, in which the system says how short of memory it is
     /// (what is kept for reuse shrinks then) and which NUMA nodes it has. Other than `/` for tests.
     pub system_root: PathBuf,
-    /// The most rows (tokens of all sequences) in one step; `None`: a chunk beside all sequences.
+    /// The most rows (tokens of all sequences) in one step, up to 1,048,576; `None`: a chunk beside
+    /// all sequences. Scratch for them is taken when the engine is loaded.
     pub max_rows: Option<usize>,
     /// The most prompt tokens in one step; `None`: by measurement, or, where experts are read from
     /// their file, as many as a 64th of [`EngineOptions::max_memory`] is scratch for (512 to
     /// 4,096): each step reads the experts that it misses once. Requests that come meanwhile wait
     /// for its end and share the next one, which is as large; beside answers that are streaming,
-    /// chunks are cut as always.
+    /// chunks are cut as always. At most 1,048,576.
     pub prefill_chunk: Option<usize>,
-    /// The most sequences that run at once; further requests wait. `None`: by measurement, and
-    /// fewer (never below 16) while steps take longer than [`EngineOptions::max_step`].
+    /// The most sequences that run at once, up to 65,536; further requests wait. `None`: by
+    /// measurement, and fewer (never below 16) while steps take longer than
+    /// [`EngineOptions::max_step`]. Those that pause, as nobody takes their events
+    /// ([`EngineOptions::stream_events`]), do not count, though they keep their pages while nobody
+    /// else needs them; when they are read again they go on at once, also where more run then.
     pub max_sequences: Option<usize>,
     /// Whether the machine is measured for what is left open here.
     pub tune: Tune,
@@ -175,7 +185,8 @@ pub struct EngineOptions {
     pub max_prompt_step: Duration,
     /// How many requests may wait; more are refused with [`Error::Overloaded`].
     pub queue_limit: usize,
-    /// How many events a stream holds before its sequence pauses until they are taken.
+    /// How many events a stream holds before its sequence pauses, until half of them are taken.
+    /// Others run meanwhile: see [`Engine::submit`](crate::Engine::submit).
     pub stream_events: usize,
     /// Told how loading goes on.
     pub progress: Option<LoadProgress>,
@@ -246,6 +257,17 @@ impl EngineOptions {
             let (got, expected) = ("0".to_owned(), "at least 1".to_owned());
             return Err(Error::Option { field, got, expected });
         }
+        let bounded = [
+            ("max_rows", self.max_rows, MOST_ROWS),
+            ("prefill_chunk", self.prefill_chunk, MOST_ROWS),
+            ("max_sequences", self.max_sequences, MOST_SEQUENCES),
+        ];
+        for (field, value, most) in bounded {
+            if let Some(got) = value.filter(|got| *got > most) {
+                let (got, expected) = (got.to_string(), format!("at most {most}"));
+                return Err(Error::Option { field, got, expected });
+            }
+        }
         // Threads that cannot be bound are refused before anything is loaded for them.
         let threads = self.threads.unwrap_or(1);
         TeamOptions { pin: self.pin, ..TeamOptions::new(threads) }.cpus()?;
@@ -285,5 +307,32 @@ impl fmt::Debug for EngineOptions {
             .field("queue_limit", &self.queue_limit)
             .field("stream_events", &self.stream_events)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_beyond_their_bounds_are_refused() {
+        let rows = Some(MOST_ROWS);
+        let largest = EngineOptions {
+            max_rows: rows,
+            prefill_chunk: rows,
+            max_sequences: Some(MOST_SEQUENCES),
+            ..EngineOptions::default()
+        };
+        largest.check().unwrap();
+        let larger = [
+            ("max_rows", EngineOptions { max_rows: Some(MOST_ROWS + 1), ..largest.clone() }),
+            ("prefill_chunk", EngineOptions { prefill_chunk: Some(usize::MAX), ..largest.clone() }),
+            ("max_sequences", EngineOptions { max_sequences: Some(1_000_000), ..largest }),
+        ];
+        for (field, options) in larger {
+            let error = options.check().unwrap_err();
+            assert_eq!(error.field(), Some(field), "{error}");
+            assert!(error.to_string().contains("expected at most "), "{error}");
+        }
     }
 }

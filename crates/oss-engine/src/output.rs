@@ -13,10 +13,13 @@ pub(crate) trait Output: Send {
     /// A token came that ends the answer.
     fn stop_token(&mut self, id: u32, events: &mut Vec<Event>);
 
+    /// The answer's constraint is finished with the last token: nothing is missing.
+    fn complete(&mut self) {}
+
     /// The answer is over: what was held back is shown, unless a stop text ended it.
     fn finish(&mut self, events: &mut Vec<Event>);
 
-    /// Whether the answer called tools.
+    /// Whether the answer, which is over, called tools.
     fn calls_tools(&self) -> bool {
         false
     }

@@ -83,8 +83,9 @@ fn larger_than_memory(
 ) -> Result<Option<Error>> {
     let Some(got) = options.max_memory else { return Ok(None) };
     let cache = options.cache_bytes.unwrap_or(budget::LEAST);
-    let others = cache + options.warm_bytes + options.repeat_bytes + vocabulary_bytes;
-    let expected = packed_bytes(container)? + others;
+    let others = [options.warm_bytes, options.repeat_bytes, vocabulary_bytes];
+    let others = others.into_iter().fold(cache, usize::saturating_add);
+    let expected = others.saturating_add(packed_bytes(container)?);
     if expected <= got || !has_experts(container)? {
         return Ok(None);
     }

@@ -42,10 +42,12 @@ pub(crate) fn prepare(
     let submitted = Instant::now();
     let in_use = inner.model.weights.begin_use()?;
     let ids = prompt_ids(text, &request.prompt)?;
-    let vocabulary = inner.model.config.vocabulary;
-    check_prompt(&ids, vocabulary, inner.limits.context_len)?;
-    check_counts(&request, vocabulary)?;
-    let room = inner.limits.context_len - ids.len();
+    let (vocabulary, context_len) = (inner.model.config.vocabulary, inner.limits.context_len);
+    // A prompt that is computed for itself alone may fill the context.
+    let answer = usize::from(request.max_tokens != Some(0));
+    check_prompt(&ids, vocabulary, context_len.saturating_sub(answer))?;
+    let room = context_len - ids.len();
+    check_counts(&request, vocabulary, room)?;
     let seed = request.sampling.seed.unwrap_or_else(random_seed);
     let options = request.sampling.over(text.defaults(), seed, request.logprobs);
     let mut sampler = Sampler::new(options, vocabulary, request.choice)?;
@@ -101,12 +103,12 @@ fn prompt_ids(text: &Text, prompt: &Prompt) -> Result<Vec<u32>> {
     }
 }
 
-fn check_prompt(ids: &[u32], vocabulary: usize, context_len: usize) -> Result<()> {
+fn check_prompt(ids: &[u32], vocabulary: usize, most: usize) -> Result<()> {
     if ids.is_empty() {
         return Err(Error::EmptyPrompt);
     }
-    if ids.len() > context_len {
-        return Err(Error::PromptTooLong { got: ids.len(), expected: context_len });
+    if ids.len() > most {
+        return Err(Error::PromptTooLong { got: ids.len(), expected: most });
     }
     match ids.iter().position(|id| *id as usize >= vocabulary) {
         None => Ok(()),
@@ -114,7 +116,7 @@ fn check_prompt(ids: &[u32], vocabulary: usize, context_len: usize) -> Result<()
     }
 }
 
-fn check_counts(request: &Request, vocabulary: usize) -> Result<()> {
+fn check_counts(request: &Request, vocabulary: usize, room: usize) -> Result<()> {
     let check = |field, got: usize, most: usize, name: &str| match got > most {
         false => Ok(()),
         true => {
@@ -124,6 +126,7 @@ fn check_counts(request: &Request, vocabulary: usize) -> Result<()> {
     };
     let most = request.max_tokens.unwrap_or(usize::MAX);
     check("min_tokens", request.min_tokens, most, "max_tokens")?;
+    check("min_tokens", request.min_tokens, room, "what the context has left")?;
     let top = request.prompt_logprobs.unwrap_or(0);
     check("prompt_logprobs", top, vocabulary, "the vocabulary")
 }

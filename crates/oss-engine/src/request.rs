@@ -29,11 +29,12 @@ pub struct Request {
     /// What the answer continues.
     pub prompt: Prompt,
     /// The most tokens of the answer; `None`: until the model stops or the context is full. 0
-    /// computes the prompt alone, for its log-probabilities.
+    /// computes the prompt alone, for its log-probabilities; no other prompt may fill the context.
     pub max_tokens: Option<usize>,
     /// The fewest tokens of the answer: among them is none of the model's stop tokens and of
     /// `stop_tokens`, and a stop text that is complete with them does not count. A constraint or a
-    /// grammar that allows nothing more still ends it. More than `max_tokens` is an error.
+    /// grammar that allows nothing more still ends it. More than `max_tokens`, or than the context
+    /// has left, is an error.
     pub min_tokens: usize,
     /// How tokens are drawn.
     pub sampling: Sampling,

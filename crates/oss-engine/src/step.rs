@@ -35,7 +35,7 @@ use oss_threads::{Seat, Team};
 
 use crate::error::{Error, Result};
 use crate::event::Finish;
-use crate::metrics::{MemoryUse, PageUse, Recorder};
+use crate::metrics::{MemoryUse, PageUse, Recorder, add_counts};
 use crate::options::EngineOptions;
 use crate::tiers;
 use crate::tuning::{Batching, Tuning};
@@ -48,7 +48,7 @@ use self::plan::Plan;
 use self::relief::Relief;
 use self::repeats::Repeats;
 pub(crate) use self::retune::Tuner;
-pub(crate) use self::run::HEAD_ROWS;
+pub(crate) use self::run::{HEAD_ROWS, panic_message};
 use self::sessions::Sessions;
 pub(crate) use self::task::{Clock, Ends, PromptLogprobs, Task};
 
@@ -161,6 +161,8 @@ struct Scheduler {
     plan: Plan,
     repeats: Repeats,
     relief: Relief,
+    /// What caches before this one have counted.
+    counted: oss_cache::Stats,
     /// Bytes that pages on their way between the tiers may take.
     queue_bytes: usize,
     /// Bytes of the weights that are not packed, and of the vocabulary.
@@ -181,6 +183,7 @@ impl Scheduler {
             cache_options,
             repeats: Repeats::new(if options.reuse_prefixes { options.repeat_bytes } else { 0 }),
             relief: Relief::new(options.system_root.clone()),
+            counted: oss_cache::Stats::default(),
             queue_bytes: tiers::queue_bytes(&model, &options),
             vector_bytes: model.weights.vector_bytes(),
             vocabulary_bytes,
@@ -381,7 +384,7 @@ impl Scheduler {
         });
         let mut metrics = self.recorder.lock();
         metrics.running = self.running.len();
-        metrics.tiers.counts = self.cache.stats();
+        metrics.tiers.counts = add_counts(self.counted, &self.cache.stats());
         metrics.tiers.warm_bytes = self.cache.warm_bytes();
         metrics.tiers.cold_pages = self.cache.cold_pages();
         metrics.pages.clear();

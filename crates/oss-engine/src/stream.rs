@@ -29,8 +29,10 @@ struct Queue {
     waiting: usize,
     /// The sequence waits for room.
     paused: bool,
-    /// The end has been taken, or nothing will come.
+    /// The end has been taken.
     over: bool,
+    /// That end, for who collects what is left.
+    end: Option<End>,
 }
 
 impl Link {
@@ -174,7 +176,9 @@ impl Stream {
         self.link.lock().over
     }
 
-    /// The whole answer.
+    /// The answer, waiting for its end: what has not been taken yet of its tokens, texts and calls
+    /// (a call whose start was taken is left out), and how all of it ended, also where the end was
+    /// taken before.
     ///
     /// # Errors
     /// What ended the request before its end.
@@ -182,19 +186,26 @@ impl Stream {
         self.collect_with(|_| {})
     }
 
-    /// The whole answer, each event shown first.
+    /// The same, each event shown first.
     pub(crate) fn collect_with(mut self, mut show: impl FnMut(&Event)) -> Result<Completion> {
         let mut completion = Completion::new(self.prompt_ids.clone(), self.seed);
         for event in &mut self {
             show(&event);
             completion.add(event);
         }
+        let end = self.link.lock().end.take();
+        if let Some(end) = end {
+            completion.add(Event::End(end));
+        }
         completion.checked()
     }
 
     /// Books an event that was taken and wakes a sequence that waited for room.
     fn taken(&self, mut queue: MutexGuard<'_, Queue>, event: Event) -> Event {
-        queue.over |= matches!(event, Event::End(_));
+        if let Event::End(end) = &event {
+            queue.over = true;
+            queue.end = Some(end.clone());
+        }
         let resume = queue.paused && queue.events.len() <= self.link.capacity / 2;
         queue.paused &= !resume;
         drop(queue);

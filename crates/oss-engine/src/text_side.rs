@@ -61,9 +61,9 @@ impl Text {
     /// Reads what a container says about text.
     ///
     /// # Errors
-    /// When a tokenizer or a configuration is there and cannot be understood. A model without
-    /// tokenizer, or with a chat template that cannot be read, is no error yet: it still takes
-    /// tokens, or text.
+    /// When a tokenizer or a configuration is there and cannot be understood, or says that tokens
+    /// be drawn in a way that there is not. A model without tokenizer, or with a chat template that
+    /// cannot be read, is no error yet: it still takes tokens, or text.
     pub fn from_container(container: &Container) -> Result<Self> {
         let path = container.path().to_path_buf();
         let kind = container.kind();
@@ -242,6 +242,25 @@ struct Found {
     defaults: Options,
 }
 
+/// Refuses a model's own sampling options that no token can be drawn by, which are the mistake of
+/// `file` and of no request; `spelt` is how it calls an option.
+fn check_defaults(
+    container: &Container,
+    file: &'static str,
+    defaults: &Options,
+    spelt: impl Fn(&'static str) -> &'static str,
+) -> Result<()> {
+    // They name no token, so that any vocabulary will do.
+    let Err(error) = defaults.validate(1) else { return Ok(()) };
+    let reason = match error {
+        oss_sampler::Error::Option { field, got, expected } => {
+            format!("{}: got {got}, expected {expected}", spelt(field))
+        }
+        other => other.to_string(),
+    };
+    Err(Error::SideFile { path: container.path().to_path_buf(), file, reason })
+}
+
 /// The seconds until a day.
 fn day(text: &str) -> Result<i64> {
     seconds_until(text).ok_or_else(|| Error::Option {
@@ -249,4 +268,44 @@ fn day(text: &str) -> Result<i64> {
         got: text.to_owned(),
         expected: "a day such as 2025-06-28".to_owned(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(generation: String) -> Result<Text> {
+        let file = |(name, bytes): &(&str, &[u8])| ((*name).to_owned(), bytes.to_vec());
+        let mut files: Vec<(String, Vec<u8>)> = oss_demo::files().iter().map(file).collect();
+        files.retain(|(name, _)| name != "generation_config.json");
+        files.push(("generation_config.json".to_owned(), generation.into_bytes()));
+        let container = Container::from_bytes("demo", oss_demo::SAFETENSORS, files).unwrap();
+        Text::from_container(&container)
+    }
+
+    #[test]
+    fn a_models_own_sampling_is_refused_where_nothing_can_be_drawn_by_it() {
+        let wrong = [
+            ("repetition_penalty", "0", "a number above 0"),
+            ("top_p", "1.5", "a number between 0 and 1"),
+            ("temperature", "-1", "a number from 0 up"),
+        ];
+        for (field, got, expected) in wrong {
+            let error = read(format!("{{\"{field}\": {got}}}")).unwrap_err();
+            assert!(matches!(error, Error::SideFile { .. }), "{error:?}");
+            let said = format!("{field}: got {got}, expected {expected}");
+            assert_eq!(error.to_string(), format!("demo: generation_config.json: {said}"));
+        }
+        let text = read("{\"top_p\": 0.5, \"top_k\": 7}".to_owned()).unwrap();
+        assert_eq!((text.defaults().top_p, text.defaults().top_k), (0.5, 7));
+    }
+
+    #[test]
+    fn metadata_is_named_as_the_file_spells_it() {
+        let container = Container::from_bytes("demo", oss_demo::GGUF, Vec::new()).unwrap();
+        let wrong = Options { repetition_penalty: 0.0, ..Options::default() };
+        let error = check_defaults(&container, "metadata", &wrong, gguf::spelt).unwrap_err();
+        let said = "general.sampling.penalty_repeat: got 0, expected a number above 0";
+        assert_eq!(error.to_string(), format!("demo: metadata: {said}"));
+    }
 }

@@ -209,8 +209,9 @@ pub(crate) fn wanted_bytes(
     }
 }
 
-/// Measures at length, in what memory there is to spare, keeps the result where the options say so,
-/// and chooses; `team` gives the team of so many threads, with which the engine goes on.
+/// Measures at length, in what memory there is to spare, and chooses; `team` gives the team of so
+/// many threads, with which the engine goes on. Where the options say so the result is kept for
+/// other engines, unless there was too little memory for numbers that hold for them.
 ///
 /// # Errors
 /// When the system refuses threads or memory, there is too little to spare, the weights are
@@ -229,12 +230,12 @@ pub(crate) fn on_request(
         return Ok((tuning, team));
     };
     let limit = ON_REQUEST * choosing.counts().len() as u32;
+    let threads = choosing.most_threads();
+    let bytes = |memory: usize| probe::bytes(memory, packing, threads);
+    let [full, .., least] = probe::MEMORY;
+    let memory = probe::MEMORY.into_iter().find(|memory| spare.holds(bytes(*memory)));
+    let memory = memory.unwrap_or(least);
     let profile = {
-        let threads = choosing.most_threads();
-        let bytes = |memory: usize| probe::bytes(memory, packing, threads);
-        let [.., least] = probe::MEMORY;
-        let memory = probe::MEMORY.into_iter().find(|memory| spare.holds(bytes(*memory)));
-        let memory = memory.unwrap_or(least);
         let _taken = spare.take("memory to measure the machine in", bytes(memory))?;
         choosing.measure(packing, memory, limit)?
     };
@@ -247,7 +248,13 @@ pub(crate) fn on_request(
     }
     profile.seconds = begin.elapsed().as_secs_f64();
     if let Tune::Stored(directory) = &options.tune {
-        store::write(directory, &store::key(subject, dtype, options.pin), &profile)?;
+        if memory == full {
+            store::write(directory, &store::key(subject, dtype, options.pin), &profile)?;
+        } else {
+            // A cache may hold so little: engines with more room should not go by its speed.
+            let wanted = full;
+            tracing::warn!(memory, wanted, "measured in a tight budget: the profile is not stored");
+        }
     }
     Ok((choosing.choose(Origin::OnRequest, profile), team))
 }

@@ -10,6 +10,9 @@ use oss_engine::{ColdTier, Engine, EngineOptions, Request};
 /// How soon after its last token an engine is idle.
 const SOON: Duration = Duration::from_millis(5);
 const WATCHED: Duration = Duration::from_secs(1);
+/// After so long what is done once for a packed file is over: its weights are brought onto huge
+/// pages, and after a quiet second they are compared with their checksums.
+const ONCE: Duration = Duration::from_secs(2);
 /// Half a per cent of a processor.
 const MOST: Duration = Duration::from_millis(5);
 
@@ -30,19 +33,31 @@ fn processor_time() -> Duration {
 }
 
 /// With a team of workers, and threads that compress keys and values and that write and read them:
-/// none of all these may look around while it waits.
+/// none of all these may look around while it waits. With weights in memory, and in a packed file
+/// that a thread watches.
 #[test]
 fn an_engine_is_idle_5_ms_after_its_last_token() {
-    let directory = tempfile::tempdir().unwrap();
-    let cold = ColdTier { directory: directory.path().to_owned(), bytes: 16 << 20 };
-    let options = EngineOptions {
-        threads: Some(3),
-        cache_bytes: Some(16 << 20),
-        warm_bytes: 4 << 20,
-        cold: Some(cold),
-        ..EngineOptions::default()
-    };
-    let engine = Engine::from_bytes_with(oss_demo::GGUF, options).unwrap();
+    for is_packed in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = |name: &str| directory.path().join(name);
+        let options = EngineOptions {
+            threads: Some(3),
+            cache_bytes: Some(16 << 20),
+            warm_bytes: 4 << 20,
+            cold: Some(ColdTier { directory: folder("cold"), bytes: 16 << 20 }),
+            pack_directory: is_packed.then(|| folder("packed")),
+            ..EngineOptions::default()
+        };
+        let engine = Engine::from_bytes_with(oss_demo::GGUF, options).unwrap();
+        assert_eq!(folder("packed").exists(), is_packed);
+        if is_packed {
+            thread::sleep(ONCE);
+        }
+        watch(&engine);
+    }
+}
+
+fn watch(engine: &Engine) {
     let mut watched = Vec::new();
     for round in 0..5 {
         let prompt = format!("{round} little dogs sat down");

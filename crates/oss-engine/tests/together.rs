@@ -30,7 +30,8 @@ use oss_testing::Seeded;
 
 const EDGE: &[u8] = include_bytes!("../../oss-demo/data/edge/edge.gguf");
 /// Models, and the first of the settings that each is run in: few operations see all of them.
-const CASES: [(&[u8], usize); 2] = [(oss_demo::GGUF, 0), (EDGE, KvFormat::ALL.len())];
+const CASES: [(&str, &[u8], usize); 2] =
+    [("demo", oss_demo::GGUF, 0), ("edge", EDGE, KvFormat::ALL.len())];
 /// Operations of a run without `OSS_ENGINE_TOGETHER_STEPS`.
 const STEPS: usize = 800;
 /// Operations before an engine is closed, on average.
@@ -119,14 +120,19 @@ fn everything_together_gives_the_tokens_of_a_plain_engine() {
     let begin = std::time::Instant::now();
     let steps = steps.map_or(STEPS, |steps| steps.parse().expect("a number of operations"));
     let mut seen = Vec::new();
-    for (index, case) in CASES.into_iter().enumerate() {
-        seen.push(run(case, steps / CASES.len(), 1 + index as u64));
+    for (index, (name, model, first)) in CASES.into_iter().enumerate() {
+        seen.push((name, run((model, first), steps / CASES.len(), 1 + index as u64)));
     }
     println!("{seen:#?} {:?}", begin.elapsed());
-    for counts in &seen {
+    for (name, counts) in &seen {
+        for (what, count) in counts.always().into_iter().chain(counts.all()) {
+            println!("figure: {name}, {what} = {count}");
+        }
+        assert_eq!(counts.operations, steps / CASES.len(), "{name}");
         assert!(counts.answers > 0 && counts.hot > 0, "{counts:?}");
         assert!(steps < STEPS || counts.lives >= KvFormat::ALL.len(), "{counts:?}");
         // Which of the others happen depends on time; in a long run all do.
-        assert!(steps < 10_000 || counts.all().into_iter().all(|count| count > 0), "{counts:?}");
+        let all = counts.all().into_iter().all(|(_, count)| count > 0);
+        assert!(steps < 10_000 || all, "{counts:?}");
     }
 }

@@ -14,12 +14,14 @@ use oss_quant::kv::{KvCodec, KvFormat, KvVisitor};
 use oss_simd::{Isa, Kernel, Simd, math};
 use std::{marker::PhantomData, ops::Range};
 
+mod running;
 mod sparse;
 
+use running::{Done, Running};
 pub use sparse::{ParseSparseAttentionError, SparseAttention, choose};
 
 /// Positions in a page.
-pub const PAGE: usize = 16;
+pub const PAGE: usize = oss_quant::kv::PAGE_TOKENS;
 /// Positions in a tile of the online softmax.
 pub const TILE: usize = 64;
 /// Positions whose tiles are summed before they join the rest.
@@ -30,6 +32,9 @@ const LANES: usize = 16;
 const TILES: usize = SPLIT / TILE;
 /// Tokens that a call should bring together.
 pub const QUERIES: usize = 8;
+
+/// The slots of a tile's pages; one that is not there is empty.
+pub type TileSlots<'a> = [&'a [u8]; TILE / PAGE];
 
 /// What is the same for every token of a layer.
 #[derive(Clone, Copy, Debug)]
@@ -114,8 +119,9 @@ pub const fn splits(start: usize, end: usize) -> Range<usize> {
 }
 
 /// The attention of some tokens of one sequence. `slot(page)` gives the bytes of a page for this
-/// layer and key/value head; `give(t, heads)` gets the result of the t-th query, `[n_heads,
-/// head_dim]`. What a token gets does not depend on which others are in the call.
+/// layer and key/value head; `after` are those that the caller wants next, which are asked for when
+/// the last tile begins; `give(t, heads)` gets the result of the t-th query, `[n_heads, head_dim]`.
+/// What a token gets does not depend on which others are in the call.
 ///
 /// # Panics
 /// When a query sees no position, queries differ in their heads, or lengths do not fit.
@@ -123,12 +129,12 @@ pub fn attend<'a>(
     isa: Isa,
     shape: Shape,
     queries: &[Query<'_>],
-    slot: impl Fn(usize) -> &'a [u8],
+    (slot, after): (impl Fn(usize) -> &'a [u8], TileSlots<'a>),
     scratch: &mut [f32],
     mut give: impl FnMut(usize, &[f32]),
 ) {
     let to = To::Result(&mut give);
-    run(Call { isa, shape, queries, slot: &slot, scratch, to });
+    run(Call { isa, shape, queries, slot: &slot, after, scratch, to });
 }
 
 /// What the tokens of [`attend`] get of one split of positions alone, for [`join_splits`]: splits
@@ -148,7 +154,8 @@ pub fn attend_split<'a, 's>(
     let Some(n_heads) = check(shape, queries) else { return &[] };
     let seen = queries.iter().any(|query| query.sees(split));
     assert!(seen, "split {split} is seen by no query");
-    run(Call { isa, shape, queries, slot: &slot, scratch, to: To::Split(split) });
+    let after = TileSlots::default();
+    run(Call { isa, shape, queries, slot: &slot, after, scratch, to: To::Split(split) });
     let all = queries.len() * n_heads;
     &scratch[all * (TILE + shape.head_dim)..][..shape.partial_len(all)]
 }
@@ -202,6 +209,7 @@ struct Call<'a, 'b> {
     shape: Shape,
     queries: &'b [Query<'b>],
     slot: &'b dyn Fn(usize) -> &'a [u8],
+    after: TileSlots<'a>,
     scratch: &'b mut [f32],
     to: To<'b>,
 }
@@ -220,123 +228,12 @@ struct Attend<'a, 'b, C> {
     codec: PhantomData<C>,
 }
 
-/// The running softmax of some heads: maximum, sum, and weighted values.
-struct Running<'b> {
-    max: &'b mut [f32],
-    /// `[n_heads]`: positions `16 n + i` of each tile add to lane `i`.
-    sum: &'b mut [[f32; LANES]],
-    /// `[n_heads, padded_head_dim]`.
-    values: &'b mut [f32],
-}
-
-impl<'b> Running<'b> {
-    /// In [`Shape::partial_len`] numbers.
-    fn new(numbers: &'b mut [f32], n_heads: usize) -> Self {
-        let (max, rest) = numbers.split_at_mut(n_heads);
-        let (sum, values) = rest.split_at_mut(n_heads * LANES);
-        Self { max, sum: sum.as_chunks_mut().0, values }
-    }
-
-    fn clear(&mut self) {
-        self.max.fill(f32::NEG_INFINITY);
-        self.sum.fill([0.0; LANES]);
-        self.values.fill(0.0);
-    }
-
-    /// Takes the running softmax of some heads of another in.
-    #[inline(always)]
-    fn join<S: Simd>(&mut self, s: S, other: Done<'_>, heads: Range<usize>) {
-        let dim = self.values.len() / self.max.len();
-        for h in heads {
-            let max = self.max[h].max(other.max[h]);
-            let ours = exp_of(s, self.max[h] - max);
-            let theirs = exp_of(s, other.max[h] - max);
-            self.max[h] = max;
-            let (ours, theirs) = (s.splat(ours), s.splat(theirs));
-            let sum = s.mul(s.load(&self.sum[h]), ours);
-            s.store(s.fma(s.load(&other.sum[h]), theirs, sum), &mut self.sum[h]);
-            let (to, _) = self.values[h * dim..(h + 1) * dim].as_chunks_mut::<16>();
-            let (from, _) = other.values[h * dim..(h + 1) * dim].as_chunks::<16>();
-            for (to, from) in to.iter_mut().zip(from) {
-                let kept = s.mul(s.load(to), ours);
-                s.store(s.fma(s.load(from), theirs, kept), to);
-            }
-        }
-    }
-
-    /// Takes a split in, for the queries that see any of it.
-    #[inline(always)]
-    fn join_split<S: Simd>(&mut self, s: S, found: Done<'_>, queries: &[Query<'_>], split: usize) {
-        let n_heads = self.max.len() / queries.len();
-        for (t, query) in queries.iter().enumerate() {
-            if query.sees(split) {
-                self.join(s, found, t * n_heads..(t + 1) * n_heads);
-            }
-        }
-    }
-
-    /// Gives what each query gets, by way of scratch for its heads.
-    #[inline(always)]
-    fn finish<S: Simd>(
-        &self,
-        s: S,
-        shape: Shape,
-        queries: &[Query<'_>],
-        heads: &mut [f32],
-        give: &mut dyn FnMut(usize, &[f32]),
-    ) {
-        let (dim, padded) = (shape.head_dim, shape.padded_head_dim());
-        let n_heads = self.max.len() / queries.len();
-        for (t, query) in queries.iter().enumerate() {
-            let out = &mut heads[..n_heads * dim];
-            for (h, out) in out.chunks_exact_mut(dim).enumerate() {
-                let at = t * n_heads + h;
-                let sink = query.sinks.map_or(f32::NEG_INFINITY, |sinks| sinks[h]);
-                let max = self.max[at].max(sink);
-                let factor = exp_of(s, self.max[at] - max);
-                let sum = s.reduce_add(s.load(&self.sum[at]));
-                let sum = sum * factor + exp_of(s, sink - max);
-                let factor = s.splat(factor / sum);
-                let values = &self.values[at * padded..(at + 1) * padded];
-                for (value, out) in values.as_chunks::<16>().0.iter().zip(out.chunks_mut(16)) {
-                    s.store_partial(s.mul(s.load(value), factor), out);
-                }
-            }
-            give(t, out);
-        }
-    }
-}
-
-/// The same when it is done.
-#[derive(Clone, Copy)]
-struct Done<'b> {
-    max: &'b [f32],
-    sum: &'b [[f32; LANES]],
-    values: &'b [f32],
-}
-
-impl<'b> Done<'b> {
-    /// The numbers that a [`Running`] wrote.
-    fn new(numbers: &'b [f32], n_heads: usize) -> Self {
-        let (max, rest) = numbers.split_at(n_heads);
-        let (sum, values) = rest.split_at(n_heads * LANES);
-        Self { max, sum: sum.as_chunks().0, values }
-    }
-}
-
-#[inline(always)]
-fn exp_of<S: Simd>(s: S, x: f32) -> f32 {
-    let mut all = [0.0; 16];
-    s.store(math::exp(s, s.splat(x)), &mut all);
-    all[0]
-}
-
 impl<C: KvCodec> Kernel for Attend<'_, '_, C> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Call { shape, queries, slot, scratch, to, .. } = self.call;
+        let Call { shape, queries, slot, after, scratch, to, .. } = self.call;
         let dim = shape.head_dim;
         let n_heads = queries[0].heads.len() / dim;
         // From here on "heads" are those of all queries, one query after the other.
@@ -344,11 +241,12 @@ impl<C: KvCodec> Kernel for Attend<'_, '_, C> {
         let (heads, rest) = scratch.split_at_mut(all * dim);
         // Those that are computed together lie together, dimension by dimension.
         for (h, n) in together::<S>(all) {
-            for (i, head) in (h..h + n).enumerate() {
-                let from = &queries[head / n_heads].heads[head % n_heads * dim..][..dim];
-                for (d, x) in from.iter().enumerate() {
-                    heads[h * dim + d * n + i] = *x;
-                }
+            let to = &mut heads[h * dim..(h + n) * dim];
+            match n {
+                8 => lay_together::<8>(queries, h, to),
+                4 => lay_together::<4>(queries, h, to),
+                2 => lay_together::<2>(queries, h, to),
+                _ => lay_together::<1>(queries, h, to),
             }
         }
         let (scores, rest) = rest.split_at_mut(all * TILE);
@@ -392,6 +290,8 @@ impl<C: KvCodec> Kernel for Attend<'_, '_, C> {
                             *next = ahead;
                         }
                     }
+                } else {
+                    after.iter().for_each(|slot| ask(s, slot, 0, slot.len()));
                 }
                 tile.add::<S, C>(s, heads, scores, &mut running);
             }
@@ -455,6 +355,22 @@ fn together<S: Simd>(n_heads: usize) -> impl Iterator<Item = (usize, usize)> {
         first += n;
         Some((first - n, n))
     })
+}
+
+/// Lays N heads from head `h` on together: `[head_dim, N]`.
+#[inline(always)]
+fn lay_together<const N: usize>(queries: &[Query<'_>], h: usize, to: &mut [f32]) {
+    let (dim, n_heads) = (to.len() / N, queries[0].heads.len() * N / to.len());
+    let mut from: [&[f32]; N] = [&[]; N];
+    for (i, from) in from.iter_mut().enumerate() {
+        let (query, head) = ((h + i) / n_heads, (h + i) % n_heads);
+        *from = &queries[query].heads[head * dim..][..dim];
+    }
+    for (d, to) in to.as_chunks_mut::<N>().0.iter_mut().enumerate() {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = from[d];
+        }
+    }
 }
 
 /// One tile of positions, and the queries that meet it.
@@ -679,11 +595,13 @@ impl Tile<'_, '_> {
                 }
                 continue;
             }
-            for position in 0..PAGE {
+            let seen = any.start.max(first) - first..any.end.min(first + PAGE) - first;
+            for position in seen {
                 let at = first + position;
                 let values = values_at::<S, C, N>(s, slot, dim, (position / 2, d16));
+                let seen_by_all = all.contains(&at);
                 for h in 0..H {
-                    if visible.begin[h] <= at && at < visible.end[h] {
+                    if seen_by_all || visible.begin[h] <= at && at < visible.end[h] {
                         let weight = s.splat(weights[h][at]);
                         for n in 0..N {
                             acc[h][n] = s.fma(weight, values[n][position % 2], acc[h][n]);
@@ -735,8 +653,7 @@ fn soften<S: Simd, const H: usize>(
             continue;
         }
         if (begin, end) != (0, TILE) {
-            scores[..begin].fill(f32::NEG_INFINITY);
-            scores[end..].fill(f32::NEG_INFINITY);
+            hide(s, scores, begin..end);
         }
         above = s.max(s.sub(largest(s, scores), s.splat(running.max[h])), above);
     }
@@ -760,8 +677,11 @@ fn soften<S: Simd, const H: usize>(
         let max = s.splat(running.max[h]);
         let (v, _) = scores[h].as_chunks_mut::<16>();
         let mut weights = [s.zero(); TILE / 16];
-        for (weights, v) in weights.iter_mut().zip(v) {
-            *weights = math::exp(s, s.sub(s.load(v), max));
+        for (i, (weights, v)) in weights.iter_mut().zip(v).enumerate() {
+            // What is hidden has no weight.
+            if visible.begin[h] < (i + 1) * 16 && i * 16 < visible.end[h] {
+                *weights = math::exp(s, s.sub(s.load(v), max));
+            }
             s.store(*weights, v);
         }
         let added = s.add(s.add(weights[0], weights[1]), s.add(weights[2], weights[3]));
@@ -769,6 +689,19 @@ fn soften<S: Simd, const H: usize>(
         s.store(s.fma(s.load(sum), s.splat(corrections[h]), added), sum);
     }
     *corrections.first_chunk().expect("H of 16")
+}
+
+/// Makes the scores outside of some positions less than any other.
+#[inline(always)]
+fn hide<S: Simd>(s: S, scores: &mut [f32; TILE], seen: Range<usize>) {
+    let lane = s.load(&std::array::from_fn(|lane| lane as f32));
+    let hidden = s.splat(f32::NEG_INFINITY);
+    for (i, scores) in scores.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+        let begin = s.splat(seen.start as f32 - (i * 16) as f32);
+        let end = s.splat(seen.end as f32 - (i * 16) as f32);
+        let x = s.select_lt(lane, begin, hidden, s.load(scores));
+        s.store(s.select_lt(lane, end, x, hidden), scores);
+    }
 }
 
 /// The largest of four of a tile's scores, sixteen times.

@@ -442,15 +442,19 @@ impl<S: Simd, const N: usize> Encoded<S, N> {
     #[inline(always)]
     fn coarse(s: S, x: &mut [[S::F32; 2]; N]) -> Self {
         const { assert!(N == 1 || N == 4, "one block or four") };
+        // What is no number counts as infinite, and makes the scale none either.
+        let infinity = s.splat(f32::INFINITY);
+        let magnitude = |x| s.select_lt(s.abs(x), infinity, s.abs(x), infinity);
         let mut magnitudes = [s.zero(); N];
-        for ([low, high], magnitude) in x.iter().zip(&mut magnitudes) {
-            *magnitude = s.max(s.abs(*low), s.abs(*high));
+        for ([low, high], largest) in x.iter().zip(&mut magnitudes) {
+            *largest = s.max(magnitude(*low), magnitude(*high));
         }
         let largest = match magnitudes[..] {
             [a, b, c, d] => s.max_each([a, b, c, d]),
             _ => s.splat(s.reduce_max(magnitudes[0])),
         };
         let scale = s.div(largest, s.splat(127.0));
+        let scale = s.select_lt(largest, infinity, scale, s.splat(f32::NAN));
         let inverse = s.div(s.splat(127.0), largest);
         let inverse = s.select_lt(s.splat(NOTHING), largest, inverse, s.zero());
         Self::new::<false>(s, x, (scale, inverse), [s.zero_i32(); 3])

@@ -35,7 +35,7 @@ pub use input::{
     Activation, CodeBlock, GateUpSums, Input, InputBuffer, InputRow, InputRowsMut, MAX_PLANES,
     Weighed, prepare, prepare_gated, prepare_weighed,
 };
-pub use linear::{GROUP_ROWS, Panel, Product, linear, linear_columns, linear_reading};
+pub use linear::{Panel, Product, linear, linear_columns, linear_reading};
 pub use norm::rms_factor;
 pub use prefetch::{expect_columns, expect_rows, expect_soon};
 pub use route::{route, softmax};

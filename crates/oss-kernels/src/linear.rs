@@ -16,12 +16,9 @@ pub use panel::Panel;
 use crate::input::{CodeBlock, MAX_PLANES};
 use crate::prefetch::{Shared, ask_for_weights};
 use crate::{Activation, Input};
-use oss_quant::{CodeFormat, FloatFormat, Matrix, Visitor};
+use oss_quant::{CodeFormat, FloatFormat, GROUP_ROWS, Matrix, Visitor};
 use oss_simd::{Isa, Reading};
 use std::ops::Range;
-
-/// Output rows in a group of the packed layout.
-pub const GROUP_ROWS: usize = 16;
 
 /// One call of [`linear`].
 #[derive(Clone, Copy, Debug)]
@@ -143,6 +140,9 @@ impl<'a, 'b> Walk<'a, 'b> {
         assert!(stride >= columns.len(), "stride {stride} of {} columns", columns.len());
         let expected = rows.len() * groups.len() * GROUP_ROWS;
         assert_eq!(out.len(), expected, "rows {} × groups {}", rows.len(), groups.len());
+        if columns.is_empty() {
+            out.fill(0.0);
+        }
         Self { product, rows, groups, columns, planes, reading: Reading::detect(), out }
     }
 

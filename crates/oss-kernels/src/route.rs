@@ -3,7 +3,8 @@
 use oss_simd::{Isa, Kernel, Simd, math};
 
 /// Chooses the `experts.len()` largest logits (the lowest id first among equals) and gives each
-/// chosen expert its share: the softmax over the chosen logits.
+/// chosen expert its share: the softmax over the chosen logits. Where any logit is not a number, no
+/// share is.
 ///
 /// # Panics
 /// When more experts are asked for than there are logits, or the two outputs differ in length.
@@ -21,6 +22,9 @@ pub fn route(isa: Isa, logits: &[f32], experts: &mut [u32], shares: &mut [f32]) 
         let best = best.expect("there are more logits than experts taken");
         experts[n] = best as u32;
         shares[n] = logits[best];
+    }
+    if logits.iter().any(|logit| logit.is_nan()) {
+        shares.fill(f32::NAN);
     }
     softmax(isa, shares);
 }

@@ -1,8 +1,8 @@
 //! Attention over pages against double precision, and against itself.
 
 use oss_kernels::attention::{
-    PAGE, ParseSparseAttentionError, Query, Shape, SparseAttention, TILE, attend, attend_split,
-    choose, join_splits, splits,
+    PAGE, ParseSparseAttentionError, Query, Shape, SparseAttention, TILE, TileSlots, attend,
+    attend_split, choose, join_splits, splits,
 };
 use oss_quant::kv::{KvFormat, mean_bytes};
 use oss_simd::Isa;
@@ -37,7 +37,9 @@ fn run(isa: Isa, shape: Shape, query: Query<'_>, pages: &Pages) -> Vec<f32> {
     let mut scratch = vec![f32::NAN; shape.scratch_len(n_heads)];
     let mut out = vec![f32::NAN; query.heads.len()];
     let slot = |page: usize| pages.slots[page].as_slice();
-    attend(isa, shape, &[query], slot, &mut scratch, |_, heads| out.copy_from_slice(heads));
+    attend(isa, shape, &[query], (slot, TileSlots::default()), &mut scratch, |_, heads| {
+        out.copy_from_slice(heads);
+    });
     out
 }
 
@@ -226,10 +228,17 @@ fn what_neighbours_choose_changes_no_bit() {
                         let mut scratch = vec![f32::NAN; shape.scratch_len(n * n_heads)];
                         let slot = |page: usize| pages.slots[page].as_slice();
                         let split = run_split(isa, shape, &queries[..n], &pages);
-                        attend(isa, shape, &queries[..n], slot, &mut scratch, |t, got| {
-                            assert_eq!(got, run(isa, shape, queries[t], &pages), "{name}: {t}");
-                            assert_eq!(got, split[t], "{name}: {t} split");
-                        });
+                        attend(
+                            isa,
+                            shape,
+                            &queries[..n],
+                            (slot, TileSlots::default()),
+                            &mut scratch,
+                            |t, got| {
+                                assert_eq!(got, run(isa, shape, queries[t], &pages), "{name}: {t}");
+                                assert_eq!(got, split[t], "{name}: {t} split");
+                            },
+                        );
                     }
                 }
             }
@@ -353,10 +362,20 @@ fn a_token_gets_the_same_bits_alone_and_among_its_neighbours() {
                     for n in 1..=8 {
                         let mut scratch = vec![f32::NAN; shape.scratch_len(n * n_heads)];
                         let slot = |page: usize| pages.slots[page].as_slice();
-                        attend(isa, shape, &queries[..n], slot, &mut scratch, |t, got| {
-                            let alone = run(isa, shape, queries[t], &pages);
-                            assert_eq!(got, alone, "{isa} {n_heads} {window} {first} {t} of {n}");
-                        });
+                        attend(
+                            isa,
+                            shape,
+                            &queries[..n],
+                            (slot, TileSlots::default()),
+                            &mut scratch,
+                            |t, got| {
+                                let alone = run(isa, shape, queries[t], &pages);
+                                assert_eq!(
+                                    got, alone,
+                                    "{isa} {n_heads} {window} {first} {t} of {n}"
+                                );
+                            },
+                        );
                         let split = run_split(isa, shape, &queries[..n], &pages);
                         for (t, got) in split.into_iter().enumerate() {
                             let alone = run(isa, shape, queries[t], &pages);

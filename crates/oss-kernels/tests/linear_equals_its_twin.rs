@@ -1,10 +1,10 @@
 //! Matrix products of every weight type against double precision, and against themselves.
 
 use oss_kernels::{
-    Activation, CodeBlock, GROUP_ROWS, InputBuffer, InputRow, Panel, Product, linear,
-    linear_columns, linear_reading, prepare,
+    Activation, CodeBlock, InputBuffer, InputRow, Panel, Product, linear, linear_columns,
+    linear_reading, prepare,
 };
-use oss_quant::{Dtype, Matrix, Packing, Row};
+use oss_quant::{Dtype, GROUP_ROWS, Matrix, Packing, Row};
 use oss_simd::{Isa, Reading};
 use oss_testing::{Seeded, assert_close};
 
@@ -302,5 +302,58 @@ fn products_are_the_same_however_memory_is_read() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn an_activation_that_is_no_number_leaves_no_product() {
+    let (mut seeded, mut panel) = (Seeded::new(13), Panel::ZERO);
+    let cols = 128;
+    for dtype in [Dtype::Mxfp4, Dtype::Q8_0, Dtype::Q4K, Dtype::F32] {
+        let cols = cols.max(dtype.block_len());
+        let w = weights(dtype, 16, cols, &mut seeded);
+        for damage in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for at in [0, 5, 16, 31, 77, cols - 1] {
+                let x: Vec<Vec<f32>> = (0..40).map(|_| seeded.normals(cols, 1.0)).collect();
+                let mut damaged = x.clone();
+                damaged[3][at] = damage;
+                for isa in Isa::available() {
+                    for (activation, n) in
+                        Activation::ALL.into_iter().flat_map(|a| [(a, 4), (a, 40)])
+                    {
+                        let all: Vec<u32> = (0..n).collect();
+                        let mut outs = [&x, &damaged].map(|x| {
+                            let input = prepared(isa, activation, &x[..n as usize]);
+                            let matrix = Matrix { packing: w.packing, bytes: &w.bytes };
+                            let product = Product { matrix, input: input.view(), activation };
+                            let mut out = vec![0.0; n as usize * GROUP_ROWS];
+                            linear(isa, product, (&all, 0..1), &mut panel, &mut out);
+                            out
+                        });
+                        let row = 3 * GROUP_ROWS..4 * GROUP_ROWS;
+                        let none = outs[1][row.clone()].iter().all(|x| !x.is_finite());
+                        assert!(none, "{isa} {dtype} {activation:?} {n} {damage} at {at}");
+                        outs.iter_mut().for_each(|out| out[row.clone()].fill(0.0));
+                        assert_eq!(outs[0], outs[1], "{isa} {dtype} {activation:?}: other rows");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn matrices_without_columns_give_zeros() {
+    let mut panel = Panel::ZERO;
+    for (dtype, n) in [(Dtype::Q8_0, 1), (Dtype::Q8_0, 40), (Dtype::F32, 3)] {
+        let packing = Packing::for_dtype(dtype, 16, 0).expect("no columns");
+        let all: Vec<u32> = (0..n).collect();
+        let (rows, activation) = (vec![Vec::new(); n as usize], Activation::Int8);
+        let input = prepared(Isa::scalar(), activation, &rows);
+        let matrix = Matrix { packing, bytes: &[] };
+        let product = Product { matrix, input: input.view(), activation };
+        let mut out = vec![f32::NAN; n as usize * GROUP_ROWS];
+        linear(Isa::scalar(), product, (&all, 0..1), &mut panel, &mut out);
+        assert!(out.iter().all(|x| *x == 0.0), "{dtype}: {out:?}");
     }
 }

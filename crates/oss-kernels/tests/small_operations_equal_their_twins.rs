@@ -193,3 +193,19 @@ fn softmax_survives_large_and_infinite_logits() {
         assert_eq!(x, [0.5, 0.0, 0.5, 0.0]);
     }
 }
+
+#[test]
+fn a_logit_that_is_no_number_leaves_no_share() {
+    for isa in Isa::available() {
+        for at in [0, 3, 7] {
+            let mut logits = [0.5, -1.0, 2.0, 0.0, 1.0, 0.25, 0.75, -3.0];
+            logits[at] = f32::NAN;
+            let (mut experts, mut shares) = ([0; 4], [0.0; 4]);
+            route(isa, &logits, &mut experts, &mut shares);
+            assert!(shares.iter().all(|share| share.is_nan()), "{isa} {at}: {shares:?}");
+            let mut x = logits;
+            softmax(isa, &mut x);
+            assert!(x.iter().all(|x| x.is_nan()), "{isa} {at}: {x:?}");
+        }
+    }
+}

@@ -8,8 +8,9 @@ use crate::error::Result;
 use crate::model::Model;
 use crate::tiling::Tiling;
 use crate::weights::FEW_INPUTS;
-use oss_kernels::{Activation, GROUP_ROWS, InputBuffer, Panel, Product, attention, linear};
+use oss_kernels::{Activation, InputBuffer, Panel, Product, attention, linear};
 use oss_memory::{Buffer, Pages, lengthen, zeros};
+use oss_quant::GROUP_ROWS;
 use oss_simd::Isa;
 use std::ops::Range;
 

@@ -60,7 +60,9 @@ fn compare(runner: &mut Runner, name: &str, golden: &Value, (margin, logprob): (
         .sum();
     let want = golden["prompt_logprob"].as_f64().unwrap();
     let off = ((sum - want) / want).abs();
-    println!("{name}: log-probability off by {:+.3} %", 100.0 * (sum - want) / want);
+    let activation = runner.model.activation.name();
+    let percent = 100.0 * (sum - want) / want;
+    println!("figure: {name}, {activation}, log-probability = off by {percent:+.3} %");
     assert!(off < logprob, "{name}: prompt log-probability {sum}, reference {want}");
     for (i, want) in greedy.iter().enumerate() {
         if golden["margins"][i].as_f64().unwrap() > margin {
@@ -141,7 +143,10 @@ fn keys_and_values_of_fewer_bits_say_nearly_the_same() {
             n += 1.0;
         }
         let (nats, same) = (nats / n, same / n);
-        println!("{format}: {nats:.6} nats a token, same likeliest {same:.4}, {n} tokens");
+        println!(
+            "figure: keys and values, {format} = {nats:.6} nats a token, same likeliest \
+             {same:.4}, {n} tokens"
+        );
         assert!(nats < most_nats, "{format}: {nats} nats a token");
         assert!(same > least_same, "{format}: the same likeliest token in {same} of all");
     }
@@ -206,8 +211,8 @@ fn what_sparse_attention_leaves_out_is_missed_the_less_the_more_blocks_are_chose
         {
             let (nats, own, same) = (nats / n, own / n, same / n);
             println!(
-                "{name}, {pattern}: {nats:.4} nats a token, the text's own tokens {own:+.4}, same \
-                 likeliest {same:.4}, {n} tokens"
+                "figure: {name}, {pattern} = {nats:.4} nats a token, the text's own tokens \
+                 {own:+.4}, same likeliest {same:.4}, {n} tokens"
             );
             assert!(n > 1_000.0 && nats < most_nats, "{name}, {pattern}: {nats} nats a token");
         }
@@ -269,8 +274,11 @@ fn keys_and_values_of_real_text_shrink_as_the_compressed_tier_wants() {
     }
     let gain = plain_bytes as f64 / packed_bytes as f64;
     let rate = plain_bytes as f64 / seconds / 1e9;
-    println!("{plain_bytes} bytes shrink by {gain:.3} and come back at {rate:.2} GB/s");
+    println!(
+        "figure: keys and values, compressed = {plain_bytes} bytes shrink by {gain:.3} and come \
+         back at {rate:.2} GB/s"
+    );
     assert!(gain > codec::LEAST_GAIN);
-    // 1 GB/s is wanted; a neighbour may take half of this machine.
-    assert!(rate > 0.5, "pages come back at {rate} GB/s");
+    // Of the best of five times each: 4.7 on Zen 5, and 2.7 on Zen 3.
+    assert!(rate >= 1.0, "pages come back at {rate} GB/s");
 }

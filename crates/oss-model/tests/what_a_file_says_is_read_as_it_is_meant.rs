@@ -29,6 +29,8 @@ fn described(
         ("general.architecture".to_owned(), architecture.into()),
         (key("attention.layer_norm_rms_epsilon"), 1e-5f32.into()),
     ];
+    let said = |name| more.iter().any(|(other, _)| *other == name);
+    let counts = counts.into_iter().filter(|(name, _)| !said(*name));
     metadata.extend(counts.map(|(name, n)| (key(name), n.into())));
     metadata.extend(more.iter().map(|(name, value)| (key(name), value.clone())));
     let all = [("token_embd.weight", &[300, HIDDEN][..])];
@@ -54,6 +56,14 @@ fn described(
 
 fn scaling(more: &[(&str, Value)], tensors: &[(&str, &[usize])]) -> Result<RopeScaling, String> {
     described("llama", more, tensors).map(|config| config.rope.scaling)
+}
+
+#[test]
+fn heads_that_no_page_can_hold_are_refused() {
+    let wide: Value = ((1u32 << 20) + 32).into();
+    let error = described("llama", &[("attention.key_length", wide)], &[]).unwrap_err();
+    assert!(error.contains("attention.key_length"), "{error}");
+    assert!(error.contains("1048576 at most"), "{error}");
 }
 
 #[test]

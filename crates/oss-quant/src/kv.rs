@@ -30,6 +30,8 @@ pub use rows::Rows;
 
 /// Positions in a page.
 pub const PAGE_TOKENS: usize = 16;
+/// The most numbers of a head that a page can hold.
+pub const MAX_HEAD_DIM: usize = 1 << 20;
 
 /// How keys and values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -132,7 +134,7 @@ impl KvFormat {
     /// When `page_tokens` is not 16, or the size does not fit in `usize`.
     pub fn slot_bytes(self, page_tokens: usize, head_dim: usize) -> usize {
         assert_eq!(page_tokens, PAGE_TOKENS, "positions in a page (left), the layout's (right)");
-        assert!(head_dim <= 1 << 20, "head_dim is {head_dim}, at most {}", 1 << 20);
+        assert!(head_dim <= MAX_HEAD_DIM, "head_dim is {head_dim}, at most {MAX_HEAD_DIM}");
         struct Bytes(usize);
         impl KvVisitor for Bytes {
             type Output = usize;

@@ -34,7 +34,8 @@
 //!   the same bits, on every instruction set.
 //! - Packed groups are multiples of 64 bytes; padding rows and columns are worth zero.
 //! - A format is one file in `formats/` and one row in each of two tables (`dtype.rs`,
-//!   `packed.rs`); its name occurs nowhere else.
+//!   `packed.rs`); its name occurs nowhere else, but for MXFP4's, whose codes and scales may lie
+//!   apart in a file.
 //!
 //! # What it does not do
 //! It multiplies no matrices, opens no files, and knows no models. Block formats are read as

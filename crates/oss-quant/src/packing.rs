@@ -270,6 +270,9 @@ impl Row<'_> {
             return Err(Error::NotSplit { got: dtype, expected: Dtype::Mxfp4 });
         }
         let (blocks, rest) = codes.as_chunks::<SPLIT_CODES>();
+        if !out.len().is_multiple_of(BLOCK_COLS) {
+            return Err(Error::Columns { dtype, got: out.len(), expected: BLOCK_COLS });
+        }
         let n_blocks = out.len() / BLOCK_COLS;
         if blocks.len() != n_blocks || !rest.is_empty() {
             let expected = n_blocks * SPLIT_CODES;

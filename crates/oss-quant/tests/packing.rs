@@ -333,3 +333,12 @@ proptest! {
         check(dtype, rows, blocks * dtype.block_len().max(32), seed);
     }
 }
+
+#[test]
+fn part_of_a_block_is_no_row_of_planes() {
+    let (codes, scales) = ([0; 16], [127]);
+    let row = Row::Split { codes: &codes, scales: &scales };
+    let mut out = [0.0; 40];
+    let error = row.dequantise(Isa::scalar(), Dtype::Mxfp4, &mut out).unwrap_err();
+    assert!(matches!(error, Error::Columns { got: 40, expected: 32, .. }), "{error}");
+}

@@ -84,7 +84,7 @@ impl Answers {
                     Refusal::field(names.count, what)
                 }
                 oss_engine::Error::Overloaded { .. } => {
-                    Refusal::overloaded(&error, app.seconds_until_room())
+                    Refusal::overloaded(error.to_string(), app.seconds_until_room())
                 }
                 error => Refusal::engine(error, names),
             })?;
@@ -158,7 +158,7 @@ impl Answers {
         }
         ready!(self.ending.as_mut().poll(context));
         self.outcome = "ended";
-        Poll::Ready(Some(Item::Failed(Refusal::phase(Phase::Ending))))
+        Poll::Ready(Some(Item::Failed(self.place.app.refusal())))
     }
 
     /// Books an event; a stream that is over without an end was closed.

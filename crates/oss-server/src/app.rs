@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use oss_engine::Engine;
+use oss_engine::{Engine, Metrics};
 use tokio::sync::{Semaphore, watch};
 
+use crate::backlog::Backlog;
 use crate::clock;
 use crate::error::Error;
 use crate::metrics::Books;
@@ -16,12 +17,13 @@ use crate::refusal::Refusal;
 const READERS: usize = 2;
 
 /// Bodies up to this size are read where they are: tokenising one takes a millisecond or less.
-const SMALL_BODY: usize = 4 << 10;
+pub(crate) const SMALL_BODY: usize = 4 << 10;
 
 /// One server's state.
 pub(crate) struct App {
     pub(crate) options: ServerOptions,
     pub(crate) books: Books,
+    pub(crate) backlog: Arc<Backlog>,
     /// When the server was started, in seconds since 1970.
     pub(crate) created: u64,
     phase: watch::Sender<Phase>,
@@ -36,6 +38,7 @@ pub(crate) struct App {
 impl App {
     pub(crate) fn new(options: ServerOptions) -> Arc<Self> {
         Arc::new(Self {
+            backlog: Backlog::new(&options),
             options,
             books: Books::default(),
             created: clock::unix_seconds(),
@@ -50,6 +53,24 @@ impl App {
 
     pub(crate) fn phase(&self) -> Phase {
         *self.phase.borrow()
+    }
+
+    /// Whether routers may send requests, and the word for `/health`.
+    pub(crate) fn health(&self) -> (bool, &'static str) {
+        let phase = self.phase();
+        match phase.is_healthy() && self.books.is_stalled() {
+            true => (false, "stalled"),
+            false => (phase.is_healthy(), phase.name()),
+        }
+    }
+
+    /// What a request hears that is not taken, or not answered to its end.
+    pub(crate) fn refusal(&self) -> Refusal {
+        let refusal = Refusal::phase(self.phase());
+        match &*self.failure.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Refusal { message: error.to_string(), ..refusal },
+            None => refusal,
+        }
     }
 
     /// Goes on to `next`, unless it is past that.
@@ -102,7 +123,16 @@ impl App {
 
     /// The engine, for requests that ask about the model.
     pub(crate) fn engine(&self) -> Result<&Engine, Refusal> {
-        self.loaded().ok_or_else(|| Refusal::phase(self.phase()))
+        self.loaded().ok_or_else(|| self.refusal())
+    }
+
+    /// The engine's numbers; those who wait to be read wait too, and whoever found no room there
+    /// was rejected.
+    pub(crate) fn metrics(&self, engine: &Engine) -> Metrics {
+        let (mut metrics, waiting) = (engine.metrics(), self.backlog.waiting());
+        metrics.queued += waiting.requests;
+        metrics.rejected += waiting.refused;
+        metrics
     }
 
     /// A place among the requests that are being answered, if any are taken.
@@ -110,8 +140,7 @@ impl App {
         // Counted before the phase is looked at: a drain that has refused sees everybody who got
         // in before.
         let place = Place::new(self.clone());
-        let phase = self.phase();
-        if phase.takes_requests() { Ok(place) } else { Err(Refusal::phase(phase)) }
+        if self.phase().takes_requests() { Ok(place) } else { Err(self.refusal()) }
     }
 
     /// Waits until no request is being answered.
@@ -164,5 +193,40 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.app.in_flight.send_modify(|count| *count -= 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics;
+
+    #[test]
+    fn what_is_ready_is_healthy_and_a_server_that_stalls_is_neither() {
+        let app = App::new(ServerOptions::default());
+        let says = |number: &str| {
+            let line = format!("oss_ready{{model_name=\"model\",engine=\"0\"}} {number}\n");
+            metrics::page(&app).contains(&line)
+        };
+        assert_eq!(app.health(), (false, "loading"));
+        assert!(says("0"));
+        app.move_to(Phase::Ready);
+        assert_eq!(app.health(), (true, "ok"));
+        assert!(says("1"));
+        app.books.set_stalled(true);
+        assert_eq!(app.health(), (false, "stalled"));
+        assert!(says("0"));
+        app.move_to(Phase::Draining);
+        assert_eq!(app.health(), (false, "draining"));
+    }
+
+    #[test]
+    fn a_server_that_has_failed_says_why() {
+        let app = App::new(ServerOptions::default());
+        let said = |app: &Arc<App>| app.enter().map(|_| ()).unwrap_err().to_string();
+        assert_eq!(said(&app), "the model is being loaded");
+        app.fail(Error::EngineOver);
+        assert_eq!(said(&app), "the engine's step thread is over");
+        assert_eq!(app.refusal().code, Some("failed"));
     }
 }

@@ -26,6 +26,9 @@ pub enum Error {
     /// The thread that loaded the model panicked: a bug.
     #[error("loading the model panicked")]
     LoadPanicked,
+    /// The model's files were found damaged: no request will be answered.
+    #[error("the model's files are damaged")]
+    Damaged(#[source] oss_engine::Error),
     /// The engine's step thread is gone: no request will be answered.
     #[error("the engine's step thread is over")]
     EngineOver,

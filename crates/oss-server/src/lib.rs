@@ -35,7 +35,8 @@
 //! # The rooms
 //! - `read` turns the JSON of requests into the engine's, field by field; `write` turns its events
 //!   into JSON.
-//! - `answers` are the running choices of one request; `sse` sends them as they come.
+//! - `backlog` holds bodies that wait to be read; `answers` are the running choices of one request,
+//!   and `sse` sends them as they come.
 //! - `routes` says which path does what.
 //! - `server` accepts connections, watches the engine and goes through the [`Phase`]s.
 //! - `metrics` is the page that Prometheus reads.
@@ -56,6 +57,7 @@
 
 mod answers;
 mod app;
+mod backlog;
 mod clock;
 mod error;
 mod ids;

@@ -22,6 +22,8 @@ pub struct ServerOptions {
     pub api_key: Option<String>,
     /// The most bytes of a request's body.
     pub max_body: usize,
+    /// The most requests that wait to be read, as long ones do; more are refused with 429.
+    pub max_unread: usize,
     /// The most connections at once; further ones wait to be accepted.
     pub max_connections: usize,
     /// How long a connection may say nothing between two requests, or take to send a header or a
@@ -47,6 +49,7 @@ impl Default for ServerOptions {
             model_name: "model".to_owned(),
             api_key: None,
             max_body: 4 << 20,
+            max_unread: 256,
             max_connections: 1024,
             idle_timeout: Duration::from_secs(75),
             request_timeout: Duration::from_secs(3600),
@@ -65,6 +68,7 @@ impl fmt::Debug for ServerOptions {
             .field("model_name", &self.model_name)
             .field("api_key", &self.api_key.is_some())
             .field("max_body", &self.max_body)
+            .field("max_unread", &self.max_unread)
             .field("max_connections", &self.max_connections)
             .field("idle_timeout", &self.idle_timeout)
             .field("request_timeout", &self.request_timeout)

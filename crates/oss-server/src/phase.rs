@@ -16,7 +16,7 @@ pub enum Phase {
     Ending,
     /// Connections are closed.
     Closed,
-    /// The model could not be loaded, or its thread is gone.
+    /// The model could not be loaded, its files are damaged, or its thread is gone.
     Failed,
 }
 

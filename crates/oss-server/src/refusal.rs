@@ -119,20 +119,26 @@ impl Refusal {
     }
 
     /// The queue is full: come again after `retry_after` seconds.
-    pub(crate) fn overloaded(error: &oss_engine::Error, retry_after: u64) -> Self {
+    pub(crate) fn overloaded(message: impl Into<String>, retry_after: u64) -> Self {
         Self {
             code: Some("queue_full"),
             retry_after: Some(retry_after),
-            ..Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", error.to_string())
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
         }
     }
 
     /// What the engine said, about a request whose parts came as these fields.
     pub(crate) fn engine(error: &oss_engine::Error, names: Names) -> Self {
-        use oss_engine::Error::{Closed, EmptyPrompt, Expired, PromptTooLong, Shared, Token};
+        use oss_engine::Error::{
+            Closed, EmptyPrompt, Expired, Model, PromptTooLong, Shared, Token,
+        };
+        use oss_engine::model::Error::Damaged;
         let status = match error {
             Shared(error) => return Self::engine(error, names),
             Closed => return Self::phase(Phase::Failed),
+            Model(Damaged(_)) => {
+                return Self { message: error.to_string(), ..Self::phase(Phase::Failed) };
+            }
             Expired => StatusCode::GATEWAY_TIMEOUT,
             error if error.is_about_request() => StatusCode::BAD_REQUEST,
             _ => StatusCode::INTERNAL_SERVER_ERROR,

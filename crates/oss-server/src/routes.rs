@@ -1,7 +1,7 @@
 //! Which path does what.
 
 mod admin;
-mod body;
+pub(crate) mod body;
 mod chat;
 mod completions;
 mod loads;

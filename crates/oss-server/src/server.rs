@@ -59,7 +59,7 @@ impl Server {
     /// read in blocking sections, which need tokio's multi-threaded runtime.
     ///
     /// # Errors
-    /// When the model could not be loaded, or the engine's thread has gone.
+    /// When the model could not be loaded, its files are damaged, or the engine's thread has gone.
     pub async fn run(self) -> Result<()> {
         let Self { app, listener, .. } = self;
         let watching = watch::watch(app.clone());

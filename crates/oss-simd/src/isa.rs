@@ -1,6 +1,6 @@
 //! Which instruction sets there are: one row each, for detection and compilation alike.
 
-use crate::{Kernel, Simd};
+use crate::Kernel;
 use std::fmt;
 
 /// Operations of [`Simd`](crate::Simd) as one expression of intrinsics each, for the files named
@@ -220,8 +220,8 @@ impl Isa {
     /// # Errors
     /// When `OSS_ISA` names an instruction set that is unknown or not here.
     pub fn detect() -> Result<Self, Error> {
-        match std::env::var("OSS_ISA") {
-            Ok(name) if !name.is_empty() => Self::from_name(&name),
+        match std::env::var_os("OSS_ISA") {
+            Some(name) if !name.is_empty() => Self::from_name(&name.to_string_lossy()),
             _ => Ok(*Self::available().last().expect("scalar is always there")),
         }
     }
@@ -258,10 +258,4 @@ impl fmt::Display for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
-}
-
-/// The name of the instruction set that a kernel was compiled for.
-#[inline(always)]
-pub const fn name_of<S: Simd>(_: S) -> &'static str {
-    S::NAME
 }

@@ -38,7 +38,7 @@ mod isa;
 pub mod math;
 mod simd;
 
-pub use isa::{Error, Isa, Reading, name_of};
+pub use isa::{Error, Isa, Reading};
 pub use simd::Simd;
 
 /// Something to compute, written once for all instruction sets.

@@ -2,14 +2,15 @@
 
 use crate::Simd;
 
-/// `eˣ` with a relative error below 2e-7 for x in [-87, 88]; below, 0; above, the value at 88.
+/// `eˣ` with a relative error below 2e-7 for x in [-87, 88]; below, 0; above, the value at 88. What
+/// is not a number stays so.
 ///
 /// x = n ln 2 + r with |r| ≤ ln 2 / 2, a polynomial of degree 7 in r (the Taylor series to which
 /// the interval is narrow enough), then the exponent is added in the bits.
 #[inline(always)]
 pub fn exp<S: Simd>(s: S, x: S::F32) -> S::F32 {
     let low = s.splat(-87.0);
-    let clamped = s.max(s.min(x, s.splat(88.0)), low);
+    let clamped = s.max(low, s.min(s.splat(88.0), x));
     let n = s.round_i32(s.mul(clamped, s.splat(std::f32::consts::LOG2_E)));
     let n_f32 = s.i32_to_f32(n);
     // ln 2 in two parts, so that n ln 2 is exact enough.

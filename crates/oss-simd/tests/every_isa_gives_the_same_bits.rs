@@ -285,6 +285,9 @@ fn exp_is_accurate_over_its_range() {
         assert!(((got - want) / want).abs() < 2e-7, "exp({x}): got {got}, want {want}");
     }
     assert_eq!(Isa::scalar().run(Exp(f32::NEG_INFINITY)), 0.0);
+    for isa in Isa::available() {
+        assert!(isa.run(Exp(f32::NAN)).is_nan(), "{isa}");
+    }
     assert_eq!(Isa::scalar().run(Exp(0.0)), 1.0);
 }
 

@@ -144,6 +144,14 @@ fn a_lease_keeps_other_callers_out_between_phases() {
 }
 
 #[test]
+fn a_body_that_asks_for_the_lease_panics_instead_of_waiting_for_itself() {
+    let team = Team::new(2).expect("threads");
+    let said = message(|| team.phase(2, (), |_, ()| drop(team.lease())));
+    assert!(said.contains("inside the body of a phase"), "{said}");
+    assert_works(&team);
+}
+
+#[test]
 fn a_team_ends_while_its_workers_are_hot_or_asleep() {
     for pause in [0, 10] {
         let team = Team::new(4).expect("threads");

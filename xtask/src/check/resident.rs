@@ -2,15 +2,23 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::check::{Figures, Scale};
+use crate::check::{Figures, Scale, larger};
 use crate::fetch;
-use crate::shell;
-use crate::synth::{Format, Options, write};
+use crate::shell::{self, Profile};
+use crate::synth::{Format, Options, Shape, write};
+
+/// Positions that the packed file's prompt and answer fill.
+const CONTEXT: usize = 4096;
+/// Tokens of an answer.
+const ANSWER: usize = 16;
+/// Bytes that a process may take besides a packed file, keys and values.
+const BESIDES: u64 = 500_000_000;
 
 /// What the machine must offer.
 pub(crate) fn missing() -> Option<String> {
@@ -29,7 +37,8 @@ pub(crate) fn synthetic(shape: &str) -> Result<PathBuf> {
     Ok(model)
 }
 
-/// Loads a mixture and a dense model, which are packed in memory, and watches that.
+/// Loads a mixture and a dense model, which are packed in memory, and a packed mixture, and watches
+/// that.
 pub(crate) fn run(scale: Scale) -> Result<Figures> {
     let models = scale.pick(
         [("tiny", 256_000_000), ("tiny-llama", 256_000_000)],
@@ -37,32 +46,72 @@ pub(crate) fn run(scale: Scale) -> Result<Figures> {
     );
     let program = shell::example("generate", scale.profile())?;
     let mut figures = Figures::new();
+    // The packed file first: while it is made, another one lies on the disk besides.
+    let shape = scale.pick("small", "gpt-oss-20b");
+    figures.insert(format!("{shape}, packed"), packed(&program, shape, scale.profile())?);
     for (shape, limit) in models {
         figures.insert(shape.to_owned(), decode(&program, shape, limit)?);
     }
     Ok(figures)
 }
 
-/// Decodes 16 tokens with the example `generate`, in no more than `limit` bytes of memory.
+/// Fills a whole context from the packed file of `check larger`, in no more memory than the file,
+/// its keys and values (in bf16) and [`BESIDES`] take.
+fn packed(program: &Path, shape: &str, profile: Profile) -> Result<Value> {
+    let model = larger::packed(shape, profile)?;
+    let file_bytes = fs::metadata(&model)?.len();
+    let Shape { layers, kv_heads, head_dim, .. } = Shape::named(shape)?;
+    let kv_bytes = (CONTEXT * layers * 2 * kv_heads * head_dim * 2) as u64;
+    let limit = file_bytes + kv_bytes + BESIDES;
+    let ids = (0..CONTEXT - ANSWER).map(|at| (at * 7919 % 2000 + 20).to_string());
+    // Without --json, which asks for the logits of the whole prompt.
+    let mut command = generate(program, &model)?;
+    command.args(["--prompt-ids", &ids.collect::<Vec<_>>().join(","), "--ignore-stops"]);
+    command.args(["--context", &CONTEXT.to_string()]);
+    let (seconds, _, peak) = within(limit, shape, &mut command)?;
+    Ok(json!({
+        "resident_bytes_peak": peak,
+        "resident_bytes_limit": limit,
+        "file_bytes": file_bytes,
+        "kv_bytes": kv_bytes,
+        "positions": CONTEXT,
+        "process_seconds": seconds,
+    }))
+}
+
+/// Decodes in no more than `limit` bytes of memory.
 fn decode(program: &Path, shape: &str, limit: u64) -> Result<Value> {
     let model = synthetic(shape)?;
-    let model = model.to_str().context("the cache's path is no UTF-8")?;
-    let arguments = ["--prompt", "Once upon a time", "--temperature", "0", "--json"];
-    let mut command = shell::command(program.to_str().context("path")?, &arguments);
-    command.args(["--max-tokens", "16", "--model", model]);
-    let start = Instant::now();
-    let (printed, peak) = shell::watched(&mut command)?;
+    let mut command = generate(program, &model)?;
+    command.args(["--prompt", "Once upon a time", "--temperature", "0", "--json"]);
+    let (seconds, printed, peak) = within(limit, shape, &mut command)?;
     let answer: Value = serde_json::from_str(&printed)?;
     let tokens = answer["ids"].as_array().map_or(0, Vec::len);
     ensure!(tokens > 0, "generate gave no tokens: {answer}");
-    ensure!(peak > 0, "the memory of the process could not be read");
-    ensure!(peak <= limit, "{shape}: {peak} bytes resident, at most {limit} allowed");
     Ok(json!({
         "resident_bytes_peak": peak,
         "resident_bytes_limit": limit,
         "file_bytes": fs::metadata(model)?.len(),
         "tokens": tokens,
-        "process_seconds": start.elapsed().as_secs_f64().round(),
+        "process_seconds": seconds,
         "timing": answer["timing"],
     }))
+}
+
+/// The example `generate` on a model, for an answer of [`ANSWER`] tokens.
+fn generate(program: &Path, model: &Path) -> Result<Command> {
+    let model = model.to_str().context("the cache's path is no UTF-8")?;
+    let mut command = shell::command(program.to_str().context("path")?, &["--model", model]);
+    command.args(["--max-tokens", &ANSWER.to_string()]);
+    Ok(command)
+}
+
+/// Runs a command in no more than `limit` bytes of memory: whole seconds, what it printed, and what
+/// it had resident.
+fn within(limit: u64, shape: &str, command: &mut Command) -> Result<(f64, String, u64)> {
+    let start = Instant::now();
+    let (printed, peak) = shell::watched(command)?;
+    ensure!(peak > 0, "the memory of the process could not be read");
+    ensure!(peak <= limit, "{shape}: {peak} bytes resident, at most {limit} allowed");
+    Ok((start.elapsed().as_secs_f64().round(), printed, peak))
 }

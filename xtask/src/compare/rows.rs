@@ -9,7 +9,7 @@ pub(crate) enum Figure {
     Prefill,
     /// Milliseconds that a prompt takes.
     FirstToken,
-    /// Seconds from the start of loading to the first token.
+    /// Seconds of a whole process that loads the model and takes a prompt.
     Start,
 }
 
@@ -31,6 +31,10 @@ pub(crate) struct Row {
     pub(crate) pause: f64,
     /// The instruction set that we are held to, in the words of `OSS_ISA`; llama.cpp is not.
     pub(crate) isa: Option<&'static str>,
+    /// Another row of ours that this one is held beside, measured right after it.
+    pub(crate) beside: Option<&'static Row>,
+    /// Whether llama.cpp is measured, too.
+    pub(crate) llama: bool,
 }
 
 const DECODE: Row = Row {
@@ -43,6 +47,8 @@ const DECODE: Row = Row {
     batch: 1,
     pause: 0.0,
     isa: None,
+    beside: None,
+    llama: true,
 };
 
 const PREFILL: Row =
@@ -51,18 +57,24 @@ const PREFILL: Row =
 const DEEP: Row = Row { name: "decode-4096", what: "decode at depth 4096", depth: 4096, ..DECODE };
 
 /// Every row: those that share a process of llama.cpp stand together, the cheap ones first.
-pub(crate) const ROWS: [Row; 10] = [
+pub(crate) const ROWS: [Row; 11] = [
     Row { name: "decode-1", what: "decode, 1 thread", alone: true, ..DECODE },
     Row {
         name: "start",
-        what: "load to first token of 40",
+        what: "whole process: load, first token of 40",
         figure: Figure::Start,
         prompt: 40,
         ..DECODE
     },
     Row { name: "batch-16", what: "decode of 16 sequences", batch: 16, ..DECODE },
     DECODE,
-    Row { name: "decode-avx2", what: "decode, ours with AVX2", isa: Some("avx2"), ..DECODE },
+    Row {
+        name: "decode-avx2",
+        what: "decode, ours with AVX2",
+        isa: Some("avx2"),
+        beside: Some(&DECODE),
+        ..DECODE
+    },
     PREFILL,
     Row {
         name: "prefill-avx2",
@@ -86,13 +98,21 @@ pub(crate) const ROWS: [Row; 10] = [
         figure: Figure::Prefill,
         ..DEEP
     },
+    Row {
+        name: "decode-16384",
+        what: "decode at depth 16384",
+        depth: 16_384,
+        beside: Some(&DECODE),
+        llama: false,
+        ..DECODE
+    },
 ];
 
 impl Row {
     /// Whether one process of llama.cpp measures both: what takes it longest is to load. Its bench
     /// takes depths and prompts in lists, but not loading, threads and many sequences.
     pub(crate) fn shares_their_process(&self, other: &Row) -> bool {
-        let can = |row: &Row| row.batch == 1 && row.figure != Figure::Start;
+        let can = |row: &Row| row.llama && row.batch == 1 && row.figure != Figure::Start;
         can(self) && can(other) && self.alone == other.alone
     }
 

@@ -6,8 +6,19 @@ fn found(value: f64) -> Found {
 
 fn line(row: &'static Row, pairs: &[(f64, f64)]) -> Line {
     let variant = Variant::all(true)[0];
-    let pairs = pairs.iter().map(|(own, other)| (found(*own), found(*other))).collect();
-    Line { row, variant, tried: vec![(variant, 2.0)], pairs }
+    let pair = |(ours, theirs): &(f64, f64)| {
+        let beside = row.beside.map(|_| found(2.0 * ours));
+        Pair { ours: found(*ours), theirs: row.llama.then(|| found(*theirs)), beside }
+    };
+    let (variant, tried) = match row.llama {
+        true => (Some(variant), vec![(variant, 2.0)]),
+        false => (None, Vec::new()),
+    };
+    Line { row, variant, tried, pairs: pairs.iter().map(pair).collect() }
+}
+
+fn against(against: Option<Against>) -> Option<(f64, f64)> {
+    against.map(|Against { value, ratio, .. }| (value, ratio))
 }
 
 fn row(name: &str) -> &'static Row {
@@ -17,10 +28,28 @@ fn row(name: &str) -> &'static Row {
 #[test]
 fn a_ratio_is_the_middle_of_the_pairs_and_above_one_where_we_are_better() {
     let speeds = line(row("decode"), &[(4.0, 2.0), (30.0, 10.0), (8.0, 2.0)]);
-    assert_eq!((speeds.ours(), speeds.theirs(), speeds.ratio()), (8.0, 2.0, 3.0));
+    assert_eq!((speeds.ours(), against(speeds.theirs())), (8.0, Some((2.0, 3.0))));
+    assert_eq!(against(speeds.beside()), None);
     let times = line(row("start"), &[(1.0, 4.0), (1.0, 6.0)]);
-    assert_eq!(times.ratio(), 5.0);
+    assert_eq!(against(times.theirs()), Some((5.0, 5.0)));
     assert!(row("start").better(1.0, 2.0) && row("decode").better(2.0, 1.0));
+}
+
+#[test]
+fn a_row_may_be_held_beside_another_one_of_ours() {
+    let narrow = line(row("decode-avx2"), &[(4.0, 2.0), (8.0, 2.0), (6.0, 2.0)]);
+    assert_eq!(against(narrow.theirs()), Some((2.0, 3.0)));
+    assert_eq!(against(narrow.beside()), Some((12.0, 0.5)));
+    let deep = line(row("decode-16384"), &[(4.0, 0.0)]);
+    assert_eq!((against(deep.theirs()), against(deep.beside())), (None, Some((8.0, 0.5))));
+    let json = deep.json();
+    assert_eq!((&json["beside"], &json["ratio_beside"]), (&json!("decode"), &json!(0.5)));
+    assert!(json["llama_cpp"].is_null() && json["pairs"][0]["llama_cpp"].is_null(), "{json}");
+    let table = table(&[narrow, deep]);
+    assert_eq!(table.lines().count(), 2 + 3, "{table}");
+    let expected = "| decode at depth 16384, beside our own decode instead of llama.cpp \
+                    | 4.00 tokens/s | 8.00 tokens/s | 0.50 |  | 2.0 | 2.0 |";
+    assert!(table.ends_with(expected), "{table}");
 }
 
 #[test]
@@ -39,8 +68,8 @@ fn the_result_keeps_every_pair_and_every_setting() {
     assert_eq!(json["unit"], "tokens/s");
     assert!(json["our_share_of_the_bound"].is_null(), "{json}");
     let mut told = line(row("decode"), &[(4.0, 2.0), (5.0, 2.0), (4.0, 2.0)]);
-    for ((own, _), share) in told.pairs.iter_mut().zip([0.9, 0.95, 0.8]) {
-        own.details = json!({ "decode": { "share_of_read_bandwidth": share } });
+    for (pair, share) in told.pairs.iter_mut().zip([0.9, 0.95, 0.8]) {
+        pair.ours.details = json!({ "decode": { "share_of_read_bandwidth": share } });
     }
     assert_eq!(told.json()["our_share_of_the_bound"], 0.9);
 }
@@ -61,8 +90,9 @@ fn rows_share_processes_where_the_programs_allow_it() {
     let ours = |a: &str, b: &str| row(a).shares_our_process(row(b));
     assert!(ours("decode-4096", "prefill-4096"));
     assert!(!ours("decode", "prefill") && !ours("decode", "decode-4096"));
-    let rows = chosen(&[]).expect("all");
+    let rows = chosen(&[]).expect("all of llama.cpp's");
     assert_eq!(rows.chunk_by(|a, b| a.shares_their_process(b)).count(), 4);
+    assert!(!theirs("decode", "decode-16384") && !ours("decode-4096", "decode-16384"));
 }
 
 #[test]

@@ -22,12 +22,13 @@ pub(crate) const RULES: [Rule; 11] = [
 ];
 
 /// The crates that can do without unsafe code altogether.
-const SAFE_CRATES: [&str; 10] = [
+const SAFE_CRATES: [&str; 11] = [
     "oss-cache",
     "oss-demo",
     "oss-engine",
     "oss-machine",
     "oss-model",
+    "oss-quant",
     "oss-sampler",
     "oss-server",
     "oss-testing",

@@ -1,7 +1,7 @@
 //! A harmony completion as typed events.
 
 use oss_text::chat::Tool;
-use oss_text::harmony::{self, Header, Kind, Parser};
+use oss_text::harmony::{self, End, Header, Kind, Parser};
 
 use crate::event::Event;
 use crate::output::Output;
@@ -18,8 +18,10 @@ pub(crate) struct HarmonyOutput {
     offered: Vec<String>,
     stopper: Stopper,
     stopped: bool,
-    /// The last call's arguments were cut off by a stop token.
+    /// The last call was not ended by the model: its arguments may lack their end.
     is_cut: bool,
+    /// The answer's constraint has all that it wants: the open message is complete.
+    is_complete: bool,
     /// What the open message is.
     kind: Kind,
     /// Some text was shown.
@@ -46,6 +48,7 @@ impl HarmonyOutput {
             stopper,
             stopped: false,
             is_cut: false,
+            is_complete: false,
             kind: Kind::Answer,
             has_shown: false,
             has_thought: false,
@@ -91,8 +94,15 @@ impl HarmonyOutput {
             }
             // Another role's words, which only a confused model writes, are nobody's answer.
             (harmony::Event::Delta(_), Kind::Foreign) => {}
-            (harmony::Event::End(_), Kind::ToolCall) => {
-                events.push(Event::ToolCallEnd { index: self.calls - 1 });
+            (harmony::Event::End(end), Kind::ToolCall) => {
+                self.is_cut = match end {
+                    End::Call | End::End | End::Return => false,
+                    End::Cut => true,
+                    End::Eof => !self.is_complete,
+                };
+                if !self.is_cut {
+                    events.push(Event::ToolCallEnd { index: self.calls - 1 });
+                }
             }
             (harmony::Event::End(_), _) => {
                 let held = self.stopper.finish();
@@ -154,11 +164,14 @@ impl Output for HarmonyOutput {
     }
 
     fn stop_token(&mut self, id: u32, events: &mut Vec<Event>) {
+        // Another one is no part of the answer, and leaves an open call without its end.
         if self.parser.is_control(id) {
             self.read(id, events);
-        } else {
-            self.is_cut = self.kind == Kind::ToolCall;
         }
+    }
+
+    fn complete(&mut self) {
+        self.is_complete = true;
     }
 
     fn finish(&mut self, events: &mut Vec<Event>) {
@@ -254,6 +267,47 @@ mod tests {
         let (events, calls) = events(call, &["add"], &[]);
         assert!(matches!(events[0], Event::ToolCallStart { .. }), "{events:?}");
         assert!(!calls, "arguments that were cut off are no call");
+    }
+
+    #[test]
+    fn a_call_ends_where_the_model_ends_it_and_where_its_constraint_is_complete() {
+        let call = "<|channel|>commentary to=functions.add <|constrain|>json<|message|>{\"a\":1}";
+        let is_end = |event: &Event| matches!(event, Event::ToolCallEnd { index: 0 });
+        let ends = |rest: &str| {
+            let (events, calls) = events(&[call, rest].concat(), &["add"], &[]);
+            (events.iter().filter(|event| is_end(event)).count(), calls)
+        };
+        for end in ["<|call|>", "<|end|>", "<|return|>"] {
+            assert_eq!(ends(end), (1, true), "{end}");
+        }
+        let answer = "<|start|>assistant<|channel|>final<|message|>Well.<|return|>";
+        for cut in ["", "<|endoftext|>", "<|channel|>final<|message|>Well.<|return|>", answer] {
+            assert_eq!(ends(cut), (0, false), "{cut}");
+        }
+        let two = [call, "<|start|>assistant", call, "<|call|>"].concat();
+        let (two, calls) = events(&two, &["add"], &[]);
+        let ended = two.iter().filter_map(|event| match event {
+            Event::ToolCallEnd { index } => Some(*index),
+            _ => None,
+        });
+        assert_eq!((ended.collect::<Vec<_>>(), calls), (vec![1], true), "the first one is cut");
+
+        let container = Container::from_bytes("demo", oss_demo::GGUF, Vec::new()).unwrap();
+        let text = Text::from_container(&container).unwrap();
+        let tokenizer = text.tokenizer().unwrap();
+        for is_complete in [false, true] {
+            let (parser, stopper) = (Parser::new(tokenizer).unwrap(), Stopper::new(Vec::new(), 0));
+            let function = serde_json::json!({"type": "function", "function": {"name": "add"}});
+            let tools: Vec<Tool> = vec![serde_json::from_value(function).unwrap()];
+            let mut output = HarmonyOutput::new(parser, &tools, stopper, String::new());
+            let mut events = output.prime(&tokenizer.encode(call, Special::Parse));
+            if is_complete {
+                output.complete();
+            }
+            output.finish(&mut events);
+            let ends = events.iter().filter(|event| is_end(event)).count();
+            assert_eq!((ends == 1, output.calls_tools()), (is_complete, is_complete));
+        }
     }
 
     #[test]

@@ -26,19 +26,22 @@ impl Scheduler {
             if !self.make_room_for(&task) && !self.running.is_empty() {
                 self.take_sequence(&mut task);
                 self.queue.push(task);
-                return;
+                break;
             }
             if !task.was_admitted() {
                 self.waiting.fetch_sub(1, Ordering::AcqRel);
+                let [asked, known] =
+                    [task.tokens.len(), cached].map(|len| self.cache.pages_to_resume(len));
+                self.recorder.lock().tiers.count(asked, known, task.back);
             }
             task.admitted(cached, &self.recorder);
-            let [asked, known] =
-                [task.tokens.len(), cached].map(|len| self.cache.pages_to_resume(len));
-            self.recorder.lock().tiers.count(asked, known, std::mem::take(&mut task.back));
             if let Some(task) = self.answer_repeat(task) {
                 self.running.push(task);
             }
         }
+        // Those that ran before: who submits counts the others, up to the queue's limit.
+        let again = self.queue.iter().filter(|task| task.was_admitted()).count();
+        self.recorder.lock().queued = again;
     }
 
     /// Whether one more sequence may run.

@@ -6,6 +6,7 @@ use oss_cache::{KvCache, SequenceId};
 
 use crate::error::Error;
 use crate::event::Finish;
+use crate::metrics::add_counts;
 use crate::step::Scheduler;
 use crate::tiers;
 
@@ -73,7 +74,10 @@ impl Scheduler {
         let shape = || self.model.cache_shape();
         // The old cache has to be gone before its file can be opened, and its memory had again.
         match KvCache::new(shape(), tiers::page_bytes(&self.model)) {
-            Ok(least) => self.cache = least,
+            Ok(least) => {
+                self.counted = add_counts(self.counted, &self.cache.stats());
+                self.cache = least;
+            }
             Err(refused) => {
                 tracing::error!(%refused, "the cache stays as it is");
                 while self.sessions.give_up_oldest(&mut self.cache) {}

@@ -16,6 +16,8 @@ const EVERY: Duration = Duration::from_millis(500);
 const EVERY_IDLE: Duration = Duration::from_secs(1);
 /// This part of the resident pages goes when memory stalls without a limit that says how many.
 const PART: usize = 8;
+/// This part of what the cache was made for is left to running requests to go on with.
+const LEFT: usize = 16;
 
 /// Asks the system, and remembers what it made the cache do.
 pub(crate) struct Relief {
@@ -67,13 +69,19 @@ impl Scheduler {
         has.then(|| self.relief.next + (EVERY_IDLE - EVERY))
     }
 
-    /// Gives back about so many bytes: compressed pages first, then pages kept for reuse.
+    /// Gives back about so many bytes: compressed pages first, then pages kept for reuse, then what
+    /// sessions keep, the longest unused first.
     fn shed(&mut self, bytes: usize) {
         let (resident, warm) = (self.cache.bytes_resident(), self.cache.warm_bytes());
         self.cache.set_warm_limit(warm.saturating_sub(bytes));
         let rest = bytes.saturating_sub(warm);
         if rest > 0 {
-            self.limit_cache(resident.saturating_sub(rest));
+            let wanted = resident.saturating_sub(rest);
+            let least = wanted.max(self.cache_options.capacity_bytes / LEFT);
+            while self.limit_cache(wanted) > least
+                && self.cache.bytes_resident() > least
+                && self.sessions.give_up_oldest(&mut self.cache)
+            {}
         }
         self.count_shed(resident + warm);
     }
@@ -117,17 +125,18 @@ impl Scheduler {
         self.relief.limit.is_some()
     }
 
-    /// Lets resident pages have so many bytes, but never less than running requests use and a
-    /// sixteenth to go on with.
-    pub(crate) fn limit_cache(&mut self, bytes: usize) {
+    /// Lets resident pages have so many bytes, but never less than running requests and sessions
+    /// use and a sixteenth to go on with; returns how many they may have.
+    pub(crate) fn limit_cache(&mut self, bytes: usize) -> usize {
         let used: usize = (0..self.cache.shape().groups.len())
             .map(|group| self.cache.pages(group))
             .map(|pages| (pages.in_use - pages.idle) * pages.page_bytes)
             .sum();
         let most = self.cache_options.capacity_bytes;
-        let limit = bytes.max(used + most / 16).min(most);
+        let limit = bytes.max(used + most / LEFT).min(most);
         self.relief.limit = (limit < most).then_some(limit);
         self.set_capacity(limit);
+        limit
     }
 
     fn set_capacity(&mut self, bytes: usize) {
@@ -139,7 +148,9 @@ impl Scheduler {
     fn count_shed(&mut self, before: usize) {
         let after = self.cache.bytes_resident() + self.cache.warm_bytes();
         let shed = before.saturating_sub(after);
-        tracing::info!(bytes = shed, "the cache gave memory back");
-        self.recorder.lock().shed_bytes += shed as u64;
+        if shed > 0 {
+            tracing::info!(bytes = shed, "the cache gave memory back");
+            self.recorder.lock().shed_bytes += shed as u64;
+        }
     }
 }

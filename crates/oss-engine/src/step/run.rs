@@ -241,12 +241,13 @@ pub(crate) fn finish_row(
 pub(crate) fn catch<T>(part: impl FnOnce() -> Result<T>) -> Result<T> {
     // What a panic leaves half done is made anew or belongs to a request that fails.
     catch_unwind(AssertUnwindSafe(part)).unwrap_or_else(|panic| {
-        let message = message(&*panic);
+        let message = panic_message(&*panic);
         Err(Error::Panicked { message })
     })
 }
 
-fn message(panic: &(dyn Any + Send)) -> String {
+/// What a panic said.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
 }

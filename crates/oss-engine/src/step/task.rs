@@ -207,6 +207,9 @@ impl Task {
             self.output.token(id, &mut events)
         };
         let finished = self.constraint.as_ref().is_some_and(|constraint| constraint.is_finished());
+        if finished && !stops {
+            self.output.complete();
+        }
         let full = self.drawn() >= self.ends.max_tokens;
         self.producer.push(&mut events);
         if stopped || finished {

@@ -7,7 +7,7 @@ use oss_text::chat::Template;
 use oss_text::{Tokenizer, Vocabulary};
 use oss_weights::{Container, Metadata};
 
-use super::Found;
+use super::{Found, check_defaults};
 use crate::error::{Error, Result};
 
 pub(super) fn read(container: &Container) -> Result<Found> {
@@ -21,7 +21,9 @@ pub(super) fn read(container: &Container) -> Result<Found> {
     for name in ["eos", "eot", "eom"] {
         stops.extend(id(container, &format!("tokenizer.ggml.{name}_token_id"))?);
     }
-    Ok(Found { tokenizer, template, stops, defaults: defaults(metadata)? })
+    let defaults = defaults(metadata)?;
+    check_defaults(container, "metadata", &defaults, spelt)?;
+    Ok(Found { tokenizer, template, stops, defaults })
 }
 
 fn vocabulary<'a>(container: &'a Container, tokens: Vec<&'a str>) -> Result<Vocabulary<'a>> {
@@ -55,6 +57,17 @@ fn id(container: &Container, key: &str) -> Result<Option<u32>> {
         file: "metadata",
         reason: format!("{key}: got {value}, expected a token id"),
     })
+}
+
+/// How metadata calls a sampling option.
+pub(super) fn spelt(option: &'static str) -> &'static str {
+    match option {
+        "temperature" => "general.sampling.temp",
+        "top_p" => "general.sampling.top_p",
+        "min_p" => "general.sampling.min_p",
+        "repetition_penalty" => "general.sampling.penalty_repeat",
+        other => other,
+    }
 }
 
 fn defaults(metadata: &Metadata) -> Result<Options> {

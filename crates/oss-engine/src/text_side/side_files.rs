@@ -6,10 +6,13 @@ use oss_text::chat::Template;
 use oss_weights::Container;
 use serde::Deserialize;
 
-use super::Found;
+use super::{Found, check_defaults};
 use crate::error::{Error, Result};
 
-/// What `generation_config.json` says; unknown fields are for other programs.
+/// The file that says how tokens are drawn.
+const GENERATION: &str = "generation_config.json";
+
+/// What it says; unknown fields are for other programs.
 #[derive(Default, Deserialize)]
 struct Generation {
     temperature: Option<f32>,
@@ -66,16 +69,16 @@ pub(super) fn read(container: &Container) -> Result<Found> {
         repetition_penalty: generation.repetition_penalty.unwrap_or(plain.repetition_penalty),
         ..plain
     };
+    check_defaults(container, GENERATION, &defaults, |field| field)?;
     let stops = generation.eos_token_id.map(Ids::into_vec).unwrap_or_default();
     Ok(Found { tokenizer, template, stops, defaults })
 }
 
 fn generation(container: &Container) -> Result<Generation> {
-    const FILE: &str = "generation_config.json";
-    let Some(json) = container.side_file(FILE)? else { return Ok(Generation::default()) };
+    let Some(json) = container.side_file(GENERATION)? else { return Ok(Generation::default()) };
     serde_json::from_slice(&json).map_err(|error| Error::SideFile {
         path: container.path().to_path_buf(),
-        file: FILE,
+        file: GENERATION,
         reason: error.to_string(),
     })
 }

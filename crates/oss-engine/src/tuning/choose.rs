@@ -136,7 +136,7 @@ impl Choosing<'_> {
         let rows = max_rows.map_or_else(
             || {
                 let reason = "a chunk of prompts beside a row of each sequence";
-                chosen(chunk.value + sequences.value, reason.to_owned())
+                chosen(chunk.value.saturating_add(sequences.value), reason.to_owned())
             },
             given,
         );

@@ -5,9 +5,9 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use oss_kernels::{Activation, GROUP_ROWS, InputBuffer, Panel, Product, linear, prepare};
+use oss_kernels::{Activation, InputBuffer, Panel, Product, linear, prepare};
 use oss_memory::{Buffer, Pages};
-use oss_quant::{Dtype, Matrix, Packing};
+use oss_quant::{Dtype, GROUP_ROWS, Matrix, Packing};
 use oss_simd::Isa;
 use oss_threads::{PerWorker, Team, TeamOptions};
 use oss_weights::{Container, TensorInfo};

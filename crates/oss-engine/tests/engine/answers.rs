@@ -155,7 +155,7 @@ fn a_grammar_goes_on_as_far_as_it_can_where_a_fewest_of_tokens_is_asked_for() {
     for ignore_stops in [false, true] {
         let ask = |most: usize, tokens: usize| {
             let grammar = Grammar::regex(format!("(ab ){{1,{most}}}"));
-            let request = Request::text("Say").grammar(grammar).min_tokens(tokens);
+            let request = Request::text("Say").grammar(grammar).min_tokens(tokens).greedy();
             engine().generate(Request { ignore_stops, ..request }).unwrap()
         };
         let (free, long, over) = (ask(40, 0), ask(40, 20), ask(2, 50));

@@ -2,10 +2,10 @@
 
 use oss_engine::text::chat::{Message, Tool};
 use oss_engine::text::harmony::Effort;
-use oss_engine::{ChatRequest, Event, Finish, Request, ToolChoice};
+use oss_engine::{ChatRequest, EngineOptions, Event, Finish, Request, ToolChoice};
 use serde_json::{Value, json};
 
-use crate::support::engine;
+use crate::support::{engine, engine_with, options, story};
 
 fn tools() -> Vec<Tool> {
     let city = json!({"type": "object", "required": ["city"],
@@ -91,9 +91,58 @@ fn a_tool_that_has_to_be_called_is_called() {
     let arguments: Value = serde_json::from_str(&answer.tool_calls[0].function.arguments).unwrap();
     // Without its thoughts, the little model may mix the numbers up.
     assert!(arguments["a"].is_number() && arguments["b"].is_number(), "{arguments}");
+    // Its arguments are complete where their schema says so, and not where the tokens ran out.
+    for (tokens, expected) in [(40, 1), (3, 0)] {
+        let mut ends = 0;
+        let request = Request::chat(chat.clone()).greedy().max_tokens(tokens);
+        let count = |event: &Event| {
+            ends += usize::from(matches!(event, Event::ToolCallEnd { index: 0 }));
+        };
+        let answer = engine().generate_with(request, count).unwrap();
+        assert_eq!((ends, answer.tool_calls.len()), (expected, 1));
+        assert_eq!(matches!(answer.finish, Finish::ToolCalls), expected == 1, "{answer:?}");
+    }
     let wrong = ChatRequest { tool_choice: ToolChoice::Function("sing".to_owned()), ..chat };
     let error = engine().submit(Request::chat(wrong)).unwrap_err().to_string();
     assert_eq!(error, "option tool_choice: got sing, expected the name of one of the tools");
+}
+
+#[test]
+fn a_call_that_never_began_does_not_end() {
+    let alone = EngineOptions { max_sequences: Some(1), stream_events: 10_000, ..options() };
+    let engine = engine_with(alone);
+    let endless = Request { ignore_stops: true, ..story("Once upon a time", 3000) };
+    let mut running = engine.submit(endless).unwrap();
+    assert!(running.by_ref().any(|event| matches!(event, Event::Token(_))));
+    let chat = ChatRequest {
+        tools: tools(),
+        tool_choice: ToolChoice::Function("add".to_owned()),
+        ..chat(vec![Message::user("What is 4 + 5?")])
+    };
+    let waiting = engine.submit(Request::chat(chat)).unwrap();
+    waiting.cancel();
+    let events: Vec<Event> = waiting.collect();
+    assert!(matches!(&events[..], [Event::End(_)]), "{events:?}");
+}
+
+#[test]
+fn what_is_left_of_a_stream_is_collected_wherever_it_was_read_to() {
+    let chat = chat(vec![Message::user("How is the weather in Lisbon?")]);
+    let request = || Request::chat(ChatRequest { tools: tools(), ..chat.clone() }).greedy();
+    let mut events = Vec::new();
+    let whole = engine().generate_with(request(), |event| events.push(event.clone())).unwrap();
+    let start = events.iter().position(|event| matches!(event, Event::ToolCallStart { .. }));
+    let start = start.expect("it calls a tool");
+    for taken in [0, start, start + 1, start + 2, events.len() - 1, events.len()] {
+        let mut stream = engine().submit(request()).unwrap();
+        let first: Vec<Event> = stream.by_ref().take(taken).collect();
+        let drawn = first.iter().filter(|event| matches!(event, Event::Token(_))).count();
+        let rest = stream.collect_all().unwrap();
+        assert_eq!(rest.ids(), whole.ids()[drawn..], "{taken} events were taken");
+        assert_eq!(rest.tool_calls.len(), usize::from(taken <= start));
+        assert!(matches!(rest.finish, Finish::ToolCalls), "{rest:?}");
+        assert_eq!(rest.usage, whole.usage);
+    }
 }
 
 #[test]

@@ -1,10 +1,13 @@
 //! Steps that fail.
 
 use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
 
 use oss_engine::weights::{Container, Data};
 use oss_engine::{
-    ColdTier, Engine, EngineOptions, Error, Event, Fault, Request, Speculation, model,
+    ColdTier, Engine, EngineOptions, Error, Event, Fault, Finish, Request, Speculation, model,
 };
 
 use crate::support::{engine, engine_with, options, story};
@@ -150,6 +153,50 @@ fn a_panicking_step_fails_its_requests_and_the_next_one_is_right() {
         assert_eq!(session.generate(story("Once upon a time", 20)).unwrap().ids(), expected);
         assert_eq!(engine.metrics().failed, 2);
     }
+}
+
+#[test]
+fn what_was_counted_before_a_panic_counts_after_it() {
+    let engine = engine_with(EngineOptions { reuse_prefixes: true, ..options() });
+    let counts = || {
+        engine.check_books().unwrap(); // the numbers are told
+        engine.metrics().tiers.counts
+    };
+    (0..2).for_each(|_| assert_eq!(ids(&engine, &long()), plain(&long())));
+    let before = counts();
+    assert!(before.inserted_blocks > 0 && before.hot_hits > 0, "{before:?}");
+    engine.generate(story("One day", 4).with_fault(Fault::Panic { at: 0 })).unwrap_err();
+    let after = counts();
+    assert!(after.inserted_blocks >= before.inserted_blocks, "{before:?}, {after:?}");
+    assert_eq!(after.hot_hits, before.hot_hits);
+    assert_eq!(ids(&engine, &long()), plain(&long()));
+    assert!(counts().inserted_blocks > after.inserted_blocks, "it was computed again");
+}
+
+struct Broken;
+
+impl Wake for Broken {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker that panics");
+    }
+}
+
+#[test]
+fn an_engine_whose_step_thread_has_panicked_can_be_dropped() {
+    use futures_core::Stream as _;
+    let alone = EngineOptions { max_sequences: Some(1), stream_events: 10_000, ..options() };
+    let engine = engine_with(alone);
+    let endless = Request { ignore_stops: true, ..story("Once upon a time", 3000) };
+    let mut running = engine.submit(endless).unwrap();
+    assert!(running.by_ref().any(|event| matches!(event, Event::Token(_))));
+    let mut waiting = engine.submit(story("One day", 4)).unwrap();
+    let waker = Waker::from(Arc::new(Broken));
+    assert!(Pin::new(&mut waiting).poll_next(&mut Context::from_waker(&waker)).is_pending());
+    drop(running);
+    let Some(Event::End(end)) = waiting.last() else { panic!("no end") };
+    assert!(matches!(end.finish, Finish::Failed(_)), "{end:?}");
+    crate::support::eventually("its thread is over", || engine.pulse().is_none());
+    drop(engine);
 }
 
 #[test]

@@ -99,6 +99,35 @@ fn what_is_kept_for_reuse_goes_when_the_system_runs_short_and_answers_stay_the_s
 }
 
 #[test]
+fn what_sessions_keep_goes_too_when_nothing_else_is_left_to_go() {
+    let root = tempfile::tempdir().unwrap();
+    system(root.path(), 900_000);
+    let options = EngineOptions {
+        cache_bytes: Some(4 << 20),
+        system_root: root.path().to_path_buf(),
+        ..options()
+    };
+    let short = engine_with(options);
+    let texts = prompts(40);
+    let mut sessions: Vec<_> = texts[30..].iter().map(|_| short.session()).collect();
+    let mut ask = || {
+        for (session, text) in sessions.iter_mut().zip(&texts[30..]) {
+            let expected = engine().generate(story(text, 16)).unwrap();
+            assert_eq!(session.generate(story(text, 16)).unwrap().ids(), expected.ids());
+        }
+    };
+    ask();
+    eventually("the engine is idle", || short.metrics().running == 0);
+    let before = short.metrics();
+    assert!(before.memory.cache > 1 << 20 && before.shed_bytes == 0, "{:?}", before.memory);
+    // Less than a tenth is left, more than a thirtieth: not all has to go at once.
+    system(root.path(), 90_000);
+    eventually("their pages go", || short.metrics().memory.cache < before.memory.cache / 3);
+    assert!(short.metrics().shed_bytes > 0);
+    ask();
+}
+
+#[test]
 fn a_request_that_needs_more_than_pressure_leaves_gets_it() {
     let root = tempfile::tempdir().unwrap();
     system(root.path(), 1_000);

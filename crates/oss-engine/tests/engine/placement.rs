@@ -1,5 +1,6 @@
 //! Weights on NUMA nodes, on machines that are recorded or made up.
 
+use std::io::Write as _;
 use std::path::Path;
 
 use oss_engine::model::memory_policy;
@@ -96,8 +97,14 @@ fn placed_engines_give_the_same_tokens_and_missing_nodes_are_named() {
     let weights = weights();
     let root = tempfile::tempdir().unwrap();
     nodes(root.path(), &[0, 1]);
+    let here = Topology::read().unwrap();
+    let has_nodes = [0, 1].iter().all(|id| here.nodes.iter().any(|node| node.id == *id));
+    let has_cpus = [0, 1].iter().all(|cpu| here.placement().contains(cpu));
+    let required = std::env::var_os("OSS_REQUIRE_PLACEMENT").is_some();
     for placement in Placement::ALL {
-        // Where there is no second node or CPU, or the system lets nobody choose, it is refused.
+        // Where there is no second node or CPU, or the system lets nobody choose, it is refused,
+        // which the terminal is told. A made-up machine cannot have one node twice: where there is
+        // but one, the weights' bits alone are compared, by a test of oss-model.
         match load(on(root.path(), placement)) {
             Ok(placed) => {
                 let answer = placed.generate(story("Once upon a time", 20)).unwrap();
@@ -112,6 +119,12 @@ fn placed_engines_give_the_same_tokens_and_missing_nodes_are_named() {
             Err(error) => {
                 assert_ne!(placement, Placement::System);
                 assert!(error.to_string().contains("NUMA nodes ["), "{placement}: {error}");
+                // Threads may choose among the CPUs that the process has.
+                let is_by_threads = placement == Placement::FirstTouch && cfg!(target_os = "linux");
+                assert!(!(is_by_threads && has_cpus), "{placement}: {error}");
+                assert!(!(required && has_nodes), "{placement}: {error}");
+                // Past what keeps the output of tests that pass.
+                let _told = writeln!(std::io::stderr(), "NOT TESTED: {placement} engines: {error}");
             }
         }
     }

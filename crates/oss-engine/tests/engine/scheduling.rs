@@ -157,8 +157,19 @@ fn a_context_is_as_long_as_the_cache_can_hold() {
     let context = engine.context_len();
     assert!(context < engine.config().context_len);
     let refused = |tokens: usize| engine.submit(Request::tokens(vec![500; tokens])).err().unwrap();
-    let error = refused(context + 1);
+    // A prompt that fills it leaves no room for an answer.
+    for tokens in [context, context + 1] {
+        let Error::PromptTooLong { got, expected } = refused(tokens) else { panic!("another") };
+        assert_eq!((got, expected), (tokens, context - 1));
+    }
+    let alone = |tokens: usize| engine.generate(Request::tokens(vec![500; tokens]).max_tokens(0));
+    assert!(matches!(alone(context).unwrap().finish, Finish::Length));
+    let error = alone(context + 1).unwrap_err();
     assert!(matches!(error, Error::PromptTooLong { expected, .. } if expected == context));
+    let most = |tokens| engine.submit(Request::tokens(vec![500; context - 20]).min_tokens(tokens));
+    assert!(most(20).is_ok());
+    let said = "option min_tokens: got 21, expected at most what the context has left (20)";
+    assert_eq!(most(21).unwrap_err().to_string(), said);
     // What is not too long has room to its end.
     let whole = Request { ignore_stops: true, ..Request::tokens(vec![500; context - 20]) };
     let whole = engine.generate(whole.greedy()).unwrap();

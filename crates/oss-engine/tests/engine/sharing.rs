@@ -123,16 +123,23 @@ fn a_prompt_that_comes_again_needs_no_step() {
 
 #[test]
 fn a_repeat_whose_pages_have_gone_is_computed() {
-    let options = EngineOptions { cache_bytes: Some(500 << 10), ..reusing() };
+    // The first four of these prompts have nothing in common and at least 43 tokens, which take
+    // three pages of each of two groups of layers: 24 pages.
+    let options = EngineOptions { cache_bytes: Some(18 * page_bytes()), ..reusing() };
     let tight = engine_with(options);
-    let texts = prompts(24);
+    let texts = &prompts(24)[16..];
     for round in 0..2 {
-        for text in &texts[16..] {
+        for text in texts {
             let answer = tight.generate(story(text, 12)).unwrap();
             let expected = engine().generate(story(text, 12)).unwrap();
             assert_eq!(answer.ids(), expected.ids(), "round {round}: {text}");
         }
     }
+    let metrics = tight.metrics();
+    // In the second round the logits of all are known, and not all of the pages.
+    assert!(metrics.memory.repeats >= texts.len() * 4 * engine().config().vocabulary);
+    assert!(metrics.repeated_prompts < texts.len() as u64, "{metrics:?}");
+    assert!(metrics.tiers.counts.evicted_pages > 0, "{metrics:?}");
 }
 
 #[test]

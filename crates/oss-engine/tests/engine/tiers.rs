@@ -99,6 +99,26 @@ fn tokens_are_the_same_from_compressed_pages() {
 }
 
 #[test]
+fn a_request_that_lost_its_pages_is_counted_once() {
+    let asked = |cache_bytes| {
+        let (cache_bytes, prefill_chunk) = (Some(cache_bytes), Some(8));
+        let engine = engine_with(EngineOptions { cache_bytes, prefill_chunk, ..options() });
+        let texts = prompts(12);
+        let request = |text| Request { prompt_logprobs: Some(1), ..story(text, 60) };
+        let streams: Vec<_> =
+            texts.iter().map(|text| engine.submit(request(text)).unwrap()).collect();
+        for stream in streams {
+            stream.collect_all().unwrap();
+        }
+        let metrics = settled(&engine);
+        (metrics.tiers.asked_pages, metrics.preempted)
+    };
+    let ((plain, none), (tight, preempted)) = (asked(32 << 20), asked(700 << 10));
+    assert!(none == 0 && preempted > 0, "{none}, {preempted}");
+    assert_eq!(tight, plain);
+}
+
+#[test]
 fn a_policy_of_choice_decides_what_goes_first() {
     for (eviction, expected) in [(PolicyKind::Lru, 0), (PolicyKind::Lfu, 699)] {
         // Three such prompts take 132 pages of the layers with full attention alone.

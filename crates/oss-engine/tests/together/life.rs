@@ -61,6 +61,7 @@ pub(crate) struct Life<'a> {
 /// What has happened, so that a run cannot pass by doing nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
+    pub(crate) operations: usize,
     pub(crate) lives: usize,
     pub(crate) answers: u64,
     ended: u64,
@@ -83,28 +84,35 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// What a long run has some of each.
-    pub(crate) fn all(&self) -> [u64; 16] {
-        let Self { ended, cancelled, expired, refused, not_finite, .. } = *self;
-        let Self { panics, beside_panics, forks, preempted, shared, .. } = *self;
-        let Self { repeated, warm, cold, drafts, restored, missed_experts, .. } = *self;
+    /// What every run has some of each.
+    pub(crate) fn always(&self) -> [(&'static str, u64); 4] {
         [
-            ended,
-            cancelled,
-            expired,
-            refused,
-            not_finite,
-            panics,
-            beside_panics,
-            forks,
-            preempted,
-            shared,
-            repeated,
-            warm,
-            cold,
-            drafts,
-            restored,
-            missed_experts,
+            ("operations", self.operations as u64),
+            ("lives", self.lives as u64),
+            ("answers", self.answers),
+            ("hot pages", self.hot),
+        ]
+    }
+
+    /// What a long run has some of each.
+    pub(crate) fn all(&self) -> [(&'static str, u64); 16] {
+        [
+            ("ended", self.ended),
+            ("cancelled", self.cancelled),
+            ("expired", self.expired),
+            ("refused", self.refused),
+            ("not finite", self.not_finite),
+            ("panics", self.panics),
+            ("beside panics", self.beside_panics),
+            ("forks", self.forks),
+            ("preempted", self.preempted),
+            ("shared prefixes", self.shared),
+            ("repeated prompts", self.repeated),
+            ("warm pages", self.warm),
+            ("cold pages", self.cold),
+            ("drafts", self.drafts),
+            ("slots restored", self.restored),
+            ("missed experts", self.missed_experts),
         ]
     }
 }
@@ -122,6 +130,7 @@ impl<'a> Life<'a> {
 
     /// Something happens.
     pub(crate) fn step(&mut self, seeded: &mut Seeded) {
+        self.counts.operations += 1;
         match seeded.below(22) {
             0..7 => {
                 let kind = seeded.below(kinds::KINDS);

@@ -577,7 +577,7 @@ pub(super) const fn calls<F: CodeFormat>() -> usize {
     };
     // A sum's start stands for all its calls, so all have to be in it.
     assert!(calls == 8 || F::HALVES || F::ZERO == 0 || calls == 0, "a start for half a block");
-    assert!(calls > 0 || !F::HALVES, "halves of wide codes");
+    assert!(calls > 0 || !F::HALVES && !F::HAS_MIN, "halves or minima of wide codes");
     calls
 }
 

@@ -1,3 +1,4 @@
+use std::io::Write as _;
 use std::slice::from_ref;
 
 use super::{MemoryPolicy, Node, Placement, Replicas};
@@ -13,12 +14,17 @@ fn rows(cpus: [usize; 2]) -> MemoryPolicy {
     MemoryPolicy::new(Placement::RowSlab, nodes)
 }
 
-/// Two nodes that are both this one; none where the system does not let us place memory.
+/// Two nodes that are both this one; none where the system does not let us place memory, which the
+/// terminal is told, and which `OSS_REQUIRE_PLACEMENT` makes a failure.
 fn twice(placement: Placement) -> Option<MemoryPolicy> {
-    let cpus = vec![os::current_cpu()?];
+    let cpus = vec![os::current_cpu().unwrap_or(0)];
     let nodes = vec![Node { id: 0, cpus: cpus.clone() }, Node { id: 0, cpus }];
     let policy = MemoryPolicy::new(placement, nodes);
-    Replicas::new(1, Pages::Default, &policy, &[]).is_ok().then_some(policy)
+    let Err(error) = Replicas::new(1, Pages::Default, &policy, &[]) else { return Some(policy) };
+    assert!(std::env::var_os("OSS_REQUIRE_PLACEMENT").is_none(), "{placement}: {error}");
+    // Past what keeps the output of tests that pass.
+    let _told = writeln!(std::io::stderr(), "NOT TESTED: placement {placement}: {error}");
+    None
 }
 
 #[test]

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::plan::{MatrixPlan, Rows, VectorPlan};
 use crate::rope::yarn_attention_factor;
 use crate::source::{Field, Source, field};
+use oss_quant::kv::MAX_HEAD_DIM;
 
 /// Heads and widths of a decoder.
 pub(super) struct Shape {
@@ -34,8 +35,9 @@ pub(super) fn shape(source: &Source<'_>, embedding: &str) -> Result<Shape> {
         return Err(source.wrong(KV_HEADS, &n_kv_heads.to_string(), &expected));
     }
     let head_dim = source.count(HEAD_DIM)?.unwrap_or(hidden_dim / n_heads);
-    if head_dim == 0 || !head_dim.is_multiple_of(2) {
-        return Err(source.wrong(HEAD_DIM, &head_dim.to_string(), "an even number above 0"));
+    if head_dim == 0 || !head_dim.is_multiple_of(2) || head_dim > MAX_HEAD_DIM {
+        let expected = format!("an even number above 0, {MAX_HEAD_DIM} at most");
+        return Err(source.wrong(HEAD_DIM, &head_dim.to_string(), &expected));
     }
     let values = field("head_dim", "attention.value_length");
     if let Some(value_dim) = source.count(values)?.filter(|dim| *dim != head_dim) {

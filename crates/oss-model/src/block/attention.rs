@@ -10,11 +10,11 @@ use crate::model::Model;
 use crate::state::{KvWrite, State, WorkerScratch};
 use oss_cache::KvCache;
 use oss_kernels::attention::{
-    PAGE, QUERIES, Query, SPLIT, Shape, SparseAttention, TILE, attend, attend_split, choose,
-    join_splits, splits,
+    PAGE, QUERIES, Query, SPLIT, Shape, SparseAttention, TILE, TileSlots, attend, attend_split,
+    choose, join_splits, splits,
 };
 use oss_kernels::elementwise::rotate;
-use oss_kernels::prepare;
+use oss_kernels::{expect_soon, prepare};
 use oss_memory::lengthen;
 use oss_quant::kv::Rows;
 use oss_threads::{Chunks, PerWorker, RowCuts, Spans, Team};
@@ -235,6 +235,30 @@ impl<'a> Attention<'a> {
         Ok(Some(Chosen { blocks, most }))
     }
 
+    /// Asks for the queries of the key/value head after one, or the next run's first, and gives the
+    /// slots of the first tile that they meet: others may have written both last.
+    fn expect_after(&self, (run, kv_head): (usize, usize)) -> TileSlots<'a> {
+        let (isa, config) = (self.model.isa, &self.model.config);
+        let next = run * config.n_kv_heads + kv_head + 1;
+        let (run, kv_head) = (next / config.n_kv_heads, next % config.n_kv_heads);
+        let mut slots = TileSlots::default();
+        if run + 1 == self.run_starts.len() {
+            return slots;
+        }
+        let (rows, len) = (self.run(run), config.group() * config.head_dim);
+        for row in rows.clone() {
+            expect_soon(isa, &self.qkv[row * config.qkv_dim() + kv_head * len..][..len]);
+        }
+        let (start, end) = (self.seen(rows.start).start, self.seen(rows.end - 1).end);
+        let first = start / TILE * slots.len();
+        for page in start / PAGE..end.div_ceil(PAGE).min(first + slots.len()) {
+            let sequence = self.rows[rows.start].sequence;
+            let slot = self.cache.slot(self.layer, sequence, page, kv_head);
+            slots[page - first] = &slot[..self.model.kv_bytes()];
+        }
+        slots
+    }
+
     /// Turns the queries of a run's rows by their positions and hands them out, with the slots of
     /// the pages that they see.
     fn with_queries<'s>(
@@ -326,7 +350,10 @@ fn attend_all(page: &mut Page<'_>, layer: usize) -> Result<()> {
                 to.copy_from_slice(heads);
             };
             attention.with_queries((run, kv_head), turned, |queries, slot| match n_splits {
-                None => attend(isa, shape, queries, slot, numbers, give),
+                None => {
+                    let after = attention.expect_after((run, kv_head));
+                    attend(isa, shape, queries, (slot, after), numbers, give);
+                }
                 Some(n_splits) => {
                     let partial = |split| {
                         let unit = unit.index * n_splits + split;

@@ -12,10 +12,11 @@ use crate::input::{self, InputTile, InputTiles};
 use crate::model::Model;
 use crate::weights::{FeedForwardWeights, Fused, UNIT_ROWS};
 use oss_kernels::{
-    Activation, GROUP_ROWS, Input, InputBuffer, InputRow, Product, Weighed, expect_columns,
-    expect_rows, expect_soon, linear_columns, prepare_weighed, rms_factor,
+    Activation, Input, InputBuffer, InputRow, Product, Weighed, expect_columns, expect_rows,
+    expect_soon, linear_columns, prepare_weighed, rms_factor,
 };
 use oss_memory::zeros;
+use oss_quant::GROUP_ROWS;
 use oss_threads::{RowCuts, Team, Tile, Tiles};
 use std::ops::Range;
 

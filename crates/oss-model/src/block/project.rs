@@ -5,7 +5,8 @@ use crate::model::Model;
 use crate::state::WorkerScratch;
 use crate::tiling::Tiling;
 use crate::weights::Fused;
-use oss_kernels::{Activation, GROUP_ROWS, Input, Product, expect_soon};
+use oss_kernels::{Activation, Input, Product, expect_soon};
+use oss_quant::GROUP_ROWS;
 use oss_threads::{Chunks, PerWorker, Team, Tiles};
 
 /// What a product is computed with.

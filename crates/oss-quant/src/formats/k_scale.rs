@@ -12,7 +12,7 @@ use crate::record::Record;
 use oss_simd::Simd;
 
 /// Where `d` lies in a tail; `dmin` follows.
-const UNITS: usize = 256;
+pub(super) const UNITS: usize = 256;
 
 /// Records of eight blocks: one file block per row.
 pub(crate) const fn record(code_bytes: usize) -> Record {

@@ -11,7 +11,7 @@
 //! rows] bytes of scale and minimum as in the file, then d and dmin (1,344 bytes, as many as in the
 //! file).
 
-use super::k_scale::{put_unit, record, unit, unit_for};
+use super::k_scale::{UNITS, put_unit, record, unit, unit_for};
 use super::{Blocks, Step, fit, half_scale};
 use crate::bytes::array;
 use crate::dtype::Codec;
@@ -33,7 +33,7 @@ fn step(d: f32, dmin: f32, both: u8) -> Step {
 fn scaled<S: Simd>(s: S, tail: &[u8], half: usize, which: usize) -> S::F32 {
     let both = s.load_u8_i32(array(tail, 16 * half));
     let nibble = if which == 0 { s.and_i32(both, s.splat_i32(15)) } else { s.shr_i32::<4>(both) };
-    let unit = half_scale::load_half(s, tail, 256 + 32 * which);
+    let unit = half_scale::load_half(s, tail, UNITS + 32 * which);
     s.mul(unit, s.i32_to_f32(nibble))
 }
 

@@ -83,7 +83,7 @@ impl CodeFormat for Q4_1 {
 
     #[inline(always)]
     fn mins<S: Simd>(s: S, block: Block<'_>) -> (S::F32, S::F32) {
-        let min = s.sub(s.zero(), load(s, block, 1));
+        let min = s.sub(s.splat(-0.0), load(s, block, 1));
         (min, min)
     }
 }

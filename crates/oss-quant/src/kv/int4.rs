@@ -13,6 +13,7 @@ use super::rows::Columns;
 use super::{KvCodec, KvFormat, PAGE_TOKENS, Rows, load};
 use crate::bytes::array;
 use crate::formats::fit;
+use crate::formats::half_scale::to_half;
 use oss_simd::Simd;
 
 /// [`KvFormat::Int4`].
@@ -43,7 +44,7 @@ fn encode<S: Simd>(s: S, values: &[f32]) -> (u16, [u8; 16]) {
     let largest = s.reduce_max(s.max(s.abs(low), s.abs(high)));
     let is_extreme = |x: &f32| x.abs() == largest && *x != 0.0;
     let extreme = values.iter().copied().find(is_extreme).unwrap_or(0.0);
-    let scale = half::f16::from_f32(extreme / -8.0);
+    let scale = to_half(extreme / -8.0);
     (scale.to_bits(), codes(s, [low, high], s.splat(fit::inverse(scale.to_f32()))))
 }
 
@@ -61,7 +62,9 @@ fn scales<S: Simd>(s: S, columns: &Columns<'_>, block: usize) -> Option<([u16; 1
         }
     }
     let mut bits = [0; 16];
-    s.store_f16(s.div(extreme, s.splat(-8.0)), &mut bits);
+    let most = s.splat(half::f16::MAX.to_f32());
+    let scale = s.max(s.min(s.div(extreme, s.splat(-8.0)), most), s.sub(s.zero(), most));
+    s.store_f16(scale, &mut bits);
     let inverse = s.div(s.splat(1.0), s.load_f16(&bits));
     let inverse = s.select_lt(s.abs(inverse), s.splat(f32::INFINITY), inverse, s.zero());
     (!s.reduce_add(check).is_nan()).then_some((bits, inverse))

@@ -110,6 +110,29 @@ impl Kernel for ReadAll<'_> {
 }
 
 #[test]
+fn large_numbers_stay_numbers_in_four_bits() {
+    for isa in Isa::available() {
+        let large = [3e38, -3e38, 1e6, -6e5];
+        for x in large {
+            let mut slot = vec![0; KvFormat::Int4.slot_bytes(PAGE_TOKENS, 32)];
+            let numbers = vec![x; 32 * PAGE_TOKENS];
+            let all = Rows { numbers: &numbers, stride: 32, dim: 32, n: PAGE_TOKENS };
+            let one = Rows { n: 1, ..all };
+            for rows in [all, one] {
+                KvFormat::Int4.write_keys(isa, &mut slot, 0, rows);
+                KvFormat::Int4.write_values(isa, &mut slot, 0, rows);
+                let (mut key, mut value) = ([0.0; 32], [0.0; 32]);
+                Int4::read_key(&slot, 0, &mut key);
+                Int4::read_value(&slot, 0, &mut value);
+                for got in key.into_iter().chain(value) {
+                    assert!(got.is_finite() && got * x > 0.0, "{isa} {x}: {got}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn every_instruction_set_reads_what_the_scalar_reader_reads() {
     for isa in Isa::available() {
         for format in KvFormat::ALL {

@@ -7,27 +7,33 @@ use crate::app::App;
 use crate::metrics::books::{Counts, Finished};
 use crate::metrics::text::Text;
 
-/// How full the cache is, and of how many pages: of the group of layers that is the fullest.
+/// The used share of what keys and values may take, and how many pages of the layers that see
+/// everything fit into that. Layers with a window take room from the same bytes, but no more as a
+/// sequence grows; so the number is the same however the groups share the cache.
 pub(crate) fn cache_use(metrics: &Metrics) -> (f64, usize) {
-    let total = |pages: &PageUse| pages.in_use + pages.kept + pages.available;
-    let share = |pages: &PageUse| pages.in_use as f64 / total(pages).max(1) as f64;
-    let fullest = metrics.pages.iter().max_by(|a, b| share(a).total_cmp(&share(b)));
-    fullest.map_or((0.0, 0), |pages| (share(pages), total(pages)))
+    let bytes = |of: fn(&PageUse) -> usize| metrics.pages.iter().map(of).sum::<usize>();
+    let used = bytes(|pages| pages.in_use * pages.page_bytes);
+    let page = match bytes(|pages| if pages.window.is_none() { pages.page_bytes } else { 0 }) {
+        0 => bytes(|pages| pages.page_bytes),
+        page => page,
+    };
+    let limit = metrics.memory.cache_limit;
+    (used as f64 / limit.max(1) as f64, limit / page.max(1))
 }
 
 /// The whole page. Before the model is loaded it has what the server knows by itself.
 pub(crate) fn page(app: &App) -> String {
     let mut text = Text::new(&[("model_name", &app.options.model_name), ("engine", "0")]);
-    let phase = app.phase();
-    text.gauge("oss_ready", "1 while routers may send requests.", u8::from(phase.is_healthy()));
-    let draining = u8::from(phase.name() == "draining");
+    let (ready, _) = app.health();
+    text.gauge("oss_ready", "1 while routers may send requests.", u8::from(ready));
+    let draining = u8::from(app.phase().name() == "draining");
     text.gauge("oss_draining", "1 while the server drains.", draining);
     let responses = app.books.responses();
     let responses = responses.iter().map(|(code, count)| (code.to_string(), *count));
     let help = "HTTP responses by status.";
     text.by(("oss_http_responses_total", "counter"), help, "code", responses);
     if let Some(engine) = app.loaded() {
-        let metrics = engine.metrics();
+        let metrics = app.metrics(engine);
         requests(&mut text, &metrics);
         caches(&mut text, &metrics);
         own_histograms(&mut text, &metrics);

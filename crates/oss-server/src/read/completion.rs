@@ -85,7 +85,9 @@ impl CompletionCall {
         engine: &Engine,
     ) -> Result<impl ExactSizeIterator<Item = Request>, Refusal> {
         let Self { common, mut prompts, echo } = self;
-        let expected = engine.context_len();
+        // A prompt may fill the context where nothing comes after it.
+        let room = usize::from(common.max_tokens != Some(0));
+        let expected = engine.context_len() - room;
         if let Some(got) = prompts.iter().map(Vec::len).find(|got| *got > expected) {
             let error = oss_engine::Error::PromptTooLong { got, expected };
             return Err(Refusal::engine(&error, Names::of("prompt")));

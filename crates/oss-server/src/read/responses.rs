@@ -85,7 +85,8 @@ fn refuse(fields: &mut Fields) -> Result<(), Refusal> {
         return Err(Refusal::unsupported("store", true, expected));
     }
     fields.refuse("background", &[json!(false)])?;
-    fields.refuse("include", &[json!([])])?;
+    // Reasoning comes as it is, and comes back so.
+    fields.refuse("include", &[json!([]), json!(["reasoning.encrypted_content"])])?;
     fields.refuse("max_tool_calls", &[])?;
     fields.refuse("n", &[json!(1)])?;
     fields.refuse("prompt", &[])?;
@@ -135,7 +136,8 @@ fn input(input: Value, messages: &mut Vec<Message>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// One item; reasoning waits in `thought` for the message that it led to.
+/// One item; reasoning waits in `thought` for what it led to in the same turn. Where that is
+/// nothing, as it was cut off, it is left out, as stale reasoning is.
 fn item(
     name: &str,
     value: Value,
@@ -145,8 +147,9 @@ fn item(
     let kind = value.get("type").and_then(Value::as_str).unwrap_or("message").to_owned();
     if kind == "message" {
         let mut message = message(name, value)?;
+        let thought = thought.take();
         if message.role == Role::Assistant {
-            message.reasoning_content = thought.take().or(message.reasoning_content);
+            message.reasoning_content = thought.or(message.reasoning_content);
         }
         messages.push(message);
         return Ok(());
@@ -189,4 +192,36 @@ fn reasoning(name: &str, fields: &mut Fields) -> Result<Option<String>, Refusal>
     let read_as = json!({"role": "assistant", "content": parts});
     let message: Message = read(&format!("{name}.content"), read_as)?;
     Ok(message.content.filter(|text| !text.is_empty()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasoning_stays_in_its_turn() {
+        let reasoning = |text: &str| {
+            let content = json!([{"type": "reasoning_text", "text": text}]);
+            json!({"type": "reasoning", "content": content, "encrypted_content": null})
+        };
+        let message = |role: &str, text: &str| json!({"role": role, "content": text});
+        let call = json!({"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"});
+        let items = json!([
+            message("user", "a"),
+            reasoning("cut off"),
+            message("user", "b"),
+            reasoning("of the call"),
+            call,
+            message("assistant", "c"),
+            message("user", "d"),
+            reasoning("of e"),
+            message("assistant", "e"),
+        ]);
+        let mut messages = Vec::new();
+        input(items, &mut messages).unwrap();
+        let thoughts = messages.iter().map(|message| message.reasoning_content.as_deref());
+        let thoughts: Vec<Option<&str>> = thoughts.collect();
+        let expected = [None, None, Some("of the call"), None, None, Some("of e")];
+        assert_eq!(thoughts, expected);
+    }
 }

@@ -1,47 +1,49 @@
 //! Reads a request's body, up to a limit of size and time.
 
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_LENGTH;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use tokio::time::timeout;
 
 use crate::app::App;
+use crate::backlog::Unread;
 use crate::refusal::Refusal;
 
-/// How long a body that is too long is read and thrown away: a client that still writes would not
-/// see the answer otherwise.
+/// How long what nobody wants of a body is read and thrown away.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// The whole body of a request.
 ///
 /// # Errors
-/// When it is too long, takes too long, or breaks off.
-pub(crate) async fn read(app: &App, request: Request) -> Result<Bytes, Refusal> {
-    let (parts, mut body) = request.into_parts();
+/// When it is too long, takes too long, breaks off, or would wait behind too many others.
+pub(crate) async fn read(app: &App, request: Request) -> Result<Unread, Refusal> {
     let limit = app.options.max_body;
-    let announced = parts.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    let announced = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     let announced = announced.and_then(|value| value.parse::<usize>().ok());
     if announced.is_some_and(|announced| announced > limit) {
-        discard(body).await;
         return Err(too_long(limit));
     }
-    let collecting = Limited::new(&mut body, limit).collect();
-    match timeout(app.options.idle_timeout, collecting).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            discard(body).await;
-            Err(too_long(limit))
-        }
-        Ok(Err(error)) => Err(Refusal::invalid(format!("body: broke off: {error}"))),
+    let collecting = Limited::new(request.into_body(), limit).collect();
+    let body = match timeout(app.options.idle_timeout, collecting).await {
+        Ok(Ok(collected)) => collected.to_bytes(),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(too_long(limit)),
+        Ok(Err(error)) => return Err(Refusal::invalid(format!("body: broke off: {error}"))),
         Err(_) => {
             let message = "body: did not come in time";
-            Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "timeout_error", message))
+            return Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "timeout_error", message));
         }
-    }
+    };
+    app.backlog.enter(body).ok_or_else(|| {
+        let message = "overloaded: too many requests wait to be read";
+        Refusal::overloaded(message, app.seconds_until_room())
+    })
 }
 
 fn too_long(limit: usize) -> Refusal {
@@ -52,8 +54,45 @@ fn too_long(limit: usize) -> Refusal {
     }
 }
 
-async fn discard(mut body: Body) {
-    let rest = async { while let Some(Ok(_)) = body.frame().await {} };
-    // Whoever still writes after that gets no answer.
-    let _ = timeout(LINGER, rest).await;
+/// A body that is lent to whoever answers its request: what that has not read is still here.
+#[derive(Clone)]
+pub(crate) struct Lent(Arc<Mutex<Incoming>>);
+
+impl Lent {
+    pub(crate) fn new(body: Incoming) -> Self {
+        Self(Arc::new(Mutex::new(body)))
+    }
+
+    /// Reads what is left and throws it away: a client that still writes would not see the answer
+    /// otherwise.
+    pub(crate) async fn discard(mut self) {
+        let rest = async { while let Some(Ok(_)) = self.frame().await {} };
+        // Whoever still writes after that gets no answer.
+        let _ = timeout(LINGER, rest).await;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Incoming> {
+        // A body whose reader panicked is read on.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Body for Lent {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        Pin::new(&mut *self.lock()).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.lock().is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.lock().size_hint()
+    }
 }

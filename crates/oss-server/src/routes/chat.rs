@@ -29,7 +29,11 @@ pub(crate) async fn answer(
     let call = app.heavy(body.len(), || ChatCall::read(&app, engine, &body)).await?;
     let head = ChatHead::new(&call, engine, &app.options.model_name);
     let (stream, weight) = (call.common.stream, call.weight(body.len()));
-    let submit = || Answers::submit(place, call.requests(), NAMES, &caller.request_id);
+    let submit = || {
+        // The engine counts it from now on.
+        drop(body);
+        Answers::submit(place, call.requests(), NAMES, &caller.request_id)
+    };
     let mut answers = app.heavy(weight, submit).await?;
     if stream {
         answers.admitted().await?;

@@ -32,7 +32,11 @@ pub(crate) async fn answer(
     let echoed = call.echoed_logprobs();
     let count = if call.prompts.len() > 1 { "prompt" } else { "n" };
     let names = Names { count, ..NAMES };
-    let submit = || Answers::submit(place, call.requests(engine)?, names, &caller.request_id);
+    let submit = || {
+        // The engine counts it from now on.
+        drop(body);
+        Answers::submit(place, call.requests(engine)?, names, &caller.request_id)
+    };
     let mut answers = app.heavy(weight, submit).await?;
     if stream {
         answers.admitted().await?;

@@ -14,7 +14,7 @@ use crate::{clock, metrics, routes};
 /// The load of the one engine.
 pub(crate) async fn loads(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
     let engine = app.engine()?;
-    let metrics = engine.metrics();
+    let metrics = app.metrics(engine);
     let (usage, pages) = metrics::cache_use(&metrics);
     let capacity = pages * PAGE_TOKENS;
     let prompt_tokens = metrics.prompt_tokens + metrics.cached_tokens;

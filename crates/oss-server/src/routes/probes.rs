@@ -22,10 +22,8 @@ fn status(fine: bool, word: &str) -> Response {
 
 /// 200 while routers may send requests.
 pub(crate) async fn ready(State(app): State<Arc<App>>) -> Response {
-    let phase = app.phase();
-    let stalled = phase.is_healthy() && app.books.is_stalled();
-    let word = if stalled { "stalled" } else { phase.name() };
-    status(phase.is_healthy() && !stalled, word)
+    let (healthy, word) = app.health();
+    status(healthy, word)
 }
 
 /// 200 while the process is worth keeping: also while it loads and drains.

@@ -24,6 +24,7 @@ use crate::app::App;
 use crate::ids::{self, REQUEST_ID, same_secret};
 use crate::phase::Phase;
 use crate::refusal::Refusal;
+use crate::routes::body::Lent;
 use crate::routes::{self, Caller};
 
 /// How long to wait when the system has no socket left.
@@ -122,14 +123,17 @@ async fn respond(
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
     let has_key = has_key(app, request.headers());
+    let (parts, body) = request.into_parts();
+    let body = Lent::new(body);
     let mut response = if app.options.api_key.is_none() || has_key || is_open(&path) {
-        let mut request = request.map(Body::new);
+        let mut request = Request::from_parts(parts, Body::new(body.clone()));
         let caller = Caller { peer, request_id: request_id.clone(), has_key };
         request.extensions_mut().insert(caller);
         router.clone().call(request).await?
     } else {
         no_key().into_response()
     };
+    body.discard().await;
     let name = HeaderValue::from_str(&request_id).expect("the name was found fit for a header");
     response.headers_mut().insert(REQUEST_ID, name);
     if app.phase() >= Phase::Refusing {

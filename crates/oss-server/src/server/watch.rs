@@ -1,4 +1,4 @@
-//! Looks after the engine's step thread, and how fast it draws.
+//! Looks after the engine's step thread, how fast it draws, and the model's files.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const PERIOD: Duration = Duration::from_millis(500);
 /// The throughput is that of so many periods.
 const WINDOW: usize = 10;
 
-/// Runs until the engine is gone, which fails the server.
+/// Runs until the engine is gone or its files are damaged, which fails the server.
 pub(super) async fn watch(app: Arc<App>) {
     app.reached(Phase::Ready).await;
     let Some(engine) = app.loaded() else {
@@ -32,6 +32,9 @@ pub(super) async fn watch(app: Arc<App>) {
         let Some(turns) = engine.pulse() else {
             return app.fail(Error::EngineOver);
         };
+        if let Err(error) = engine.check_damage() {
+            return app.fail(Error::Damaged(error));
+        }
         let stalled = pulse.silence(turns, now) > app.options.stall_timeout;
         if stalled != app.books.is_stalled() {
             tracing::warn!(stalled, "the engine's step thread");

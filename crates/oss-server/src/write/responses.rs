@@ -264,8 +264,7 @@ impl Frames for ResponseWriter {
                 self.open(Kind::Call { call_id: id, name }, out);
             }
             Event::ToolCallArguments { delta, .. } => self.grow(&delta, out),
-            // What comes next tells whether a call is complete: it also ends at the limit of
-            // tokens.
+            // What comes next tells whether a call is complete.
             Event::ToolCallEnd { .. } => {}
             Event::End(end) => {
                 self.status = match end.finish {

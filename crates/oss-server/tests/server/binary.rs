@@ -81,6 +81,23 @@ fn a_second_signal_ends_the_program_at_once() {
 }
 
 #[test]
+fn what_is_kept_is_complete_when_the_program_was_drained_without_a_signal() {
+    let directory = std::env::temp_dir().join(format!("oss-server-keep-{}", std::process::id()));
+    let keep = directory.to_str().unwrap();
+    let text = "There was a little dog who lived by the river. ".repeat(4);
+    for is_known in [false, true] {
+        let mut program = Program::start(&["--keep", keep, "--drain-settle", "0s"]);
+        let body = json!({"prompt": text, "max_tokens": 1});
+        let answer = post(program.address, "/v1/completions", &body).fine();
+        let cached = &answer["usage"]["prompt_tokens_details"]["cached_tokens"];
+        assert_eq!(cached.as_u64() >= Some(16), is_known, "{answer}");
+        assert_eq!(post(program.address, "/admin/drain", &json!({})).status(), 202);
+        assert_eq!(program.exit_code(), Some(0));
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
 fn a_model_that_is_not_there_is_an_exit_with_its_name() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_oss-server"));
     let output = command.args(["--model", "/no/such.gguf", "--port", "0"]).output().unwrap();

@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
+use oss_engine::EngineOptions;
+use oss_server::ServerOptions;
 use serde_json::json;
 
 use crate::answers::question;
 use crate::client::{Connection, get, post};
-use crate::support::{endless, load, narrow, server_options, within};
+use crate::support::{
+    endless, engine_options, eventually, load, narrow, server_options, start, within,
+};
 
 #[test]
 fn a_full_queue_is_429_with_a_time_to_come_again_and_who_leaves_it_makes_room() {
@@ -75,7 +79,7 @@ fn the_headers_of_a_stream_come_when_it_is_admitted() {
 #[test]
 fn a_request_that_takes_too_long_ends_with_504() {
     let request_timeout = Duration::from_millis(500);
-    let options = oss_server::ServerOptions { request_timeout, ..server_options() };
+    let options = ServerOptions { request_timeout, ..server_options() };
     let running = narrow(options);
     let late = post(running.address, "/v1/completions", &endless(false));
     assert_eq!(late.status(), 504, "{}", late.body);
@@ -83,4 +87,56 @@ fn a_request_that_takes_too_long_ends_with_504() {
     let frames = stream.frames();
     assert!(frames[frames.len() - 2].contains("timeout_error"));
     assert_eq!(frames.last().unwrap(), "[DONE]");
+}
+
+#[test]
+fn whoever_would_wait_to_be_read_behind_too_many_is_429() {
+    let options = ServerOptions { max_unread: 0, ..server_options() };
+    let running = start(options, engine_options());
+    let body = json!({"prompt": "Once", "max_tokens": 1});
+    for path in ["/v1/completions", "/v1/completions/render", "/tokenize"] {
+        let refused = post(running.address, path, &body);
+        assert_eq!(refused.status(), 429, "{path}: {}", refused.body);
+        assert!(refused.head.header("retry-after").is_some());
+        assert_eq!(refused.json()["error"]["code"], "queue_full");
+    }
+    assert_eq!(load(running.address)["num_waiting_reqs"], 0);
+    let page = get(running.address, "/metrics").body;
+    assert!(page.contains("oss_requests_shed_total{model_name=\"demo\",engine=\"0\"} 3"), "{page}");
+}
+
+#[test]
+fn requests_that_wait_to_be_read_are_counted() {
+    let running = start(server_options(), engine_options());
+    let address = running.address;
+    let body = json!({"prompt": "Once upon a time ".repeat(10_000)});
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| post(address, "/tokenize", &body).fine());
+        }
+        // Two are read.
+        eventually("others wait", || load(address)["num_waiting_reqs"].as_u64() > Some(2));
+    });
+    assert_eq!(load(address)["num_waiting_reqs"], 0);
+}
+
+#[test]
+fn who_gave_up_its_pages_waits_again() {
+    // No room for two whole contexts.
+    let engine = EngineOptions { cache_bytes: Some(2 << 20), ..engine_options() };
+    let running = start(server_options(), engine);
+    let address = running.address;
+    let ask = |_| {
+        let mut connection = Connection::open(address);
+        connection.send("POST", "/v1/completions", "", &endless(false).to_string());
+        connection
+    };
+    let asking = [0, 1].map(ask);
+    within(Duration::from_secs(10), "both run", || load(address)["num_running_reqs"] == 2);
+    eventually("one waits", || {
+        let load = load(address);
+        load["num_running_reqs"] == 1 && load["num_waiting_reqs"] == 1
+    });
+    drop(asking);
+    eventually("both have left", || load(address)["num_total_reqs"] == 0);
 }

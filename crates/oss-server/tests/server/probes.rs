@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use oss_engine::EngineOptions;
+use oss_engine::{Engine, EngineOptions};
 use oss_server::Error;
 use serde_json::json;
 
-use crate::client::{get, post};
+use crate::client::{Connection, get, post};
 use crate::support::{
-    bare, engine, engine_options, engine_with, eventually, load, server, server_options, start,
+    bare, endless, engine, engine_options, engine_with, eventually, load, server, server_options,
+    start,
 };
 
 #[test]
@@ -39,18 +40,37 @@ fn a_server_says_503_until_its_model_is_loaded() {
 #[test]
 fn a_model_that_cannot_be_loaded_ends_the_server_with_its_error() {
     let running = bare(server_options());
-    running.handle.load(|| oss_engine::Engine::load("/no/such/model.gguf")).unwrap();
-    assert!(matches!(running.ended(), Err(Error::Load(_))));
+    running.handle.load(|| Engine::load("/no/such/model.gguf")).unwrap();
+    assert!(matches!(running.ended(), Some(Error::Load(_))));
     let running = bare(server_options());
     running.handle.load(|| panic!("a broken loader")).unwrap();
-    assert!(matches!(running.ended(), Err(Error::LoadPanicked)));
+    assert!(matches!(running.ended(), Some(Error::LoadPanicked)));
+}
+
+#[test]
+fn a_model_whose_file_was_cut_off_is_503_with_the_reason_and_ends_the_server() {
+    let name = format!("oss-server-damage-{}.gguf", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    std::fs::write(&path, oss_demo::GGUF).unwrap();
+    let running = bare(server_options());
+    running.handle.ready(Engine::load_with(&path, engine_options()).unwrap());
+    let ask = || post(running.address, "/v1/completions", &json!({"prompt": "A", "max_tokens": 1}));
+    ask().fine();
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(4096).unwrap();
+    let refused = ask();
+    assert_eq!(refused.status(), 503, "{}", refused.body);
+    let error = refused.json()["error"].clone();
+    assert_eq!(error["code"], "failed");
+    assert!(error["message"].as_str().is_some_and(|said| said.contains("4096 bytes")), "{error}");
+    assert!(matches!(running.ended(), Some(Error::Damaged(_))));
+    std::fs::remove_file(&path).unwrap();
 }
 
 #[test]
 fn a_server_that_still_loads_drains_at_once() {
     let running = bare(server_options());
     running.handle.drain();
-    running.ended().unwrap();
+    assert!(running.ended().is_none());
 }
 
 #[test]
@@ -76,6 +96,32 @@ fn loads_have_the_shape_that_gateways_read() {
     assert!(shares.iter().all(is_share), "{load}");
     assert!(load["gen_throughput"].as_f64().unwrap() >= 0.0);
     assert!(load["max_total_num_tokens"].as_u64().unwrap() > 16);
+}
+
+#[test]
+fn the_capacity_of_the_cache_is_the_same_whatever_runs() {
+    let engine = EngineOptions { cache_bytes: Some(2 << 20), ..engine_options() };
+    let running = start(server_options(), engine);
+    let address = running.address;
+    let blocks = || {
+        let page = get(address, "/metrics").body;
+        let (_, rest) = page.split_once("num_gpu_blocks=\"").expect("the cache's size");
+        rest.split_once('"').and_then(|(blocks, _)| blocks.parse::<u64>().ok()).expect("a number")
+    };
+    let (capacity, longest) = (blocks() * 16, get(address, "/v1/models").fine());
+    let longest = longest["data"][0]["max_model_len"].as_u64().unwrap();
+    assert!(capacity >= longest, "{capacity} tokens, {longest} in one sequence");
+    let same = || blocks() * 16 == capacity && load(address)["max_total_num_tokens"] == capacity;
+    assert!(same());
+    let mut connection = Connection::open(address);
+    connection.send("POST", "/v1/completions", "", &endless(false).to_string());
+    eventually("a fifth of it is used", || {
+        assert!(same());
+        load(address)["token_usage"].as_f64() > Some(0.2)
+    });
+    drop(connection);
+    eventually("nothing is used", || load(address)["token_usage"] == 0.0);
+    assert!(same());
 }
 
 #[test]

@@ -89,6 +89,15 @@ fn a_call_and_its_result_go_round_as_items() {
 }
 
 #[test]
+fn encrypted_reasoning_may_be_asked_for_as_it_comes_openly() {
+    let body = |include: Value| json!({"input": "Hi", "max_output_tokens": 1, "include": include});
+    post(server(), PATH, &body(json!(["reasoning.encrypted_content"]))).fine();
+    let refused = post(server(), PATH, &body(json!(["message.output_text.logprobs"])));
+    assert_eq!(refused.status(), 400);
+    assert_eq!(refused.json()["error"]["param"], "include");
+}
+
+#[test]
 fn nothing_is_kept_and_a_limit_makes_a_response_incomplete() {
     for (field, value) in [
         ("previous_response_id", json!("resp_1")),

@@ -23,9 +23,9 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// What `run` returned, within reason.
-    pub(crate) fn ended(&self) -> Result<(), Error> {
-        self.ended.recv_timeout(Duration::from_secs(20)).expect("the server ends")
+    /// Why `run` failed, if it did, once it has returned.
+    pub(crate) fn ended(&self) -> Option<Error> {
+        self.ended.recv_timeout(Duration::from_secs(20)).expect("the server ends").err()
     }
 }
 

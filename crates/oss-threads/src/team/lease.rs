@@ -5,6 +5,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{MutexGuard, PoisonError};
 
+use super::phase::Body;
 use super::{Inner, Team};
 
 thread_local! {
@@ -40,8 +41,9 @@ impl Team {
     /// of this thread run as ever.
     ///
     /// # Panics
-    /// When this thread holds a lease of this team already.
+    /// When this thread holds a lease of this team already, or runs the body of a phase.
     pub fn lease(&self) -> Lease<'_> {
+        Body::assert_outside();
         assert!(!self.inner.is_held_here(), "this thread holds a lease of the team already");
         let guard = self.inner.lease.lock().unwrap_or_else(PoisonError::into_inner);
         self.inner.holder.0.store(token(), Ordering::Relaxed);

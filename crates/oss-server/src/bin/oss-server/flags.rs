@@ -82,7 +82,8 @@ pub(crate) struct Flags {
     /// The longest sequence in tokens, prompt and answer together; default: the model's own
     #[arg(long)]
     context: Option<usize>,
-    /// The most requests that wait; more are refused with 429
+    /// The most requests that wait for the engine, and the most that wait to be read before; more
+    /// are refused with 429
     #[arg(long, default_value_t = 256)]
     queue: usize,
     /// The most sequences that run at once; default: by measurement
@@ -142,6 +143,7 @@ impl Flags {
             model_name: self.model_name.clone().or_else(named).unwrap_or_else(|| "model".into()),
             api_key: self.api_key.clone().or_else(from_environment).filter(|key| !key.is_empty()),
             max_body: self.max_body,
+            max_unread: self.queue,
             max_connections: self.max_connections,
             idle_timeout: self.idle_timeout,
             request_timeout: self.request_timeout,
@@ -240,6 +242,7 @@ mod tests {
         let flags = Flags::try_parse_from(model.into_iter().chain(memory).chain(keep));
         let flags = flags.unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(flags.server().model_name, "b");
+        assert_eq!(flags.server().max_unread, flags.engine().queue_limit);
         assert_eq!(flags.engine().placement, Placement::RowSlab);
         assert_eq!(flags.engine().pages, Pages::Reserved);
         assert_eq!(flags.engine().eviction, PolicyKind::Lfu);

@@ -5,12 +5,14 @@
 mod flags;
 
 use std::process::ExitCode;
+use std::thread;
 
 use anyhow::{Context, Result};
 use clap::Parser;
 use oss_engine::Engine;
-use oss_server::{Handle, Server};
+use oss_server::Server;
 use tokio::signal;
+use tokio::sync::oneshot;
 
 use crate::flags::Flags;
 
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
 }
 
 fn serve(flags: &Flags) -> Result<()> {
+    let signalled = listen_for_signals()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(HTTP_THREADS)
         .thread_name("oss-http")
@@ -43,16 +46,35 @@ fn serve(flags: &Flags) -> Result<()> {
         tracing::info!(address = %server.address(), model = %flags.model.display(), "listening");
         let (model, options) = (flags.model.clone(), flags.engine());
         handle.load(move || Engine::load_with(model, options))?;
-        tokio::spawn(signals(handle));
+        tokio::spawn(async move {
+            if signalled.await.is_ok() {
+                handle.drain();
+            }
+        });
         Ok(server.run().await?)
     })
 }
 
-/// The first signal drains, the second ends at once.
-async fn signals(handle: Handle) {
+/// Tells of the first signal; the second ends the process at once. The thread that listens lives as
+/// long as the process and holds nothing of the server: what is kept of keys and values is still
+/// written when that is gone.
+fn listen_for_signals() -> Result<oneshot::Receiver<()>> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("no signals can be waited for")?;
+    let (first, signalled) = oneshot::channel();
+    let builder = thread::Builder::new().name("oss-signals".to_owned());
+    let listen = move || runtime.block_on(signals(first));
+    builder.spawn(listen).context("no thread for signals")?;
+    Ok(signalled)
+}
+
+async fn signals(first: oneshot::Sender<()>) {
     let mut signals = Signals::new();
     signals.next().await;
-    handle.drain();
+    // Nobody listens any more where the server was drained otherwise.
+    let _ = first.send(());
     signals.next().await;
     tracing::warn!("ended by a second signal");
     std::process::exit(1);
