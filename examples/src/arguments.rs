@@ -9,7 +9,7 @@ use clap::{ArgAction, Args, ValueEnum};
 use oss_engine::weights::Container;
 use oss_engine::{
     Activation, ColdTier, Engine, EngineOptions, KvFormat, Pages, Placement, PolicyKind,
-    SparseAttention, Speculation, Tune,
+    SparseAttention, Speculation, Tune, parse_bytes,
 };
 
 use crate::{bar, download};
@@ -84,7 +84,7 @@ pub struct EngineArgs {
     pub context: Option<usize>,
     /// Memory for weights, keys and values and scratch together, such as 8GB or 500MiB; experts for
     /// which there is no room stay in the packed file. It never changes tokens
-    #[arg(long, value_parser = bytes)]
+    #[arg(long, value_parser = parse_bytes)]
     pub max_memory: Option<usize>,
     /// A directory where a model that is not packed is packed to at its first load: later ones map
     /// that file, in a fraction of a second; default: only a mixture larger than --max-memory is
@@ -234,25 +234,6 @@ fn tune(text: &str) -> Result<Tune, String> {
     })
 }
 
-/// A number of bytes, with or without a unit.
-fn bytes(text: &str) -> Result<usize, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match &text[digits.len()..] {
-        "" | "B" => 1,
-        "kB" => 1000,
-        "MB" => 1_000_000,
-        "GB" => 1_000_000_000,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        other => return Err(format!("got the unit {other}, expected kB, MB, GB, KiB, MiB or GiB")),
-    };
-    let number: f64 = digits.parse().map_err(|_| format!("got {digits}, expected a number"))?;
-    let bytes = number * f64::from(unit);
-    let fits = bytes >= 0.0 && bytes < usize::MAX as f64;
-    fits.then_some(bytes as usize).ok_or_else(|| format!("got {text}, expected a number of bytes"))
-}
-
 fn speculation(text: &str) -> Result<Speculation, String> {
     match text {
         "auto" => Ok(Speculation::Auto),
@@ -261,19 +242,5 @@ fn speculation(text: &str) -> Result<Speculation, String> {
             Ok(guesses) => Ok(Speculation::Always(guesses)),
             Err(_) => Err(format!("got {number}, expected auto, off or a number")),
         },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::bytes;
-
-    #[test]
-    fn numbers_of_bytes_have_units_of_a_thousand_or_of_1024() {
-        let numbers = [("7", 7), ("8GB", 8_000_000_000), ("1.5KiB", 1536), ("2MiB", 2 << 20)];
-        assert_eq!(numbers.map(|(text, _)| bytes(text)), numbers.map(|(_, bytes)| Ok(bytes)));
-        for wrong in ["", "GB", "8 GB", "8TB", "-1", "1e300"] {
-            assert!(bytes(wrong).is_err(), "{wrong}");
-        }
     }
 }

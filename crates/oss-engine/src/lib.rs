@@ -56,6 +56,7 @@
 
 mod background;
 mod budget;
+mod bytes;
 mod chat;
 mod constraint;
 mod engine;
@@ -79,6 +80,7 @@ mod text_side;
 mod tiers;
 mod tuning;
 
+pub use bytes::{ParseBytesError, parse_bytes};
 pub use chat::{ChatRequest, ToolChoice};
 pub use constraint::Constraint;
 pub use engine::Engine;

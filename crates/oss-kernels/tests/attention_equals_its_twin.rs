@@ -227,18 +227,12 @@ fn what_neighbours_choose_changes_no_bit() {
                         let name = format!("{isa} {n_heads} {sparse} {first} of {n}");
                         let mut scratch = vec![f32::NAN; shape.scratch_len(n * n_heads)];
                         let slot = |page: usize| pages.slots[page].as_slice();
+                        let slots = (slot, TileSlots::default());
                         let split = run_split(isa, shape, &queries[..n], &pages);
-                        attend(
-                            isa,
-                            shape,
-                            &queries[..n],
-                            (slot, TileSlots::default()),
-                            &mut scratch,
-                            |t, got| {
-                                assert_eq!(got, run(isa, shape, queries[t], &pages), "{name}: {t}");
-                                assert_eq!(got, split[t], "{name}: {t} split");
-                            },
-                        );
+                        attend(isa, shape, &queries[..n], slots, &mut scratch, |t, got| {
+                            assert_eq!(got, run(isa, shape, queries[t], &pages), "{name}: {t}");
+                            assert_eq!(got, split[t], "{name}: {t} split");
+                        });
                     }
                 }
             }
@@ -362,20 +356,11 @@ fn a_token_gets_the_same_bits_alone_and_among_its_neighbours() {
                     for n in 1..=8 {
                         let mut scratch = vec![f32::NAN; shape.scratch_len(n * n_heads)];
                         let slot = |page: usize| pages.slots[page].as_slice();
-                        attend(
-                            isa,
-                            shape,
-                            &queries[..n],
-                            (slot, TileSlots::default()),
-                            &mut scratch,
-                            |t, got| {
-                                let alone = run(isa, shape, queries[t], &pages);
-                                assert_eq!(
-                                    got, alone,
-                                    "{isa} {n_heads} {window} {first} {t} of {n}"
-                                );
-                            },
-                        );
+                        let slots = (slot, TileSlots::default());
+                        attend(isa, shape, &queries[..n], slots, &mut scratch, |t, got| {
+                            let alone = run(isa, shape, queries[t], &pages);
+                            assert_eq!(got, alone, "{isa} {n_heads} {window} {first} {t} of {n}");
+                        });
                         let split = run_split(isa, shape, &queries[..n], &pages);
                         for (t, got) in split.into_iter().enumerate() {
                             let alone = run(isa, shape, queries[t], &pages);

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use oss_engine::{ColdTier, EngineOptions, Pages, Placement, PolicyKind, SparseAttention, Tune};
+use oss_engine::{
+    ColdTier, EngineOptions, Pages, Placement, PolicyKind, SparseAttention, Tune, parse_bytes,
+};
 use oss_server::ServerOptions;
 use tracing::Level;
 
@@ -40,22 +42,22 @@ pub(crate) struct Flags {
     #[arg(long, value_parser = tune, default_value = "on")]
     tune: Tune,
     /// Memory for weights, keys and values and scratch together, such as 8GB or 500MiB
-    #[arg(long, value_parser = bytes)]
+    #[arg(long, value_parser = parse_bytes)]
     max_memory: Option<usize>,
     /// Memory for keys and values
-    #[arg(long, value_parser = bytes)]
+    #[arg(long, value_parser = parse_bytes)]
     cache_memory: Option<usize>,
     /// Which of them go first when they must: lru, lfu, adaptive, or, to compare with, random
     #[arg(long, default_value_t)]
     eviction: PolicyKind,
     /// Memory for compressed keys and values
-    #[arg(long, value_parser = bytes, default_value = "0")]
+    #[arg(long, value_parser = parse_bytes, default_value = "0")]
     warm_memory: usize,
     /// A directory where keys and values are kept for the next run
     #[arg(long)]
     keep: Option<PathBuf>,
     /// The most bytes kept there
-    #[arg(long, value_parser = bytes, default_value = "4GiB", requires = "keep")]
+    #[arg(long, value_parser = parse_bytes, default_value = "4GiB", requires = "keep")]
     keep_bytes: usize,
     /// Days for which files there of other models and options stay that nobody uses; default: all
     /// stay
@@ -99,7 +101,7 @@ pub(crate) struct Flags {
     #[arg(long, default_value_t = 100)]
     max_prompt_step_ms: u64,
     /// The most bytes of a request's body
-    #[arg(long, value_parser = bytes, default_value = "4MiB")]
+    #[arg(long, value_parser = parse_bytes, default_value = "4MiB")]
     max_body: usize,
     /// The most connections at once
     #[arg(long, default_value_t = 1024)]
@@ -201,36 +203,15 @@ fn seconds(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("got {text}, expected a number of seconds such as 30s"))
 }
 
-/// A number of bytes, with or without a unit.
-fn bytes(text: &str) -> Result<usize, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match &text[digits.len()..] {
-        "" | "B" => 1,
-        "kB" => 1000,
-        "MB" => 1_000_000,
-        "GB" => 1_000_000_000,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        other => return Err(format!("got the unit {other}, expected kB, MB, GB, KiB, MiB or GiB")),
-    };
-    let number: f64 = digits.parse().map_err(|_| format!("got {digits}, expected a number"))?;
-    let bytes = number * f64::from(unit);
-    let fits = bytes >= 0.0 && bytes < usize::MAX as f64;
-    fits.then_some(bytes as usize).ok_or_else(|| format!("got {text}, expected a number of bytes"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn seconds_and_bytes_have_units() {
+    fn seconds_have_a_unit() {
         assert_eq!(seconds("5s"), Ok(Duration::from_secs(5)));
         assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
         assert!(seconds("5m").is_err());
-        assert_eq!(bytes("1.5KiB"), Ok(1536));
-        assert!(bytes("8TB").is_err());
     }
 
     #[test]
