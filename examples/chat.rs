@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use oss_engine::text::chat::{Message, Role, Tool};
 use oss_engine::text::harmony::Effort;
-use oss_engine::{ChatRequest, Event, Request, Session};
+use oss_engine::{ChatRequest, Event, Finish, Request, Session};
 use oss_examples::{EngineArgs, out, outln};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
@@ -111,12 +111,19 @@ impl Talk {
             let dim = self.dim;
             let completion = self.session.generate_with(request, |event| show(event, dim))?;
             outln!();
-            let message = completion.message();
-            let calls = message.tool_calls.clone();
-            self.messages.push(message);
-            if calls.is_empty() {
+            let mut message = completion.message();
+            if !matches!(completion.finish, Finish::ToolCalls) {
+                // No tool can answer a call that was cut off, and no conversation goes on with one.
+                message.tool_calls.clear();
+                message.content = Some(completion.text);
+                self.messages.push(message);
+                if matches!(completion.finish, Finish::Length) {
+                    outln!("(cut off: --max-tokens, or the context, is used up)");
+                }
                 return Ok(());
             }
+            let calls = message.tool_calls.clone();
+            self.messages.push(message);
             for call in calls {
                 let result = editor.readline(&format!("{} gives: ", call.function.name))?;
                 self.messages.push(Message {

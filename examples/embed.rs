@@ -2,28 +2,32 @@
 //!
 //! `cargo run --release --example embed`
 
-use anyhow::Result;
 use oss_engine::text::chat::Message;
-use oss_engine::{ChatRequest, Engine, Event, Request};
-use oss_examples::{out, outln};
+use oss_engine::{ChatRequest, End, Engine, Event, Finish, Request};
+use std::error::Error;
+use std::io::{Write, stdout};
 use std::thread;
 
-fn main() -> Result<()> {
+fn main() -> Result<(), Box<dyn Error>> {
+    // A program of its own has a file here: Engine::load("model.gguf").
     let engine = Engine::from_bytes(oss_demo::GGUF)?;
 
     // One answer, all at once.
     let story = engine.generate(Request::text("Once upon a time").max_tokens(60).greedy())?;
-    outln!("Once upon a time{}\n", story.text);
+    println!("Once upon a time{}\n", story.text);
 
     // A conversation, event by event.
     let chat = ChatRequest::new(vec![Message::user("What is 47 + 38?")]);
     for event in engine.submit(Request::chat(chat).greedy())? {
         match event {
-            Event::Reasoning(text) => out!("({text})"),
-            Event::Text(text) => out!("{text}"),
-            Event::End(end) => outln!("\n{} tokens\n", end.usage.completion_tokens),
+            Event::Reasoning(text) => print!("({text})"),
+            Event::Text(text) => print!("{text}"),
+            // The last event of a request that fails: what came before is no whole answer.
+            Event::End(End { finish: Finish::Failed(error), .. }) => return Err(error.into()),
+            Event::End(end) => println!("\n{} tokens\n", end.usage.completion_tokens),
             _ => {}
         }
+        stdout().flush()?;
     }
 
     // Requests from several threads share the steps of one model.
@@ -37,7 +41,7 @@ fn main() -> Result<()> {
     let questions = ["What is the capital of Peru?", "What sound does a cow make?"];
     for asked in questions.map(ask) {
         let (question, answer) = asked.join().expect("the thread does not panic")?;
-        outln!("{question} {answer}");
+        println!("{question} {answer}");
     }
     Ok(())
 }

@@ -5,16 +5,16 @@
 //!
 //! With `--json` it prints one object; docs/json.md tells what is in it.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Parser;
 use oss_engine::model::{Config, Precision, describe, packed_bytes, packed_bytes_by_type};
 use oss_engine::text::Special;
 use oss_engine::text::chat::{Message, Tool};
-use oss_engine::text::harmony::{Content, Effort};
+use oss_engine::text::harmony::Content;
 use oss_engine::weights::{Container, Value as MetadataValue};
 use oss_engine::{ChatRequest, Text};
-use oss_examples::{EngineArgs, bar, out, outln, tuning};
-use serde_json::{Map, Value, json};
+use oss_examples::{EngineArgs, bar, field, out, outln, tuning};
+use serde_json::{Map, Value, from_value, json};
 use std::path::{Path, PathBuf};
 
 /// Shows what is in a model file.
@@ -22,7 +22,8 @@ use std::path::{Path, PathBuf};
 struct Arguments {
     #[command(flatten)]
     engine: EngineArgs,
-    /// Shows the tokens of a text
+    /// Shows the tokens of a prompt: those of a text, behind the beginning-of-text token where the
+    /// model wants one
     #[arg(long)]
     tokenize: Option<String>,
     /// Takes names of control tokens in the text as control tokens
@@ -52,7 +53,7 @@ fn main() -> Result<()> {
     if let Some(text) = &arguments.tokenize {
         let special = if arguments.special { Special::Parse } else { Special::AsText };
         let text_side = Text::from_container(&container)?;
-        let ids = text_side.tokenizer()?.encode(text, special);
+        let ids = text_side.encode(text, special)?;
         outln!("{}", json!({ "ids": ids }));
     } else if let Some(path) = &arguments.chat {
         let text_side = Text::from_container(&container)?;
@@ -82,23 +83,24 @@ fn chat(path: &Path) -> Result<ChatRequest> {
     let named = || path.display().to_string();
     let bytes = std::fs::read(path).with_context(named)?;
     let value: Value = serde_json::from_slice(&bytes).with_context(named)?;
-    let part = |name: &str| value.get(name).filter(|part| !part.is_null()).cloned();
-    let messages = if value.is_array() { Some(value.clone()) } else { part("messages") };
-    let messages: Vec<Message> =
-        serde_json::from_value(messages.context("no messages")?).with_context(named)?;
-    let tools: Vec<Tool> =
-        serde_json::from_value(part("tools").unwrap_or_else(|| json!([]))).with_context(named)?;
-    let effort: Option<Effort> = part("reasoning_effort")
-        .map(serde_json::from_value)
-        .transpose()
-        .context("reasoning_effort")?;
-    let text = |name: &str| part(name).and_then(|text| text.as_str().map(str::to_owned));
+    conversation(value).with_context(named)
+}
+
+/// A conversation as an object, or as its messages alone.
+fn conversation(value: Value) -> Result<ChatRequest> {
+    let fields = match value {
+        Value::Object(fields) => fields,
+        list @ Value::Array(_) => Map::from_iter([("messages".to_owned(), list)]),
+        other => bail!("got {other}, expected an object with messages, or a list of them"),
+    };
+    let messages: Option<Vec<Message>> = field(&fields, "messages", from_value)?;
+    let tools: Option<Vec<Tool>> = field(&fields, "tools", from_value)?;
     Ok(ChatRequest {
-        tools,
-        reasoning_effort: effort,
-        date: text("date"),
-        identity: text("identity"),
-        ..ChatRequest::new(messages)
+        tools: tools.unwrap_or_default(),
+        reasoning_effort: field(&fields, "reasoning_effort", from_value)?,
+        date: field(&fields, "date", from_value)?,
+        identity: field(&fields, "identity", from_value)?,
+        ..ChatRequest::new(messages.context("messages: got none, expected a list of them")?)
     })
 }
 
@@ -121,7 +123,10 @@ fn parse(text: &Text, ids: &[u32]) -> Result<Value> {
 }
 
 fn verify(container: &Container) -> Result<()> {
-    let packed = container.packed().context("only packed files have checksums")?;
+    let packed = container.packed().with_context(|| {
+        let (path, kind) = (container.path().display(), kind(container));
+        format!("{path}: got a {kind} file, expected a packed one: others have no checksums")
+    })?;
     let bar = bar(0, "reading");
     packed.verify(|done, total| {
         bar.set_length(total);
@@ -130,6 +135,11 @@ fn verify(container: &Container) -> Result<()> {
     bar.finish_and_clear();
     outln!("all {} sections are whole", packed.sections().count());
     Ok(())
+}
+
+/// What kind of file it is, in a word.
+fn kind(container: &Container) -> String {
+    format!("{:?}", container.kind()).to_lowercase()
 }
 
 /// An error with all that led to it, as JSON.
@@ -163,7 +173,7 @@ fn about(container: &Container) -> Value {
     };
     json!({
         "path": container.path(),
-        "kind": format!("{:?}", container.kind()).to_lowercase(),
+        "kind": kind(container),
         "file_bytes": container.file_bytes(),
         "metadata": metadata(container),
         "tensors": tensors,

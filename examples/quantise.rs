@@ -73,7 +73,7 @@ fn main() -> Result<()> {
     let quantise = Quantise {
         max_loss: arguments.max_loss / 100.0,
         types: if arguments.types.is_empty() { defaults.types } else { arguments.types.clone() },
-        activation: arguments.engine.model.numbers().0,
+        activation: arguments.engine.model.activations,
         threads: arguments.engine.model.threads,
     };
     let bar = counter(0, "trials");

@@ -1,10 +1,11 @@
 //! The prompts of the input file.
 
 use crate::Arguments;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use oss_engine::text::chat::{Message, Tool};
 use oss_engine::{ChatRequest, Prompt, Request, Sampling};
-use serde_json::{Map, Value, json};
+use oss_examples::field;
+use serde_json::{Map, Value, from_value, json};
 use std::collections::HashSet;
 
 /// The fields that an object may have.
@@ -20,6 +21,9 @@ const FIELDS: [&str; 10] = [
     "seed",
     "stop",
 ];
+
+/// Those of them that say what is answered.
+const PROMPTS: [&str; 3] = ["prompt", "prompt_ids", "messages"];
 
 /// Those of them that only chats can have.
 const OF_CHATS: [&str; 2] = ["tools", "reasoning_effort"];
@@ -55,55 +59,53 @@ fn job(line: &str, number: usize, arguments: &Arguments) -> Result<Job> {
         false => Map::from_iter([("prompt".to_owned(), json!(line))]),
     };
     if let Some(unknown) = fields.keys().find(|field| !FIELDS.contains(&field.as_str())) {
-        anyhow::bail!("got the field {unknown}, expected {}", FIELDS.join(", "));
+        bail!("got the field {unknown}, expected {}", FIELDS.join(", "));
     }
     let part = |name: &str| fields.get(name).filter(|value| !value.is_null());
     let id = part("id").cloned().unwrap_or(json!(number));
     ensure!(id.is_string() || id.is_u64(), "id: got {id}, expected a string or a whole number");
     let mut request = Request::new(prompt(&fields)?);
-    let tokens = |value: &Value| value.as_u64().map(|tokens| tokens as usize);
-    request.max_tokens = Some(match part("max_tokens") {
-        Some(value) => tokens(value).with_context(|| format!("max_tokens: got {value}"))?,
-        None => arguments.max_tokens,
-    });
-    let temperature = part("temperature").map(|value| {
-        value.as_f64().map(|number| number as f32).with_context(|| format!("temperature: {value}"))
-    });
-    let seed = part("seed").map(|value| value.as_u64().with_context(|| format!("seed: {value}")));
+    let max_tokens = field(&fields, "max_tokens", from_value)?;
+    request.max_tokens = Some(max_tokens.unwrap_or(arguments.max_tokens));
+    let seed = field(&fields, "seed", from_value)?;
     request.sampling = Sampling {
-        temperature: temperature.transpose()?.or(arguments.temperature),
-        seed: Some(seed.transpose()?.unwrap_or(arguments.seed)),
+        temperature: field(&fields, "temperature", from_value)?.or(arguments.temperature),
+        seed: Some(seed.unwrap_or(arguments.seed)),
         ..Sampling::default()
     };
     request.stop = match part("stop") {
         None => Vec::new(),
         Some(Value::String(stop)) => vec![stop.clone()],
-        Some(list) => serde_json::from_value(list.clone()).context("stop")?,
+        Some(list) => from_value(list.clone())
+            .with_context(|| format!("stop: got {list}, expected a text or a list of texts"))?,
     };
     Ok(Job { id: id.to_string(), request })
 }
 
 fn prompt(fields: &Map<String, Value>) -> Result<Prompt> {
-    let part = |name: &str| fields.get(name).filter(|value| !value.is_null()).cloned();
-    if part("messages").is_none()
-        && let Some(name) = OF_CHATS.into_iter().find(|name| part(name).is_some())
+    let is_given = |name: &&str| fields.get(*name).is_some_and(|value| !value.is_null());
+    let messages: Option<Vec<Message>> = field(fields, "messages", from_value)?;
+    if messages.is_none()
+        && let Some(name) = OF_CHATS.into_iter().find(is_given)
     {
-        anyhow::bail!("got the field {name} without messages, expected both or neither");
+        bail!("got the field {name} without messages, expected both or neither");
     }
-    match (part("prompt"), part("prompt_ids"), part("messages")) {
-        (Some(Value::String(text)), None, None) => Ok(Prompt::Text(text)),
-        (None, Some(ids), None) => {
-            Ok(Prompt::Tokens(serde_json::from_value(ids).context("prompt_ids")?))
-        }
+    let text = field(fields, "prompt", from_value)?;
+    let ids = field(fields, "prompt_ids", from_value)?;
+    match (text, ids, messages) {
+        (Some(text), None, None) => Ok(Prompt::Text(text)),
+        (None, Some(ids), None) => Ok(Prompt::Tokens(ids)),
         (None, None, Some(messages)) => {
-            let messages: Vec<Message> = serde_json::from_value(messages).context("messages")?;
-            let tools = part("tools").unwrap_or_else(|| json!([]));
-            let tools: Vec<Tool> = serde_json::from_value(tools).context("tools")?;
-            let effort = part("reasoning_effort").map(serde_json::from_value).transpose();
-            let reasoning_effort = effort.context("reasoning_effort")?;
+            let tools: Option<Vec<Tool>> = field(fields, "tools", from_value)?;
+            let reasoning_effort = field(fields, "reasoning_effort", from_value)?;
+            let tools = tools.unwrap_or_default();
             let chat = ChatRequest { tools, reasoning_effort, ..ChatRequest::new(messages) };
             Ok(Prompt::Chat(Box::new(chat)))
         }
-        _ => anyhow::bail!("expected one of prompt (a string), prompt_ids and messages"),
+        _ => {
+            let given: Vec<&str> = PROMPTS.into_iter().filter(is_given).collect();
+            let got = if given.is_empty() { "none".to_owned() } else { given.join(" and ") };
+            bail!("got {got}, expected one of {}", PROMPTS.join(", "))
+        }
     }
 }

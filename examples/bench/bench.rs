@@ -4,8 +4,8 @@ use crate::Arguments;
 use anyhow::{Context, Result, ensure};
 use oss_cache::{KvCache, Options, SequenceId};
 use oss_engine::model::{
-    Batch, Config, Event, FeedForward, HeadRequest, LoadOptions, Model, Probe, Row, State, forward,
-    head, memory_policy, team_options,
+    Batch, Config, Event, FeedForward, LoadOptions, Model, Probe, Row, State, forward, head,
+    memory_policy, team_options,
 };
 use oss_engine::{Isa, Team};
 use oss_examples::machine::{Energy, resident_peak};
@@ -118,10 +118,11 @@ pub(crate) struct Bench {
 impl Bench {
     /// Loads the model.
     pub(crate) fn load(arguments: &Arguments) -> Result<Self> {
-        ensure!(arguments.repeat > 0 && arguments.batch > 0, "--repeat and --batch are at least 1");
         let model = &arguments.model;
         let (batch, depth) = (arguments.batch, arguments.depth);
-        ensure!(batch <= MAX_ROWS, "--batch is {batch}, at most {MAX_ROWS} sequences fit a step");
+        ensure!(arguments.repeat > 0, "--repeat: got 0, expected at least 1");
+        let fits = (1..=MAX_ROWS).contains(&batch);
+        ensure!(fits, "--batch: got {batch}, expected 1 to {MAX_ROWS}, which fit a step");
         let isa = Isa::detect()?;
         let threads = model.threads.unwrap_or_else(default_threads);
         let policy = memory_policy(model.placement, Path::new("/"))?;
@@ -130,7 +131,7 @@ impl Bench {
         let probe = ReadProbe::new(isa, threads)?;
         let start = Instant::now();
         let container = Arc::new(model.file.container()?);
-        let (activation, kv_format) = model.numbers();
+        let (activation, kv_format) = (model.activations, model.kv);
         let (pages, sparse_attention, progress) = (model.pages, model.sparse_attention, None);
         let options = LoadOptions { isa, activation, kv_format, pages, sparse_attention, progress };
         let mut model = Model::load(container, options)?;
@@ -142,7 +143,8 @@ impl Bench {
         let tokens = batch * (depth + arguments.gen_tokens) + arguments.prompt_tokens.max(WARM_UP);
         let context = (depth + arguments.gen_tokens.max(arguments.prompt_tokens)).max(1);
         let most = model.config.context_len;
-        ensure!(context <= most, "{context} positions, but the model was made for {most}");
+        let flags = "--depth with --gen-tokens or --prompt-tokens";
+        ensure!(context <= most, "{flags}: got {context} positions, expected at most {most}");
         let capacity_bytes = cache_bytes(&model, batch, tokens);
         let options = Options { capacity_bytes, memory: policy, ..Options::default() };
         let cache = KvCache::with_options(model.cache_shape(), &options)?;
@@ -164,7 +166,9 @@ impl Bench {
         let mut peak = int8_peak(self.model.isa, &self.team);
         let mut samples = vec![self.probe.sample()];
         let (mut prefills, mut decodes) = (Vec::new(), Vec::new());
-        let pause = Duration::try_from_secs_f64(arguments.pause).context("--pause")?;
+        let pause = Duration::try_from_secs_f64(arguments.pause).with_context(|| {
+            format!("--pause: got {}, expected seconds from 0 up", arguments.pause)
+        })?;
         for _ in 0..arguments.repeat {
             if arguments.gen_tokens > 0 {
                 thread::sleep(pause);
@@ -326,7 +330,7 @@ impl Bench {
         forward(model, team, state, cache, Batch { rows }, layers)?;
         let wanted = rows.iter().filter(|row| row.wanted).count();
         if wanted > 0 {
-            let logits = head(model, team, state, 0..wanted, HeadRequest::Full);
+            let logits = head(model, team, state, 0..wanted);
             std::hint::black_box(logits);
         }
         Ok(())

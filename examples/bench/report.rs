@@ -53,7 +53,7 @@ pub(crate) fn json(arguments: &Arguments, found: &Found) -> Value {
             "huge_pages": arguments.model.huge_pages,
             "placement": arguments.model.placement.name(),
             "activations": found.activations,
-            "kv": format!("{:?}", arguments.model.kv).to_lowercase(),
+            "kv": arguments.model.kv.name(),
             "sparse_attention": arguments.model.sparse_attention.map(|sparse| sparse.to_string()),
         },
         "machine": {

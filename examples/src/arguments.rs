@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use clap::{ArgAction, Args, ValueEnum};
+use clap::{ArgAction, Args};
 use oss_engine::weights::Container;
 use oss_engine::{
-    Activation, ColdTier, Engine, EngineOptions, KvFormat, Pages, Placement, PolicyKind,
-    SparseAttention, Speculation, Tune, parse_bytes,
+    Activation, ColdTier, Engine, EngineOptions, KvFormat, LoadProgress, Pages, Placement,
+    PolicyKind, SparseAttention, Speculation, Tune, parse_bytes,
 };
 
 use crate::{bar, download};
@@ -32,12 +32,13 @@ pub struct ModelArgs {
     /// The model.
     #[command(flatten)]
     pub file: FileArgs,
-    /// How activations meet weights; default: int8, in narrow models int16
-    #[arg(long, value_enum)]
-    pub activations: Option<Activations>,
-    /// How keys and values are stored
-    #[arg(long, value_enum, default_value = "bf16")]
-    pub kv: Kv,
+    /// How activations meet weights: f32, bf16, int8 or int16; default: int8, in narrow models
+    /// int16
+    #[arg(long)]
+    pub activations: Option<Activation>,
+    /// How keys and values are stored: f32, bf16, f16, int8 or int4
+    #[arg(long, default_value_t = KvFormat::Bf16)]
+    pub kv: KvFormat,
     /// What tokens of long contexts see instead of everything, faster and at some loss: how many of
     /// the first and of the last positions, and how many of the best blocks of 64 between, such as
     /// 64,1024,32; default: everything
@@ -73,11 +74,11 @@ pub struct EngineArgs {
     pub model: ModelArgs,
     /// Guesses at an answer's next tokens that are verified together: auto, off, or how many (1 to
     /// 15); it never changes tokens
-    #[arg(long, value_parser = speculation, default_value = "auto")]
+    #[arg(long, default_value_t)]
     pub speculation: Speculation,
-    /// Measuring the machine at load: off, on, or a directory where the numbers are kept; it never
-    /// changes tokens
-    #[arg(long, value_parser = tune, default_value = "on")]
+    /// Measuring the machine at load: off, on, or a directory where the numbers are kept, such as
+    /// ./numbers; it never changes tokens
+    #[arg(long, default_value_t)]
     pub tune: Tune,
     /// The longest sequence in tokens; default: the model's own
     #[arg(long)]
@@ -99,34 +100,6 @@ pub struct EngineArgs {
     /// each model and choice of numbers); it never changes tokens
     #[arg(long)]
     pub keep: Option<PathBuf>,
-}
-
-/// How activations meet weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Activations {
-    /// Single precision.
-    F32,
-    /// Rounded to bf16.
-    Bf16,
-    /// 8-bit codes.
-    Int8,
-    /// 16-bit codes: next to no loss, prompts take up to twice as long.
-    Int16,
-}
-
-/// How keys and values are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Kv {
-    /// Single precision.
-    F32,
-    /// Half of it, the upper bits.
-    Bf16,
-    /// Half precision.
-    F16,
-    /// 8-bit codes.
-    Int8,
-    /// 4-bit codes.
-    Int4,
 }
 
 impl FileArgs {
@@ -152,29 +125,7 @@ impl FileArgs {
         if id && model.contains('/') {
             return download::fetch(model);
         }
-        bail!("no file or directory {model}")
-    }
-}
-
-impl ModelArgs {
-    /// How activations meet weights, `None` for the model's own choice, and how keys and values are
-    /// stored.
-    #[must_use]
-    pub fn numbers(&self) -> (Option<Activation>, KvFormat) {
-        let activation = self.activations.map(|activations| match activations {
-            Activations::F32 => Activation::F32,
-            Activations::Bf16 => Activation::Bf16,
-            Activations::Int8 => Activation::Int8,
-            Activations::Int16 => Activation::Int16,
-        });
-        let kv_format = match self.kv {
-            Kv::F32 => KvFormat::F32,
-            Kv::Bf16 => KvFormat::Bf16,
-            Kv::F16 => KvFormat::F16,
-            Kv::Int8 => KvFormat::Int8,
-            Kv::Int4 => KvFormat::Int4,
-        };
-        (activation, kv_format)
+        bail!("--model: got {model}, expected a file, a directory or a repository id (owner/name)")
     }
 }
 
@@ -196,7 +147,6 @@ impl EngineArgs {
         let container = Arc::new(model.file.container()?);
         let bar = bar(0, "packing");
         let shown = bar.clone();
-        let (activation, kv_format) = model.numbers();
         let options = EngineOptions {
             threads: model.threads,
             pin: model.pin,
@@ -210,10 +160,10 @@ impl EngineArgs {
             pages: model.pages,
             pack_directory: self.pack_directory.clone(),
             cold: self.keep.clone().map(|directory| ColdTier { directory, bytes: KEPT_BYTES }),
-            activation,
-            kv_format,
+            activation: model.activations,
+            kv_format: model.kv,
             sparse_attention: model.sparse_attention,
-            progress: Some(Arc::new(move |done, total| {
+            progress: Some(LoadProgress::new(move |done, total| {
                 shown.set_length(total);
                 shown.set_position(done);
             })),
@@ -222,25 +172,5 @@ impl EngineArgs {
         let engine = Engine::from_container(container, change(options))?;
         bar.finish_and_clear();
         Ok(engine)
-    }
-}
-
-#[expect(clippy::unnecessary_wraps, reason = "the shape of a parser of flags")]
-fn tune(text: &str) -> Result<Tune, String> {
-    Ok(match text {
-        "off" => Tune::Off,
-        "on" => Tune::AtLoad,
-        directory => Tune::Stored(directory.into()),
-    })
-}
-
-fn speculation(text: &str) -> Result<Speculation, String> {
-    match text {
-        "auto" => Ok(Speculation::Auto),
-        "off" => Ok(Speculation::Off),
-        number => match number.parse() {
-            Ok(guesses) => Ok(Speculation::Always(guesses)),
-            Err(_) => Err(format!("got {number}, expected auto, off or a number")),
-        },
     }
 }

@@ -1,10 +1,11 @@
-//! What the example programs share: the flags of models and engines, opening them, printing,
-//! progress that stays off pipes, charts, and what a process takes of the machine.
+//! What the example programs share: the flags of models and engines, opening them, fields of JSON,
+//! printing, progress that stays off pipes, charts, and what a process takes of the machine.
 #![forbid(unsafe_code)]
 
 mod arguments;
 pub mod chart;
 mod download;
+mod fields;
 pub mod machine;
 mod printing;
 pub mod spread;
@@ -16,7 +17,8 @@ use oss_engine::model::{Precision, pack_to_file};
 use oss_engine::weights::Container;
 use std::path::Path;
 
-pub use arguments::{Activations, EngineArgs, FileArgs, Kv, ModelArgs};
+pub use arguments::{EngineArgs, FileArgs, ModelArgs};
+pub use fields::field;
 pub use printing::print;
 
 /// A progress bar over bytes, on standard error and only on a terminal.

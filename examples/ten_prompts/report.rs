@@ -52,7 +52,7 @@ pub(crate) fn json(arguments: &Arguments, engine: &Engine, found: &Found) -> Val
             "max_tokens": arguments.max_tokens,
             "seed": arguments.seed,
             "activations": engine.activation().name(),
-            "kv": format!("{:?}", model.kv).to_lowercase(),
+            "kv": model.kv.name(),
             "sparse_attention": model.sparse_attention.map(|sparse| sparse.to_string()),
         },
         "load_s": load_s,

@@ -150,6 +150,25 @@ fn inspect_compares_checksums_and_names_what_is_damaged() {
     std::fs::remove_dir_all(&folder).expect("the folder");
 }
 
+#[test]
+fn inspect_names_what_is_wrong_with_a_conversation() {
+    let folder = folder("inspect-chat");
+    let path = folder.join("chat.json");
+    for (text, expected) in [
+        (r#"{"messages": [], "date": 7}"#, "date: invalid type: integer `7`, expected a string"),
+        (r#"{"tools": []}"#, "messages: got none"),
+        ("7", "got 7, expected an object with messages"),
+    ] {
+        std::fs::write(&path, text).expect("a file");
+        let output = program("inspect").arg("--chat").arg(&path).output();
+        let output = output.expect("the program starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(expected), "{said}");
+        assert!(said.contains("chat.json"), "{said}");
+    }
+    std::fs::remove_dir_all(&folder).expect("the folder");
+}
+
 /// An empty folder of this test's own.
 fn folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("oss-{name}-{}", std::process::id()));
@@ -258,7 +277,11 @@ fn batch_refuses_lines_that_are_no_prompts_and_files_that_are_no_answers() {
     let tools = refused("{\"prompt\": \"a\", \"tools\": []}");
     assert!(tools.contains("got the field tools without messages"), "{tools}");
     // Behind a mark of the encoding it is an object all the same.
-    assert!(refused("\u{feff}{\"prompt\": 7}").contains("expected one of prompt"));
+    assert!(refused("\u{feff}{\"prompt\": 7}").contains("prompt: invalid type: integer `7`"));
+    let both = refused("{\"prompt\": \"a\", \"prompt_ids\": [1]}");
+    assert!(both.contains("got prompt and prompt_ids, expected one of prompt"), "{both}");
+    let stop = refused("{\"prompt\": \"a\", \"stop\": 7}");
+    assert!(stop.contains("stop: got 7, expected a text or a list of texts"), "{stop}");
     let prompts = folder.join("prompts.jsonl");
     let output = program("batch").arg(&prompts).arg("--output").arg(&prompts).output();
     let said = output.expect("the program starts").stderr;

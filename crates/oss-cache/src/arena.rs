@@ -8,8 +8,9 @@
 use oss_memory::placement::{MemoryPolicy, Placement};
 use oss_memory::{Buffer, Extent, Extents, Move, Pages};
 
+use crate::Result;
+use crate::error::same;
 use crate::shape::Layout;
-use crate::{Error, Result};
 
 /// The most extents in a piece.
 const PIECE: usize = 32;
@@ -87,9 +88,12 @@ impl Arena {
         self.extents() - self.closed.len() * self.books.piece()
     }
 
-    /// Bytes of memory taken.
+    /// Bytes of memory taken: what was set aside is taken as a whole, and for good.
     pub(crate) fn bytes_resident(&self) -> usize {
-        self.open() * self.slots * self.slot
+        match self.bytes_reserved() {
+            0 => self.open() * self.slots * self.slot,
+            reserved => reserved,
+        }
     }
 
     /// Bytes on pages that were set aside: none, or all.
@@ -229,10 +233,6 @@ impl Arena {
 
     /// Checks the books against `is_used`, for each extent whether somebody has it.
     pub(crate) fn validate(&self, is_used: &[bool]) -> Result<()> {
-        let same = |what, got: usize, expected: usize| match got == expected {
-            true => Ok(()),
-            false => Err(Error::Inconsistent { what, got, expected }),
-        };
         let mut allocated = vec![0; self.extents()];
         for extent in self.books.allocated() {
             allocated[extent.first..extent.first + extent.len].fill(1);

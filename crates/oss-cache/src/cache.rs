@@ -6,6 +6,7 @@ use oss_memory::Pages;
 use oss_memory::placement::MemoryPolicy;
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::error::same;
 use crate::policy::{Policy, PolicyKind};
 use crate::pool::{NO_PAGE, Pool};
 use crate::sequence::{Sequence, SequenceId, Sequences};
@@ -131,16 +132,6 @@ impl KvCache {
         self.sequences.create()
     }
 
-    /// Whether the id names a living sequence.
-    pub fn contains(&self, id: SequenceId) -> bool {
-        self.sequences.contains(id)
-    }
-
-    /// Sequences alive.
-    pub fn sequences(&self) -> usize {
-        self.sequences.live()
-    }
-
     /// Forgets a sequence and gives back its pages. Those of a sequence whose tokens are known
     /// ([`KvCache::commit_tokens`]) stay in the prefix tree until they are needed elsewhere.
     ///
@@ -211,14 +202,6 @@ impl KvCache {
     /// When the sequence has been removed.
     pub fn len(&self, id: SequenceId) -> usize {
         self.sequences.get(id).len
-    }
-
-    /// Whether no position has been committed.
-    ///
-    /// # Panics
-    /// When the sequence has been removed.
-    pub fn is_empty(&self, id: SequenceId) -> bool {
-        self.len(id) == 0
     }
 
     /// Sees to it that positions `len..len + n` lie in pages which this sequence alone owns and
@@ -386,7 +369,8 @@ impl KvCache {
         }
     }
 
-    /// Bytes of memory that the pages take of the machine, free ones beside them included.
+    /// Bytes of memory that the pages take of the machine, free ones beside them included: all that
+    /// the cache may ever take where they were set aside ([`KvCache::bytes_reserved`]).
     pub fn bytes_resident(&self) -> usize {
         self.pool.bytes_resident()
     }
@@ -431,10 +415,6 @@ impl KvCache {
     pub fn validate(&self) -> Result<()> {
         let mut counted = vec![0; self.pool.ids()];
         for sequence in self.sequences.iter() {
-            let same = |what, got: usize, expected: usize| match got == expected {
-                true => Ok(()),
-                false => Err(Error::Inconsistent { what, got, expected }),
-            };
             for table in &sequence.tables {
                 for (index, &page) in table.pages.iter().enumerate() {
                     let behind = usize::from(index < table.first);

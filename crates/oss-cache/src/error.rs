@@ -85,3 +85,11 @@ pub enum Error {
 
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// Holds what book-keeping says against what its rule demands.
+pub(crate) fn same(what: &'static str, got: usize, expected: usize) -> Result<()> {
+    match got == expected {
+        true => Ok(()),
+        false => Err(Error::Inconsistent { what, got, expected }),
+    }
+}

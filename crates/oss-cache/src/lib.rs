@@ -71,7 +71,8 @@
 //! - A page that a sequence may write has one owner; a page with two owners is never written.
 //! - A fresh page is zero, so what it held before can never show.
 //! - `reserve` gives all that is asked for or leaves the sequence as it was.
-//! - A prefix is found by its hash and believed by its tokens.
+//! - A prefix is found by its hash and believed by its tokens; in the file, what a page follows is
+//!   believed by its hash, of 63 bits and with a seed that is the file's own.
 //! - No page with a draft is found, or leaves memory, before the draft is accepted.
 //! - Every position that is taken over was computed from the same tokens, by the same content key.
 //! - `reserve`, `commit` and `slot` allocate nothing but for the tables of a sequence longer than
@@ -104,4 +105,4 @@ pub use reuse::Match;
 pub use sequence::SequenceId;
 pub use shape::{Group, Shape};
 pub use stats::{ColdStats, Stats};
-pub use tier::{ColdOptions, PACK_QUEUE};
+pub use tier::ColdOptions;

@@ -241,6 +241,32 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_may_not_go_is_looked_at_once_although_it_was_used_as_often_as_the_rest() {
+        for kind in [PolicyKind::Lru, PolicyKind::Lfu, PolicyKind::Adaptive] {
+            let mut policy = kind.build();
+            (0..20_000).for_each(|key| policy.insert(key, u64::from(key), 0));
+            let (mut looked_at, mut order) = (0, Vec::new());
+            for _ in 0..900 {
+                let mut evictable = |key| {
+                    looked_at += 1;
+                    key >= 19_000
+                };
+                order.extend(policy.victim(&mut evictable));
+            }
+            assert!(order.iter().copied().eq(19_000..19_900), "{kind}: the oldest go first");
+            assert!(looked_at < 20_000 + 900 * 32, "{kind}: {looked_at}");
+            // Where nothing may go, that is known after once round.
+            looked_at = 0;
+            let mut none = |_| {
+                looked_at += 1;
+                false
+            };
+            assert_eq!(policy.victim(&mut none), None);
+            assert!(looked_at <= 19_100 + 32, "{kind}: {looked_at}");
+        }
+    }
+
     /// Room for 50 keys; 20 keys are asked for after every 60 that are asked for once. The share of
     /// those 20 that is found, once the policy has seen enough.
     fn found_beside_a_scan(kind: PolicyKind) -> f64 {

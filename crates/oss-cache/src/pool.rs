@@ -11,6 +11,7 @@ use oss_memory::placement::MemoryPolicy;
 use oss_memory::{Pages, zeros};
 
 use crate::arena::{Arena, PageBytes};
+use crate::error::same;
 use crate::shape::Layout;
 use crate::{Error, Result};
 
@@ -371,10 +372,6 @@ impl Pool {
 
     /// Checks the books against `counted`, the references found at each page's owners.
     pub(crate) fn validate(&self, layout: &Layout, counted: &[u32]) -> Result<()> {
-        let same = |what, got: usize, expected: usize| match got == expected {
-            true => Ok(()),
-            false => Err(Error::Inconsistent { what, got, expected }),
-        };
         for (&got, &expected) in self.refs.iter().zip(counted) {
             same("references of a page", got as usize, expected as usize)?;
         }

@@ -6,7 +6,7 @@ use crate::pool::NO_PAGE;
 use crate::sequence::{Sequence, SequenceId, Table};
 use crate::stats::Stats;
 use crate::tier::Missing;
-use crate::tree::{NodeId, Origin, Places, ROOT, ROOT_HASH, chain};
+use crate::tree::{NodeId, Origin, Places, ROOT, chain_all};
 
 /// The longest known prefix of some tokens, as [`KvCache::lookup`] found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,7 +178,8 @@ impl KvCache {
 
     /// What the cache has done so far.
     pub fn stats(&self) -> Stats {
-        let cold = self.tiers.cold.as_ref().map(|cold| cold.stats).unwrap_or_default();
+        // Those of a file that was discarded stay.
+        let cold = self.tiers.cold.as_ref().map_or(self.stats.cold, |cold| cold.stats);
         Stats { cold, ..self.stats }
     }
 
@@ -186,7 +187,7 @@ impl KvCache {
     /// chain over all its tokens, the same on every machine. Equal prompts have equal keys;
     /// different ones almost surely (63 bits) different keys.
     pub fn prompt_key(&self, tokens: &[u32]) -> u64 {
-        tokens.chunks(self.layout.page_tokens).fold(ROOT_HASH, chain)
+        chain_all(self.layout.page_tokens, tokens)
     }
 
     /// Blocks in the prefix tree.
@@ -323,11 +324,13 @@ impl KvCache {
         if !len.is_multiple_of(page_tokens) {
             let tokens = &self.tree.tokens(path[complete])[..len % page_tokens];
             sequence.pending.extend_from_slice(tokens);
+            self.tree.use_now(path[complete]);
         }
     }
 
     fn move_to(&mut self, id: SequenceId, block: NodeId) {
         self.tree.node_mut(block).pins += 1;
+        self.tree.use_now(block);
         let before = std::mem::replace(&mut self.sequences.get_mut(id).block, block);
         self.tree.node_mut(before).pins -= 1;
         self.prune(before);
@@ -389,6 +392,7 @@ impl KvCache {
         }
         let Some(block) = self.tree.insert(parent, tokens) else { return };
         self.stats.inserted_blocks += 1;
+        self.tree.use_now(block);
         let node = self.tree.node_mut(block);
         node.boundary = true;
         node.pins += 1;
@@ -485,6 +489,7 @@ impl KvCache {
         }
         self.mark(id);
         let block = self.sequences.get(id).block;
+        self.tree.use_now(block);
         let mut at = block;
         while at != ROOT {
             self.policy.renew(at);

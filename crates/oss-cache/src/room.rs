@@ -1,10 +1,11 @@
 //! Making room: which pages go when there are none left.
 
+use crate::Result;
 use crate::cache::KvCache;
+use crate::error::same;
 use crate::pool::{NO_PAGE, PageId};
 use crate::sequence::SequenceId;
 use crate::tree::{NodeId, Places, ROOT};
-use crate::{Error, Result};
 
 /// Window pages are kept for every so many blocks (and at message boundaries) when they are
 /// thinned: enough of them to resume there.
@@ -45,7 +46,7 @@ impl KvCache {
     /// at a time, if nothing else took pages.
     ///
     /// # Errors
-    /// [`Error::UnknownSequence`], [`Error::OutOfPages`].
+    /// [`crate::Error::UnknownSequence`], [`crate::Error::OutOfPages`].
     pub fn can_hold(&self, growing: &[(SequenceId, usize)], rows: usize) -> Result<()> {
         let mut wanted = vec![0; self.layout.groups.len()];
         for &(id, n) in growing {
@@ -75,10 +76,10 @@ impl KvCache {
     /// Changes how many bytes of pages may be in use, up to what the cache was made with. Pages
     /// kept for reuse are given up as far as needed, those that stay move together, and the memory
     /// of free ones goes back to the system. Returns the bytes still resident: more than asked for
-    /// while sequences use them.
+    /// while sequences use them, and all where they lie on pages that were set aside.
     ///
     /// # Errors
-    /// [`Error::Memory`] when the system does not take the memory back.
+    /// [`crate::Error::Memory`] when the system does not take the memory back.
     pub fn set_capacity(&mut self, bytes: usize) -> Result<usize> {
         self.pool.set_limit(bytes / self.layout.extent_bytes);
         while self.pool.is_over_limit() && (self.thin() || self.evict() || self.thin_all()) {}
@@ -258,10 +259,6 @@ impl KvCache {
 
     /// Counts the tree's references and checks its books.
     pub(crate) fn validate_tree(&self, counted: &mut [u32]) -> Result<()> {
-        let same = |what, got: usize, expected: usize| match got == expected {
-            true => Ok(()),
-            false => Err(Error::Inconsistent { what, got, expected }),
-        };
         let mut pins = vec![0; self.tree.ids().max().unwrap_or(ROOT) as usize + 1];
         pins[ROOT as usize] = 1;
         for sequence in self.sequences.iter() {

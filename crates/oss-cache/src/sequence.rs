@@ -149,10 +149,6 @@ impl Sequences {
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Sequence> {
         self.entries.iter_mut().filter(|entry| entry.live).map(|entry| &mut entry.sequence)
     }
-
-    pub(crate) fn live(&self) -> usize {
-        self.entries.len() - self.free.len()
-    }
 }
 
 impl Table {

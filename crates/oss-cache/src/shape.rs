@@ -1,5 +1,6 @@
 //! What a page is made of.
 
+use crate::tier::PACK_QUEUE;
 use crate::{Error, Result};
 
 /// Slots start at multiples of this many bytes.
@@ -36,6 +37,49 @@ pub struct Shape {
     pub slot_bytes: usize,
     /// The groups of layers.
     pub groups: Vec<Group>,
+}
+
+impl Shape {
+    /// Bytes from one slot to the next.
+    fn slot_stride(&self) -> usize {
+        self.slot_bytes.next_multiple_of(SLOT_ALIGN)
+    }
+
+    /// Bytes of a page of one group.
+    fn page_bytes(&self, group: &Group) -> usize {
+        group.layers.len() * self.n_kv_heads * self.slot_stride()
+    }
+
+    /// Bytes of the largest page.
+    #[must_use]
+    pub fn largest_page_bytes(&self) -> usize {
+        self.groups.iter().map(|group| self.page_bytes(group)).max().unwrap_or(0)
+    }
+
+    /// Bytes of the pages of a sequence of `len` positions, computed at most `rows` at a time, with
+    /// a copy of the page that its prompt ends in.
+    #[must_use]
+    pub fn sequence_bytes(&self, len: usize, rows: usize) -> usize {
+        let bytes = |group: &Group| {
+            // A window's first and last page are used in part, and one page behind it is kept.
+            let tokens = group.window.map_or(len, |window| window + rows + 3 * self.page_tokens);
+            let pages = tokens.min(len).div_ceil(self.page_tokens);
+            let copies = usize::from(tokens >= len);
+            (pages + copies) * self.page_bytes(group)
+        };
+        self.groups.iter().map(bytes).sum()
+    }
+
+    /// Bytes of the pages that may be on their way between the tiers: those that wait to be
+    /// compressed, where compressed ones are kept, and as many as [`ColdOptions::queue`] says each
+    /// to the file and from there; 0: there is no file.
+    ///
+    /// [`ColdOptions::queue`]: crate::ColdOptions::queue
+    #[must_use]
+    pub fn queue_bytes(&self, warm_bytes: usize, queue: usize) -> usize {
+        let packing = if warm_bytes > 0 { PACK_QUEUE } else { 0 };
+        (packing + 2 * queue) * self.largest_page_bytes()
+    }
 }
 
 /// Where things lie inside the arena, derived from a [`Shape`].
@@ -98,26 +142,24 @@ impl Layout {
             positive("group.window", group.window.unwrap_or(1))?;
         }
         let layers = layer_table(shape)?;
-        let slot_bytes = shape.slot_bytes;
-        let slot_stride = slot_bytes.next_multiple_of(SLOT_ALIGN);
-        let page_bytes = |group: &Group| group.layers.len() * shape.n_kv_heads * slot_stride;
-        let extent_bytes = shape.groups.iter().map(page_bytes).max().unwrap_or(0);
+        let extent_bytes = shape.largest_page_bytes();
         let groups: Vec<GroupLayout> = shape
             .groups
             .iter()
             .map(|group| GroupLayout {
                 window: group.window,
-                page_bytes: page_bytes(group),
+                page_bytes: shape.page_bytes(group),
                 slots: group.layers.len() * shape.n_kv_heads,
-                pages_per_extent: (extent_bytes / page_bytes(group)).min(MAX_PAGES_PER_EXTENT),
+                pages_per_extent: (extent_bytes / shape.page_bytes(group))
+                    .min(MAX_PAGES_PER_EXTENT),
             })
             .collect();
         let most = groups.iter().map(|group| group.pages_per_extent).max().unwrap_or(1);
         Ok(Layout {
             page_tokens: shape.page_tokens,
             n_kv_heads: shape.n_kv_heads,
-            slot_bytes,
-            slot_stride,
+            slot_bytes: shape.slot_bytes,
+            slot_stride: shape.slot_stride(),
             groups,
             layers,
             extent_bytes,

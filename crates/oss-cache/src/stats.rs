@@ -1,5 +1,7 @@
 //! What a cache has done so far.
 
+use std::ops::AddAssign;
+
 /// Counters since the cache was made. Pages are counted per group: a position of a model with two
 /// groups lies in two pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +50,60 @@ pub struct Stats {
     pub cold: ColdStats,
 }
 
+impl AddAssign for Stats {
+    /// What two caches have counted, one after the other.
+    fn add_assign(&mut self, more: Stats) {
+        // Every counter by its name: one that is forgotten here does not compile.
+        let Stats {
+            reused_tokens,
+            hot_hits,
+            warm_hits,
+            cold_hits,
+            prefetched_pages,
+            inserted_blocks,
+            duplicate_blocks,
+            hash_collisions,
+            thinned_pages,
+            evicted_pages,
+            moved_pages,
+            moved_bytes,
+            copied_pages,
+            copied_bytes,
+            compressed_pages,
+            compressed_bytes,
+            restored_bytes,
+            incompressible_pages,
+            warm_evicted_pages,
+            cold,
+        } = self;
+        let counters = [
+            (reused_tokens, more.reused_tokens),
+            (hot_hits, more.hot_hits),
+            (warm_hits, more.warm_hits),
+            (cold_hits, more.cold_hits),
+            (prefetched_pages, more.prefetched_pages),
+            (inserted_blocks, more.inserted_blocks),
+            (duplicate_blocks, more.duplicate_blocks),
+            (hash_collisions, more.hash_collisions),
+            (thinned_pages, more.thinned_pages),
+            (evicted_pages, more.evicted_pages),
+            (moved_pages, more.moved_pages),
+            (moved_bytes, more.moved_bytes),
+            (copied_pages, more.copied_pages),
+            (copied_bytes, more.copied_bytes),
+            (compressed_pages, more.compressed_pages),
+            (compressed_bytes, more.compressed_bytes),
+            (restored_bytes, more.restored_bytes),
+            (incompressible_pages, more.incompressible_pages),
+            (warm_evicted_pages, more.warm_evicted_pages),
+        ];
+        for (count, more) in counters {
+            *count += more;
+        }
+        *cold += more.cold;
+    }
+}
+
 /// Counters of the file of cold pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -60,7 +116,8 @@ pub struct ColdStats {
     pub written_bytes: u64,
     /// Bytes read.
     pub read_bytes: u64,
-    /// Pages not written because too many were waiting, or for want of memory.
+    /// Pages not written because too many were waiting, for want of memory, or because the file is
+    /// full of what is worth more.
     pub dropped_writes: u64,
     /// Pages that the file did not take, as on a full disk.
     pub failed_writes: u64,
@@ -70,4 +127,57 @@ pub struct ColdStats {
     pub foreign: u64,
     /// Pages that made room for others.
     pub evicted_pages: u64,
+}
+
+impl AddAssign for ColdStats {
+    /// What two caches have counted, one after the other.
+    fn add_assign(&mut self, more: ColdStats) {
+        // Every counter by its name: one that is forgotten here does not compile.
+        let ColdStats {
+            restored_slots,
+            written_pages,
+            written_bytes,
+            read_bytes,
+            dropped_writes,
+            failed_writes,
+            bad_slots,
+            foreign,
+            evicted_pages,
+        } = self;
+        let counters = [
+            (restored_slots, more.restored_slots),
+            (written_pages, more.written_pages),
+            (written_bytes, more.written_bytes),
+            (read_bytes, more.read_bytes),
+            (dropped_writes, more.dropped_writes),
+            (failed_writes, more.failed_writes),
+            (bad_slots, more.bad_slots),
+            (foreign, more.foreign),
+            (evicted_pages, more.evicted_pages),
+        ];
+        for (count, more) in counters {
+            *count += more;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_two_caches_count_adds_up() {
+        let mut one = Stats::default();
+        (one.reused_tokens, one.hot_hits, one.warm_evicted_pages) = (1, 3, 100);
+        (one.cold.restored_slots, one.cold.read_bytes, one.cold.evicted_pages) = (7, 9, 11);
+        let mut sum = Stats::default();
+        sum += one;
+        assert_eq!(sum, one);
+        sum += Stats::default();
+        assert_eq!(sum, one);
+        sum += one;
+        let ColdStats { restored_slots, read_bytes, evicted_pages, .. } = sum.cold;
+        assert_eq!((sum.reused_tokens, sum.hot_hits, sum.warm_evicted_pages), (2, 6, 200));
+        assert_eq!((restored_slots, read_bytes, evicted_pages), (14, 18, 22));
+    }
 }

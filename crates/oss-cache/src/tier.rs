@@ -3,7 +3,11 @@
 //! Hot pages are resident. *Warm* ones are compressed in memory ([`codec`]), *cold* ones lie in a
 //! file that outlives the process. Pages are written to the file as soon as they are complete, and
 //! compressed when they must go; threads of their own do both. Whoever evicts copies a page and
-//! goes on; it waits only where the queue is full and the page would be lost.
+//! goes on; it waits only where the queue is full and the page would be lost, and for the file no
+//! longer than the page is worth.
+//!
+//! The next process finds a page of the file by those before it. So none goes while a page that
+//! follows it is in the file, and none goes for one that follows it.
 
 pub mod codec;
 mod cold;
@@ -14,5 +18,4 @@ mod workers;
 
 pub use cold::ColdOptions;
 pub(crate) use moves::{Missing, Tiers};
-pub use warm::PACK_QUEUE;
-pub(crate) use warm::Packed;
+pub(crate) use warm::{PACK_QUEUE, Packed};

@@ -5,6 +5,7 @@
 //! and their parent. A *tail* is a shorter block: the end of a prompt, found only by comparing
 //! with the children of the block before it.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -22,15 +23,16 @@ pub(crate) const NO_NODE: NodeId = NodeId::MAX;
 pub(crate) const NO_SLOT: u32 = u32::MAX;
 
 /// The hash of the empty prefix: any fixed number; it is part of the cold file's format.
-pub(crate) const ROOT_HASH: u64 = 0x0055_e119_1e5a_11ed;
+const ROOT_HASH: u64 = 0x0055_e119_1e5a_11ed;
 /// Hashes keep 63 bits, so that they fit signed integers elsewhere.
 const HASH_MASK: u64 = u64::MAX >> 1;
 /// Children compared when looking for a tail; the newest come first.
 const MOST_COMPARED: usize = 256;
 
-/// The hash of a block after its parent's: the same on every machine and in every process.
-pub(crate) fn chain(parent: u64, tokens: &[u32]) -> u64 {
-    let mut hash = Xxh3::with_seed(0);
+/// The hash of a block after its parent's: with one seed the same on every machine and in every
+/// process.
+fn chain(seed: u64, parent: u64, tokens: &[u32]) -> u64 {
+    let mut hash = Xxh3::with_seed(seed);
     hash.update(&parent.to_le_bytes());
     let mut bytes = [0; 64];
     for part in tokens.chunks(bytes.len() / 4) {
@@ -40,6 +42,11 @@ pub(crate) fn chain(parent: u64, tokens: &[u32]) -> u64 {
         hash.update(&bytes[..part.len() * 4]);
     }
     hash.digest() & HASH_MASK
+}
+
+/// The hash chain over all of some tokens, without a seed.
+pub(crate) fn chain_all(page_tokens: usize, tokens: &[u32]) -> u64 {
+    tokens.chunks(page_tokens).fold(ROOT_HASH, |parent, block| chain(0, parent, block))
 }
 
 #[derive(Debug, Clone)]
@@ -63,6 +70,8 @@ pub(crate) struct Node {
     pub(crate) resident: u32,
     /// Sequences that have begun with the block, as far as they can be counted.
     pub(crate) uses: u8,
+    /// When that was last, by the tree's clock: what follows the block may have been used later.
+    used: u64,
     /// Near a message boundary: its window pages are not thinned.
     pub(crate) boundary: bool,
     /// Known to the eviction policy.
@@ -126,6 +135,10 @@ impl Hasher for AsIs {
 
 #[derive(Debug)]
 pub(crate) struct Tree {
+    /// Of all hashes: who does not know it finds no two blocks with one hash.
+    seed: u64,
+    /// Counts uses.
+    clock: u64,
     page_tokens: usize,
     groups: usize,
     nodes: Vec<Node>,
@@ -141,6 +154,8 @@ impl Tree {
     /// An empty tree with room for `expected` blocks; it grows beyond.
     pub(crate) fn new(page_tokens: usize, groups: usize, expected: usize) -> Tree {
         let mut tree = Tree {
+            seed: 0,
+            clock: 0,
             page_tokens,
             groups,
             nodes: Vec::with_capacity(expected),
@@ -175,6 +190,7 @@ impl Tree {
             generation: 0,
             resident: 0,
             uses: 0,
+            used: 0,
             boundary: false,
             in_policy: false,
             in_windows: false,
@@ -191,6 +207,43 @@ impl Tree {
 
     pub(crate) fn node_mut(&mut self, id: NodeId) -> &mut Node {
         &mut self.nodes[id as usize]
+    }
+
+    /// Chooses the seed of all hashes of an empty tree.
+    pub(crate) fn set_seed(&mut self, seed: u64) {
+        let blocks = self.len();
+        assert!(blocks == 0, "a new seed: got a tree of {blocks} blocks, expected none");
+        self.seed = seed;
+    }
+
+    /// The hash of a block after one with the hash `parent`.
+    pub(crate) fn chain(&self, parent: u64, tokens: &[u32]) -> u64 {
+        chain(self.seed, parent, tokens)
+    }
+
+    /// A block is used now.
+    pub(crate) fn use_now(&mut self, id: NodeId) {
+        self.clock += 1;
+        self.node_mut(id).used = self.clock;
+    }
+
+    /// A block was used at a time that an earlier process has told.
+    pub(crate) fn used_at(&mut self, id: NodeId, time: u64) {
+        self.clock = self.clock.max(time);
+        let node = self.node_mut(id);
+        node.used = node.used.max(time);
+    }
+
+    /// For each node when its block, or one that follows it, was last used.
+    pub(crate) fn last_uses(&self) -> Vec<u64> {
+        let mut last: Vec<u64> = self.nodes.iter().map(|node| node.used).collect();
+        let mut blocks: Vec<NodeId> = self.ids().collect();
+        blocks.sort_unstable_by_key(|&id| Reverse(self.depth(id)));
+        for id in blocks {
+            let parent = self.node(id).parent as usize;
+            last[parent] = last[parent].max(last[id as usize]);
+        }
+        last
     }
 
     /// Blocks (tails included) in the tree.
@@ -263,7 +316,7 @@ impl Tree {
 
     /// The complete block `tokens` after `parent`.
     pub(crate) fn child(&self, parent: NodeId, tokens: &[u32]) -> Option<NodeId> {
-        let id = *self.by_hash.get(&chain(self.node(parent).hash, tokens))?;
+        let id = *self.by_hash.get(&self.chain(self.node(parent).hash, tokens))?;
         (self.node(id).parent == parent && self.tokens(id) == tokens).then_some(id)
     }
 
@@ -301,7 +354,7 @@ impl Tree {
     /// Adds the block `tokens` after `parent`; none when a different block has the same hash.
     /// The block must not be there yet.
     pub(crate) fn insert(&mut self, parent: NodeId, tokens: &[u32]) -> Option<NodeId> {
-        let hash = chain(self.node(parent).hash, tokens);
+        let hash = self.chain(self.node(parent).hash, tokens);
         let complete = tokens.len() == self.page_tokens;
         assert!(!tokens.is_empty() && tokens.len() <= self.page_tokens, "{} tokens", tokens.len());
         if complete && self.by_hash.contains_key(&hash) {
@@ -346,6 +399,7 @@ impl Tree {
         node.live = false;
         node.boundary = false;
         node.uses = 0;
+        node.used = 0;
         node.generation = node.generation.wrapping_add(1);
         (node.parent, node.next, node.previous) = (NO_NODE, NO_NODE, NO_NODE);
         self.free.push(id);
@@ -380,13 +434,41 @@ mod tests {
     fn the_hash_chain_is_the_same_everywhere() {
         // Part of the cold file's format: a change makes all files useless.
         let tokens: Vec<u32> = (0..16).collect();
-        let first = chain(ROOT_HASH, &tokens);
+        let first = chain(0, ROOT_HASH, &tokens);
         let mut bytes = ROOT_HASH.to_le_bytes().to_vec();
         bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
         assert_eq!(first, xxhash_rust::xxh3::xxh3_64(&bytes) & HASH_MASK);
-        let second = chain(first, &[1, 2, 3]);
+        let second = chain(0, first, &[1, 2, 3]);
         assert_eq!((first, second), (8_056_607_479_778_832_025, 2_137_685_005_178_380_539));
         assert!(first >> 63 == 0 && second >> 63 == 0);
+        assert_eq!(chain_all(16, &[tokens, vec![1, 2, 3]].concat()), second);
+    }
+
+    #[test]
+    fn another_seed_gives_other_hashes() {
+        let mut tree = Tree::new(2, 1, 0);
+        let plain = tree.chain(ROOT_HASH, &[1, 2]);
+        tree.set_seed(5);
+        let a = tree.insert(ROOT, &[1, 2]).unwrap();
+        assert_ne!(tree.node(a).hash, plain);
+        let found = [tree.child(ROOT, &[1, 2]), tree.by_hash(tree.node(a).hash)];
+        assert_eq!(found, [Some(a); 2]);
+        assert_eq!(chain_all(2, &[1, 2]), plain, "a prompt's key has no seed");
+    }
+
+    #[test]
+    fn a_block_was_used_when_one_that_follows_it_was() {
+        let mut tree = Tree::new(2, 1, 0);
+        let a = tree.insert(ROOT, &[1, 2]).unwrap();
+        let b = tree.insert(a, &[3, 4]).unwrap();
+        let c = tree.insert(a, &[5, 6]).unwrap();
+        tree.used_at(b, 7);
+        tree.use_now(c);
+        tree.use_now(a);
+        let last = tree.last_uses();
+        assert_eq!([a, b, c].map(|id| last[id as usize]), [9, 7, 8]);
+        tree.use_now(b);
+        assert_eq!(tree.last_uses()[a as usize], 10);
     }
 
     #[test]
@@ -417,7 +499,7 @@ mod tests {
         let mut tree = Tree::new(2, 1, 0);
         let a = tree.insert(ROOT, &[1, 2]).unwrap();
         // A collision cannot be had, so the table is told a lie.
-        let lie = chain(ROOT_HASH, &[3, 4]);
+        let lie = tree.chain(ROOT_HASH, &[3, 4]);
         tree.by_hash.insert(lie, a);
         assert_eq!(tree.child(ROOT, &[3, 4]), None);
         assert_eq!(tree.insert(ROOT, &[3, 4]), None);

@@ -1,6 +1,7 @@
 //! Random operations against plain vectors of tokens.
 
-use oss_cache::{Error, Group, KvCache, SequenceId, Shape};
+use oss_cache::{Error, Group, KvCache, Options, SequenceId, Shape};
+use oss_memory::Pages;
 use oss_testing::Seeded;
 
 const PAGE: usize = 16;
@@ -83,7 +84,7 @@ impl Run {
             _ => {
                 let (id, _) = self.plain.swap_remove(at);
                 self.cache.remove(id);
-                assert!(!self.cache.contains(id));
+                assert!(matches!(self.cache.fork(id), Err(Error::UnknownSequence { .. })));
             }
         }
     }
@@ -166,7 +167,7 @@ fn threads_may_read_and_send_a_cache() {
         value
     }
     let cache = both(KvCache::new(shape(&[(&[0], None)]), 1 << 20).unwrap());
-    assert_eq!(cache.sequences(), 0);
+    assert_eq!(cache.pages(0).in_use, 0);
 }
 
 #[test]
@@ -280,13 +281,44 @@ fn capacity_taken_away_comes_back() {
 }
 
 #[test]
+fn a_shape_tells_the_bytes_of_its_pages() {
+    let shape = shape(&[(&[0, 2, 4], Some(40)), (&[1, 3], None)]);
+    let [windowed, full] = [3, 2].map(|layers| layers * HEADS * PAGE * BYTES);
+    assert_eq!(shape.largest_page_bytes(), windowed);
+    // A window, the rows beside it and three pages more; every position, and the last page twice.
+    assert_eq!(shape.sequence_bytes(160, 16), 7 * windowed + 11 * full);
+    assert_eq!(shape.sequence_bytes(30, 16), 3 * windowed + 3 * full);
+    let queues = [(0, 0), (1, 0), (0, 8), (1, 8)].map(|(warm, cold)| shape.queue_bytes(warm, cold));
+    assert_eq!(queues, [0, 64, 16, 80].map(|pages| pages * windowed));
+}
+
+#[test]
+fn what_was_set_aside_is_resident_for_good() {
+    let capacity = 64 * PAGE * BYTES * HEADS;
+    for pages in Pages::ALL {
+        let options = Options { capacity_bytes: capacity, pages, ..Options::default() };
+        let mut cache = KvCache::with_options(shape(&[(&[0], None)]), &options).unwrap();
+        // None where the system has set nothing aside.
+        let reserved = cache.bytes_reserved();
+        assert!(reserved == 0 || pages == Pages::Reserved && reserved == capacity);
+        assert_eq!(cache.bytes_resident(), reserved, "{pages}");
+        let id = cache.create();
+        cache.reserve(id, 40 * PAGE).unwrap();
+        let used = if reserved > 0 { capacity } else { 40 * PAGE * BYTES * HEADS };
+        assert_eq!(cache.bytes_resident(), used, "{pages}");
+        cache.remove(id);
+        assert_eq!(cache.set_capacity(0).unwrap(), reserved, "{pages}");
+    }
+}
+
+#[test]
 fn a_removed_sequence_is_not_mistaken_for_its_successor() {
     let mut cache = KvCache::new(shape(&[(&[0], None)]), 1 << 20).unwrap();
     let old = cache.create();
     cache.remove(old);
     let new = cache.create();
     assert_ne!(old, new);
-    assert!(cache.contains(new) && !cache.contains(old));
+    cache.reserve(new, 1).unwrap();
     let error = cache.reserve(old, 1).unwrap_err();
     assert!(matches!(error, Error::UnknownSequence { .. }));
     assert!(cache.fork(old).is_err() && cache.truncate(old, 0).is_err());

@@ -1,6 +1,7 @@
 //! Pages that leave memory come back bit for bit, or count as never computed.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use oss_cache::{ColdOptions, Error, Group, KvCache, Options, PolicyKind};
 use oss_testing::Seeded;
@@ -128,6 +129,123 @@ fn finds_what_the_last_process_computed(queue: usize) {
         assert_eq!(visit(&mut cache, &tokens), tokens.len());
     }
     assert!(cache.stats().cold_hits > 60, "{:?}", cache.stats());
+}
+
+/// One group of layers that need every position: any prefix is enough to go on from.
+const FULL: &[(&[usize], Option<usize>)] = &[(&[0], None)];
+
+#[test]
+fn no_page_is_lost_to_a_short_queue_when_many_leave_memory_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let cold = ColdOptions { queue: 1, ..cold(&directory.path().join("cold"), 400) };
+    // Each prompt has 25 pages, and is reserved as a whole.
+    let mut cache = KvCache::with_options(shape(FULL), &options(30, 0, Some(cold))).unwrap();
+    for round in 0..2 {
+        for kind in 0..6 {
+            let expected = if round == 0 { 0 } else { 100 };
+            assert_eq!(visit(&mut cache, &tokens(kind, 100)), expected, "prompt {kind}");
+        }
+    }
+    let stats = cache.stats();
+    assert!(stats.evicted_pages > 100 && stats.cold_hits > 100, "{stats:?}");
+}
+
+#[test]
+fn a_file_smaller_than_memory_keeps_the_newest_prompts_whole() {
+    for queue in [2_000, 1] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("cold");
+        // 40 slots; each prompt has seventeen pages that are worth keeping.
+        let file = ColdOptions { bytes: 41 * 4096, queue, ..cold(&path, 0) };
+        let options = options(400, 0, Some(file));
+        let mut cache = open(&options);
+        for kind in 0..8 {
+            visit(&mut cache, &tokens(kind, 60));
+        }
+        cache.persist().unwrap();
+        cache.validate().unwrap();
+        drop(cache);
+        let cache = open(&options);
+        let found = [6, 7].map(|kind| cache.lookup(&tokens(kind, 60)).len());
+        assert_eq!(found, [60; 2], "with a queue of {queue}");
+    }
+}
+
+#[test]
+fn a_prompt_longer_than_the_file_keeps_its_beginning() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("cold");
+    let file = ColdOptions { bytes: 21 * 4096, ..cold(&path, 0) };
+    let options = options(42, 0, Some(file));
+    let open = || KvCache::with_options(shape(FULL), &options).unwrap();
+    let mut cache = open();
+    // Its 40 pages are twice what the file holds.
+    let long = tokens(0, 160);
+    visit(&mut cache, &long);
+    // Two of them leave memory, the last ones, and some the file.
+    visit(&mut cache, &tokens(1, 16));
+    assert_eq!(visit(&mut cache, &long), 38 * PAGE);
+    cache.persist().unwrap();
+    cache.validate().unwrap();
+    let stats = cache.stats();
+    assert!(stats.cold.dropped_writes >= 20, "{stats:?}");
+    drop(cache);
+    let found = open().lookup(&long).len();
+    assert_eq!(found, 20 * PAGE, "as many positions as the file has room for");
+}
+
+#[test]
+fn ends_of_prompts_after_one_block_are_found_each_by_its_tokens() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = options(400, 0, Some(cold(&directory.path().join("cold"), 400)));
+    let ending = |kind: u32| [tokens(9, PAGE as u32), vec![kind, kind + 1]].concat();
+    let mut cache = open(&options);
+    (0..40).for_each(|kind| assert!(visit(&mut cache, &ending(kind)) <= PAGE));
+    cache.persist().unwrap();
+    drop(cache);
+    let mut cache = open(&options);
+    cache.validate().unwrap();
+    (0..40).for_each(|kind| assert_eq!(visit(&mut cache, &ending(kind)), PAGE + 2, "{kind}"));
+    assert_eq!(cache.stats().inserted_blocks, 0);
+}
+
+#[test]
+fn a_file_that_must_not_be_believed_is_emptied_and_the_cache_goes_on_without() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("cold");
+    let options = options(80, 0, Some(cold(&path, 400)));
+    let mut cache = open(&options);
+    for kind in 0..6 {
+        visit(&mut cache, &tokens(kind, 100));
+    }
+    assert!(cache.cold_pages() > 100, "{}", cache.cold_pages());
+    cache.discard_file().unwrap();
+    cache.validate().unwrap();
+    let len = || path.metadata().unwrap().len();
+    assert_eq!((cache.cold_pages(), len()), (0, 0));
+    assert!(cache.stats().cold.written_pages > 0, "what was done stays counted");
+    for kind in 0..6 {
+        visit_loosely(&mut cache, &tokens(kind, 100));
+    }
+    cache.persist().unwrap();
+    drop(cache);
+    assert_eq!(len(), 0);
+    let cache = open(&options);
+    assert_eq!((cache.cold_pages(), cache.stats().cold.foreign), (0, 0));
+    assert!((0..6).all(|kind| cache.lookup(&tokens(kind, 100)).is_empty()));
+}
+
+#[test]
+fn each_file_has_a_seed_of_its_own_and_keeps_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let seed = |name: &str| {
+        let path = directory.path().join(name);
+        visit(&mut open(&options(60, 0, Some(cold(&path, 60)))), &tokens(0, 8));
+        std::fs::read(&path).unwrap()[24..32].to_vec()
+    };
+    let (one, other) = (seed("one"), seed("other"));
+    assert_ne!(one, other);
+    assert_eq!(seed("one"), one);
 }
 
 #[test]
@@ -406,8 +524,11 @@ fn a_file_in_use_and_a_missing_directory_are_clear_errors() {
     let path = directory.path().join("cold");
     let first = options(200, 0, Some(cold(&path, 400)));
     let _cache = open(&first);
+    let begin = Instant::now();
     let error = KvCache::with_options(shape(WINDOWED), &first).unwrap_err();
     assert!(matches!(error, Error::InUse { .. }), "{error}");
+    // Somebody may only have looked whether it is in use.
+    assert!(begin.elapsed() >= Duration::from_millis(100), "{:?}", begin.elapsed());
     let nowhere = options(200, 0, Some(cold(&directory.path().join("no/where"), 400)));
     let error = KvCache::with_options(shape(WINDOWED), &nowhere).unwrap_err();
     assert!(error.to_string().contains("no/where"), "{error}");

@@ -194,16 +194,7 @@ impl Drop for Taken<'_> {
 /// Bytes of the keys and values of one full context, computed at most `rows` positions at a time,
 /// with a copy of the page that its prompt ends in.
 pub(crate) fn context_bytes(model: &Model, context_len: usize, rows: usize) -> usize {
-    let shape = model.cache_shape();
-    let slot = shape.slot_bytes.next_multiple_of(64) * shape.n_kv_heads;
-    let group = |group: &oss_cache::Group| {
-        // A window's first and last page are used in part, and one page behind it is kept.
-        let tokens = group.window.map_or(context_len, |w| w + rows + 3 * shape.page_tokens);
-        let pages = tokens.min(context_len).div_ceil(shape.page_tokens);
-        let copies = usize::from(tokens >= context_len);
-        (pages + copies) * slot * group.layers.len()
-    };
-    shape.groups.iter().map(group).sum()
+    model.cache_shape().sequence_bytes(context_len, rows)
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ pub struct ChatRequest {
     pub messages: Vec<Message>,
     /// The tools that the model may call. In the harmony format the arguments for strict ones fit
     /// their parameters' schema. Where a call is required, those for others fit what of the schema
-    /// can be held.
+    /// can be held, and are a JSON object where nothing can.
     pub tools: Vec<Tool>,
     /// Whether it calls them.
     pub tool_choice: ToolChoice,

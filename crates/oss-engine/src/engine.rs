@@ -1,5 +1,6 @@
 //! The engine: a handle to a step thread.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
@@ -22,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::event::{Completion, Event};
 use crate::grammar::Vocabulary;
 use crate::metrics::{Metrics, Recorder};
-use crate::options::{EngineOptions, Speculation};
+use crate::options::{EngineOptions, LoadProgress, Speculation};
 use crate::packing;
 use crate::prepare::{self, Prepared};
 use crate::request::Request;
@@ -35,7 +36,8 @@ use crate::tuning::{self, Census, SharedTuning, Subject, Tuning};
 
 /// A model ready to answer: load it once, clone the handle freely, ask from any thread.
 ///
-/// The last handle or stream that goes ends the step thread; requests that run then end as closed.
+/// The last handle or stream that goes ends the step thread, and waits for that: for the step that
+/// runs, and with a [`ColdTier`](crate::ColdTier) until everything worth keeping has been written.
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<Inner>,
@@ -85,20 +87,25 @@ impl Engine {
         Self::from_container(Arc::new(Container::open(path.as_ref())?), options)
     }
 
-    /// Loads a GGUF model that lies in memory, such as one inside the program.
+    /// Loads a model that lies in memory, such as one inside the program: a GGUF or a packed file,
+    /// which hold everything. For safetensors, which have files beside them, there are
+    /// [`Container::from_bytes`] and [`Engine::from_container`].
     ///
     /// # Errors
     /// As [`Engine::load`].
-    pub fn from_bytes(gguf: &'static [u8]) -> Result<Self> {
-        Self::from_bytes_with(gguf, EngineOptions::default())
+    pub fn from_bytes(file: impl Into<Cow<'static, [u8]>>) -> Result<Self> {
+        Self::from_bytes_with(file, EngineOptions::default())
     }
 
-    /// Loads a GGUF model that lies in memory, with options.
+    /// As [`Engine::from_bytes`], with options.
     ///
     /// # Errors
     /// As [`Engine::load_with`].
-    pub fn from_bytes_with(gguf: &'static [u8], options: EngineOptions) -> Result<Self> {
-        let container = Container::from_bytes("model in memory", gguf, Vec::new())?;
+    pub fn from_bytes_with(
+        file: impl Into<Cow<'static, [u8]>>,
+        options: EngineOptions,
+    ) -> Result<Self> {
+        let container = Container::from_bytes("model in memory", file, Vec::new())?;
         Self::from_container(Arc::new(container), options)
     }
 
@@ -123,7 +130,7 @@ impl Engine {
             kv_format: options.kv_format,
             pages: options.pages,
             sparse_attention: options.sparse_attention,
-            progress: progress.as_deref().map(|progress| progress as oss_model::Progress<'_>),
+            progress: progress.as_ref().map(LoadProgress::shown),
         };
         let policy = memory_policy(options.placement, &options.system_root)?;
         if options.placement != Placement::System {
@@ -214,20 +221,25 @@ impl Engine {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Hands a request over and returns its events.
+    /// Hands a request over and returns its events. What becomes of it later, a failure too, is
+    /// told by the last of them ([`Event::End`]).
     ///
-    /// They wait in the stream until they are taken. Where [`EngineOptions::stream_events`] of them
-    /// wait (256, some 128 tokens, unless it is given), the sequence pauses until half of them are
-    /// taken. Nobody else waits for that: another request leaves the queue meanwhile. So whoever
-    /// submits many requests and reads one stream after the other has more of them begun than
-    /// [`EngineOptions::max_sequences`], and those that pause may lose their keys and values to
-    /// others; what no tier has kept is computed again. Reading all streams at once avoids it, and
-    /// so do streams that hold a whole answer.
+    /// The prompt is tokenised, and a grammar compiled, on the thread that calls, before this
+    /// returns: that takes milliseconds for a long prompt, and longer for the first grammar. Async
+    /// code submits where it may block.
+    ///
+    /// Events wait in the stream until they are taken. Where [`EngineOptions::stream_events`] of
+    /// them wait (256, some 128 tokens, unless it is given), the sequence pauses until half of them
+    /// are taken. Nobody else waits for that: another request leaves the queue meanwhile. So
+    /// whoever submits many requests and reads one stream after the other has more of them begun
+    /// than [`EngineOptions::max_sequences`], and those that pause may lose their keys and values
+    /// to others; what no tier has kept is computed again. Reading all streams at once avoids it,
+    /// and so do streams that hold a whole answer.
     ///
     /// # Errors
     /// When the request cannot be served: a prompt that is empty or too long, options out of
-    /// range, a grammar that cannot be held, no tokenizer or chat format, or
-    /// [`Error::Overloaded`].
+    /// range, a grammar that cannot be held, no tokenizer or chat format; [`Error::Overloaded`]
+    /// when the queue is full, [`Error::Closed`] when it is and the step thread is over.
     pub fn submit(&self, request: Request) -> Result<Stream> {
         self.submit_in(request, None)
     }
@@ -317,6 +329,13 @@ impl Engine {
         answered.recv().unwrap_or(Err(Error::Closed))
     }
 
+    /// Makes the step thread panic outside of any step, as only a bug can: for tests. The engine is
+    /// closed then.
+    #[cfg(feature = "fault-injection")]
+    pub fn crash(&self) {
+        let _sent = self.inner.commands.send(Command::Crash);
+    }
+
     /// What was measured of the machine, what was chosen, and why.
     #[must_use]
     pub fn tuning(&self) -> Tuning {
@@ -345,9 +364,9 @@ impl Engine {
     /// it is for much longer than a step takes is a thread that hangs.
     #[must_use]
     pub fn pulse(&self) -> Option<u64> {
-        let over = self.inner.thread.get().is_none_or(JoinHandle::is_finished);
+        let is_over = self.inner.is_over();
         self.inner.wake();
-        (!over).then(|| self.inner.turns.load(Ordering::Relaxed))
+        (!is_over).then(|| self.inner.turns.load(Ordering::Relaxed))
     }
 
     /// Says whether the model's files were found damaged: requests are refused from then on. Asks
@@ -375,6 +394,11 @@ impl Inner {
         let _sent = self.commands.send(Command::Wake);
     }
 
+    /// Whether the step thread is over.
+    fn is_over(&self) -> bool {
+        self.thread.get().is_none_or(JoinHandle::is_finished)
+    }
+
     /// The tokens as grammars want them; the first call makes them.
     ///
     /// # Errors
@@ -396,6 +420,8 @@ impl Inner {
         let more = |waiting| (waiting < expected).then_some(waiting + 1);
         match self.waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
             Ok(_) => Ok(Place { waiting: &self.waiting }),
+            // Nobody leaves the queue any more.
+            Err(_) if self.is_over() => Err(Error::Closed),
             Err(got) => {
                 self.recorder.rejected.fetch_add(1, Ordering::Relaxed);
                 Err(Error::Overloaded { got, expected })

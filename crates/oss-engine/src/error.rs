@@ -158,7 +158,8 @@ pub enum Error {
         /// Why not.
         source: Box<Error>,
     },
-    /// The queue is full: try again later.
+    /// The queue is full: try again later, with a copy of the request
+    /// ([`Request::try_clone`](crate::Request::try_clone)), as the refused one is gone.
     #[error("overloaded: got {got} queued requests, expected at most {expected}")]
     Overloaded {
         /// Requests that wait.
@@ -181,45 +182,52 @@ pub enum Error {
     /// The request ran out of its time before it ended.
     #[error("the request's deadline passed")]
     Expired,
-    /// An error that several requests of one step share.
+    /// An error that several requests of one step share; [`Error::root`] is the error itself.
     #[error(transparent)]
     Shared(std::sync::Arc<Error>),
-    /// The engine was closed before the request ended.
+    /// The engine was closed before the request ended, or its step thread is over.
     #[error("the engine is closed")]
     Closed,
 }
 
 impl Error {
+    /// The error itself, where it is one that several requests share.
+    #[must_use]
+    pub fn root(&self) -> &Error {
+        match self {
+            Self::Shared(error) => error.root(),
+            error => error,
+        }
+    }
+
     /// Whether the request itself is at fault: sent again unchanged, it is refused again. Meant for
     /// what [`crate::Engine::submit`] returns.
     #[must_use]
     pub fn is_about_request(&self) -> bool {
-        match self {
+        matches!(
+            self.root(),
             Self::Option { .. }
-            | Self::Unsupported { .. }
-            | Self::Grammar { .. }
-            | Self::Constraint { .. }
-            | Self::EmptyPrompt
-            | Self::PromptTooLong { .. }
-            | Self::Token { .. }
-            | Self::NoTokenizer { .. }
-            | Self::NoChatTemplate { .. }
-            | Self::ChatTemplate { .. }
-            | Self::Text(_)
-            | Self::Sampling(oss_sampler::Error::Option { .. }) => true,
-            Self::Shared(error) => error.is_about_request(),
-            _ => false,
-        }
+                | Self::Unsupported { .. }
+                | Self::Grammar { .. }
+                | Self::Constraint { .. }
+                | Self::EmptyPrompt
+                | Self::PromptTooLong { .. }
+                | Self::Token { .. }
+                | Self::NoTokenizer { .. }
+                | Self::NoChatTemplate { .. }
+                | Self::ChatTemplate { .. }
+                | Self::Text(_)
+                | Self::Sampling(oss_sampler::Error::Option { .. })
+        )
     }
 
     /// The part of the request that is at fault, where it is one.
     #[must_use]
     pub fn field(&self) -> Option<&'static str> {
-        match self {
+        match self.root() {
             Self::Option { field, .. }
             | Self::Grammar { field, .. }
             | Self::Sampling(oss_sampler::Error::Option { field, .. }) => Some(field),
-            Self::Shared(error) => error.field(),
             _ => None,
         }
     }

@@ -61,14 +61,15 @@ pub enum Event {
 pub struct Token {
     /// Its id.
     pub id: u32,
-    /// Its log-probability, where asked for.
+    /// Its log-probability, where asked for: see [`Request::logprobs`](crate::Request::logprobs).
     pub logprob: Option<f32>,
-    /// The most probable tokens at its place, where asked for, the best first.
+    /// The most probable tokens at its place with theirs, where asked for, the best first.
     pub top: Vec<(u32, f32)>,
 }
 
-impl From<Draw<'_>> for Token {
-    fn from(draw: Draw<'_>) -> Self {
+impl Token {
+    /// What was drawn.
+    pub(crate) fn of(draw: Draw<'_>) -> Self {
         Self { id: draw.token, logprob: draw.logprob, top: draw.top.to_vec() }
     }
 }
@@ -142,6 +143,17 @@ pub struct End {
     pub report: Report,
 }
 
+impl End {
+    /// What the request failed with, where it did: what came before is no whole answer then.
+    #[must_use]
+    pub fn error(&self) -> Option<&Error> {
+        match &self.finish {
+            Finish::Failed(error) => Some(error.as_ref()),
+            _ => None,
+        }
+    }
+}
+
 /// A whole answer.
 #[derive(Clone, Debug)]
 pub struct Completion {
@@ -155,8 +167,12 @@ pub struct Completion {
     pub text: String,
     /// A chat's reasoning.
     pub reasoning: String,
-    /// A chat's tool calls.
+    /// A chat's tool calls whose arguments are complete: those that [`Event::ToolCallEnd`] came
+    /// for.
     pub tool_calls: Vec<ToolCall>,
+    /// Tool calls that were cut off, or left for another message: their arguments may lack their
+    /// end.
+    pub cut_calls: Vec<ToolCall>,
     /// The prompt's tokens with their log-probabilities, where asked for.
     pub prompt_tokens: Vec<Token>,
     /// How it ended.
@@ -178,6 +194,7 @@ impl Completion {
             text: String::new(),
             reasoning: String::new(),
             tool_calls: Vec::new(),
+            cut_calls: Vec::new(),
             prompt_tokens: Vec::new(),
             finish: Finish::Cancelled,
             usage: Usage::default(),
@@ -192,7 +209,8 @@ impl Completion {
         self.tokens.iter().map(|token| token.id).collect()
     }
 
-    /// The answer as a message to go on a conversation with.
+    /// The answer as a message to go on a conversation with: without calls that were cut, which no
+    /// result can follow.
     #[must_use]
     pub fn message(&self) -> Message {
         let some = |text: &String| (!text.is_empty()).then(|| text.clone());
@@ -211,22 +229,25 @@ impl Completion {
     /// Adds an event.
     pub(crate) fn add(&mut self, event: Event) {
         match event {
-            Event::Admitted { .. } | Event::ToolCallEnd { .. } => {}
+            Event::Admitted { .. } => {}
             Event::Prompt { tokens } => self.prompt_tokens = tokens,
             Event::Token(token) => self.tokens.push(token),
             Event::Text(text) => self.text.push_str(&text),
             Event::Reasoning(text) => self.reasoning.push_str(&text),
             Event::ToolCallStart { id, name, .. } => {
                 let function = FunctionCall { name, arguments: String::new() };
-                self.tool_calls.push(ToolCall { id, kind: "function".to_owned(), function });
+                // Cut, as long as its end has not come.
+                self.cut_calls.push(ToolCall { id, kind: "function".to_owned(), function });
             }
             // They follow the start of their call. Where that was taken from the stream before, so
             // were all earlier calls, and what is left of this one has no name to go with.
             Event::ToolCallArguments { delta, .. } => {
-                if let Some(call) = self.tool_calls.last_mut() {
+                if let Some(call) = self.cut_calls.last_mut() {
                     call.function.arguments.push_str(&delta);
                 }
             }
+            // So does the end, before another call starts.
+            Event::ToolCallEnd { .. } => self.tool_calls.extend(self.cut_calls.pop()),
             Event::End(end) => {
                 let End { finish, usage, timing, report } = end;
                 (self.finish, self.usage, self.timing, self.report) =

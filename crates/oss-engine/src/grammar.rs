@@ -35,8 +35,9 @@ const SPACE: &str = r"\x20|\x0A[\x20\x09]{0,40}";
 /// The model is not told: what it should write belongs in its prompt as well, see
 /// [`ChatRequest::response_format`](crate::ChatRequest::response_format).
 ///
-/// Schemas may come from anybody: those that would take long to compile are refused. Expressions
-/// and grammars are not bounded so, and should be the program's own.
+/// Schemas may come from anybody: those that would take long to compile, or much memory, are
+/// refused, such as objects of more than 2,000 names, or chains of thousands of references.
+/// Expressions and grammars are not bounded so, and should be the program's own.
 ///
 /// ```
 /// use oss_engine::{Engine, Grammar, Request};

@@ -16,11 +16,14 @@
 //!
 //! let chat = ChatRequest::new(vec![Message::user("What is 17 + 25?")]);
 //! let mut answer = String::new();
-//! for event in engine.submit(Request::chat(chat).greedy())? {
+//! let mut stream = engine.submit(Request::chat(chat).greedy())?;
+//! for event in &mut stream {
 //!     if let Event::Text(text) = event {
 //!         answer.push_str(&text);
 //!     }
 //! }
+//! // How it ended: what failed after it was submitted is an error here.
+//! stream.collect_all()?;
 //! assert_eq!(answer, "17 + 25 = 42");
 //! # Ok(())
 //! # }
@@ -29,7 +32,8 @@
 //! # The rooms
 //! - [`Request`] says what to continue ([`Prompt`], [`ChatRequest`]), how to draw ([`Sampling`]),
 //!   when to stop, and what may come ([`Grammar`], [`Constraint`]).
-//! - [`Stream`] is an iterator and a `futures_core::Stream`; dropping it cancels the request.
+//! - [`Stream`] is an iterator, [`AsyncStream`] the same for async code; dropping one cancels its
+//!   request, and so does a [`Canceller`], from any thread.
 //! - [`Session`] keeps keys and values between the turns of a conversation.
 //! - Keys and values of earlier requests are found again: in memory, compressed
 //!   ([`EngineOptions::warm_bytes`]) or in a file that outlives the process ([`ColdTier`]).
@@ -47,7 +51,9 @@
 //!   chunks, with [`Speculation`] or without.
 //! - Names of control tokens in a text from outside never become control tokens.
 //! - A consumer that is slow, or gone, holds nobody else up; a failed request fails alone, a
-//!   panicking step fails only the requests that were in it, and nothing of it is found again.
+//!   panicking step fails only the requests that were in it, and nothing of it is found again. For
+//!   that, panics have to unwind: with `panic = "abort"` in its profile a program ends with the
+//!   first one.
 //! - No async runtime is started and no global state is set.
 //!
 //! # What it does not do
@@ -81,6 +87,7 @@ mod tiers;
 mod tuning;
 
 pub use bytes::{ParseBytesError, parse_bytes};
+pub use chat::harmony::BETWEEN_MESSAGES;
 pub use chat::{ChatRequest, ToolChoice};
 pub use constraint::Constraint;
 pub use engine::Engine;
@@ -94,7 +101,7 @@ pub use options::{EngineOptions, LoadProgress, Speculation, Tune};
 pub use request::{Prompt, Request};
 pub use sampling::Sampling;
 pub use session::Session;
-pub use stream::Stream;
+pub use stream::{AsyncStream, Canceller, Stream};
 pub use text_side::Text;
 pub use tiers::ColdTier;
 pub use tuning::{
@@ -102,16 +109,28 @@ pub use tuning::{
 };
 
 pub use oss_cache::{ColdStats, PolicyKind, Stats as CacheStats};
-pub use oss_kernels::Activation;
 pub use oss_kernels::attention::{ParseSparseAttentionError, SparseAttention};
+pub use oss_kernels::{Activation, ParseActivationError};
 pub use oss_memory::Pages;
 pub use oss_memory::placement::Placement;
 pub use oss_model as model;
 pub use oss_model::ExpertUse;
 pub use oss_quant::Dtype;
-pub use oss_quant::kv::{KvFormat, PAGE_TOKENS};
-pub use oss_sampler::{Dry, Mask, Report};
+pub use oss_quant::kv::{KvFormat, PAGE_TOKENS, ParseKvFormatError};
+pub use oss_sampler::{Dry, Mask, Options as SamplerOptions, Report};
 pub use oss_simd::Isa;
 pub use oss_text as text;
 pub use oss_threads::{Team, TeamOptions};
 pub use oss_weights as weights;
+
+/// The errors of the layers below, which an [`Error`] may hold.
+pub mod errors {
+    pub use oss_cache::Error as CacheError;
+    pub use oss_memory::Error as MemoryError;
+    pub use oss_model::Error as ModelError;
+    pub use oss_sampler::Error as SamplingError;
+    pub use oss_simd::Error as IsaError;
+    pub use oss_text::Error as TextError;
+    pub use oss_threads::Error as ThreadsError;
+    pub use oss_weights::Error as WeightsError;
+}

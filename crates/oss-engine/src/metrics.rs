@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use oss_model::ExpertUse;
 
+pub(crate) use tiers::Back;
 pub use tiers::TierUse;
-pub(crate) use tiers::{Back, add_counts};
 
 /// Buckets of a histogram.
 const BUCKETS: usize = 80;
@@ -88,6 +88,13 @@ impl Histogram {
     }
 }
 
+impl Default for Histogram {
+    /// An empty histogram of seconds.
+    fn default() -> Self {
+        Self::new(10e-6)
+    }
+}
+
 /// Pages of the cache, of one group of layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageUse {
@@ -145,7 +152,7 @@ impl MemoryUse {
 }
 
 /// A snapshot of an engine's numbers, counted since it was loaded.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Metrics {
     /// Requests taken.
@@ -254,41 +261,11 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     pub(crate) fn new() -> Self {
-        let seconds = || Histogram::new(10e-6);
         let metrics = Metrics {
-            submitted: 0,
-            rejected: 0,
-            completed: 0,
-            cancelled: 0,
-            failed: 0,
-            queued: 0,
-            running: 0,
-            preempted: 0,
-            prompt_tokens: 0,
-            cached_tokens: 0,
-            repeated_prompts: 0,
-            shared_prefixes: 0,
-            completion_tokens: 0,
-            drafted_tokens: 0,
-            accepted_drafts: 0,
-            prefill_seconds: 0.0,
-            decode_tokens: 0,
-            decode_seconds: 0.0,
-            queue_time: seconds(),
-            first_token: seconds(),
-            inter_token: seconds(),
-            step_time: seconds(),
-            draw_seconds: 0.0,
             overhead: Histogram::new(1e-6),
             step_rows: Histogram::new(1.0),
             step_sequences: Histogram::new(1.0),
-            pages: Vec::new(),
-            fragmentation: 0.0,
-            tiers: TierUse::default(),
-            experts: None,
-            memory: MemoryUse::default(),
-            shed_bytes: 0,
-            uptime: Duration::ZERO,
+            ..Metrics::default()
         };
         let (submitted, rejected) = Default::default();
         Self { metrics: Mutex::new(metrics), submitted, rejected, since: Instant::now() }

@@ -1,7 +1,8 @@
 //! How an engine is made.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{self, Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,11 +28,32 @@ const MOST_SEQUENCES: usize = 1 << 16;
 const MOST_DRAFTS: usize = 15;
 
 /// Called while weights are packed, from several threads: bytes done, of how many.
-pub type LoadProgress = Arc<dyn Fn(u64, u64) + Send + Sync>;
+#[derive(Clone)]
+pub struct LoadProgress(Arc<dyn Fn(u64, u64) + Send + Sync>);
+
+impl LoadProgress {
+    /// Tells it to `show`.
+    pub fn new(show: impl Fn(u64, u64) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(show))
+    }
+
+    pub(crate) fn shown(&self) -> oss_model::Progress<'_> {
+        &*self.0
+    }
+}
+
+impl fmt::Debug for LoadProgress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoadProgress").finish_non_exhaustive()
+    }
+}
 
 /// Whether an answer's next tokens are guessed from the text so far and verified together.
 ///
-/// It never changes tokens, log-probabilities or how an answer ends, only how long they take.
+/// It never changes tokens, log-probabilities or how an answer ends, only how long they take: each
+/// token is drawn at its own place as it would be alone, and a guess counts where it is what was
+/// drawn. Penalties, grammars and constraints see only what was drawn, so that nothing of them is
+/// ever taken back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Speculation {
     /// As many guesses as pay: by how often they come true and what the observed steps cost.
@@ -41,6 +63,33 @@ pub enum Speculation {
     Off,
     /// This many guesses (1 to 15) wherever the text so far suggests any.
     Always(usize),
+}
+
+impl fmt::Display for Speculation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Off => f.write_str("off"),
+            Self::Always(guesses) => write!(f, "{guesses}"),
+        }
+    }
+}
+
+impl FromStr for Speculation {
+    type Err = Error;
+
+    /// Reads `auto`, `off` or a number of guesses, as they are displayed.
+    fn from_str(text: &str) -> Result<Self> {
+        match (text, text.parse::<usize>()) {
+            ("auto", _) => Ok(Self::Auto),
+            ("off", _) => Ok(Self::Off),
+            (_, Ok(guesses)) if (1..=MOST_DRAFTS).contains(&guesses) => Ok(Self::Always(guesses)),
+            _ => {
+                let expected = format!("auto, off or 1 to {MOST_DRAFTS} guesses");
+                Err(Error::Option { field: "speculation", got: text.to_owned(), expected })
+            }
+        }
+    }
 }
 
 /// Whether the machine is measured for the options that are left open: threads, chunk and batch.
@@ -59,11 +108,40 @@ pub enum Tune {
     Stored(PathBuf),
 }
 
+impl fmt::Display for Tune {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::AtLoad => f.write_str("on"),
+            Self::Stored(directory) => write!(f, "{}", directory.display()),
+        }
+    }
+}
+
+impl FromStr for Tune {
+    type Err = Error;
+
+    /// Reads `off`, `on` or a directory. One that is not there yet needs a separator in its name,
+    /// such as `./numbers`: a mistyped word would become a directory otherwise.
+    fn from_str(text: &str) -> Result<Self> {
+        let is_directory = text.contains(path::is_separator) || Path::new(text).is_dir();
+        match text {
+            "off" => Ok(Self::Off),
+            "on" => Ok(Self::AtLoad),
+            directory if is_directory => Ok(Self::Stored(directory.into())),
+            other => {
+                let expected = format!("off, on or a directory (./{other})");
+                Err(Error::Option { field: "tune", got: other.to_owned(), expected })
+            }
+        }
+    }
+}
+
 /// How an engine is made. The default suits one program that has the machine to itself.
 ///
 /// `isa`, `activation`, `kv_format` and `sparse_attention` decide the bits of the results; the
 /// others never do.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct EngineOptions {
     /// A team of workers to share with other engines; `None`: the engine makes its own. Where it is
     /// bound to CPUs, the step thread takes the first of them, which is worker 0's.
@@ -275,44 +353,31 @@ impl EngineOptions {
     }
 }
 
-impl fmt::Debug for EngineOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EngineOptions")
-            .field("threads", &self.threads)
-            .field("pin", &self.pin)
-            .field("isa", &self.isa)
-            .field("activation", &self.activation)
-            .field("huge_pages", &self.huge_pages)
-            .field("pages", &self.pages)
-            .field("kv_format", &self.kv_format)
-            .field("sparse_attention", &self.sparse_attention)
-            .field("context_len", &self.context_len)
-            .field("cache_bytes", &self.cache_bytes)
-            .field("eviction", &self.eviction)
-            .field("warm_bytes", &self.warm_bytes)
-            .field("cold", &self.cold)
-            .field("keep_unused", &self.keep_unused)
-            .field("repeat_bytes", &self.repeat_bytes)
-            .field("max_memory", &self.max_memory)
-            .field("pack_directory", &self.pack_directory)
-            .field("placement", &self.placement)
-            .field("max_rows", &self.max_rows)
-            .field("prefill_chunk", &self.prefill_chunk)
-            .field("max_sequences", &self.max_sequences)
-            .field("tune", &self.tune)
-            .field("reuse_prefixes", &self.reuse_prefixes)
-            .field("speculation", &self.speculation)
-            .field("max_step", &self.max_step)
-            .field("max_prompt_step", &self.max_prompt_step)
-            .field("queue_limit", &self.queue_limit)
-            .field("stream_events", &self.stream_events)
-            .finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn speculation_is_read_as_it_is_displayed() {
+        for speculation in [Speculation::Auto, Speculation::Off, Speculation::Always(15)] {
+            assert_eq!(speculation.to_string().parse::<Speculation>().unwrap(), speculation);
+        }
+        for wrong in ["", "0", "16", "on"] {
+            let error = wrong.parse::<Speculation>().unwrap_err().to_string();
+            let expected = "expected auto, off or 1 to 15 guesses";
+            assert_eq!(error, format!("option speculation: got {wrong}, {expected}"));
+        }
+    }
+
+    #[test]
+    fn a_mistyped_word_is_no_directory_for_numbers() {
+        for tune in [Tune::Off, Tune::AtLoad, Tune::Stored("./of".into()), Tune::Stored(".".into())]
+        {
+            assert_eq!(tune.to_string().parse::<Tune>().unwrap(), tune);
+        }
+        let error = "of".parse::<Tune>().unwrap_err().to_string();
+        assert_eq!(error, "option tune: got of, expected off, on or a directory (./of)");
+    }
 
     #[test]
     fn sizes_beyond_their_bounds_are_refused() {

@@ -7,6 +7,8 @@ use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use oss_memory::file;
 use oss_model::{Precision, has_experts, pack_to_file, packed_bytes, packed_name};
@@ -14,7 +16,10 @@ use oss_weights::{Container, Kind};
 
 use crate::budget;
 use crate::error::{Error, Result};
-use crate::options::EngineOptions;
+use crate::options::{EngineOptions, LoadProgress};
+
+/// How often an engine looks whether another one, which packs the same model, is done.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// The container itself; or, where it is not packed and should be, its packed file in the folder
 /// that the options name, else in the user's own, written unless it is there.
@@ -56,16 +61,37 @@ fn pack(
             "the model is larger than its memory: it is packed to disk first"
         );
     }
-    let progress = options.progress.as_deref();
-    let progress = progress.map(|progress| progress as oss_model::Progress<'_>);
+    let progress = options.progress.as_ref().map(LoadProgress::shown);
+    let pack = || pack_to_file(container, &Precision::default(), path, progress);
     let packed = file::create_directory(&directory)
         .map_err(Error::from)
-        .and_then(|()| Ok(pack_to_file(container, &Precision::default(), path, progress)?));
+        .and_then(|()| pack_or_wait(path, pack));
     packed.map_err(|source| Error::NotPacked {
         path: model.to_owned(),
         directory,
         source: Box::new(source),
     })
+}
+
+/// Packs to a file, or waits until another engine, of this process or another one, has done so.
+fn pack_or_wait(path: &Path, mut pack: impl FnMut() -> Result<(), oss_model::Error>) -> Result<()> {
+    let mut is_told = false;
+    loop {
+        match pack() {
+            Err(oss_model::Error::Weights(oss_weights::Error::Busy { file })) => {
+                if !std::mem::replace(&mut is_told, true) {
+                    let file = file.display();
+                    tracing::info!(%file, "another engine is packing this model: waiting for it");
+                }
+                thread::sleep(LOOK);
+                if path.exists() {
+                    return Ok(());
+                }
+                // It may have ended before it was done.
+            }
+            done => return Ok(done?),
+        }
+    }
 }
 
 /// Where programs of this user keep what can be made again.
@@ -95,6 +121,30 @@ fn larger_than_memory(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_another_one_packs_is_waited_for_and_packed_where_that_one_gives_up() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("model.oss");
+        let busy = || {
+            let file = directory.path().join("model.oss.partial");
+            Err(oss_model::Error::Weights(oss_weights::Error::Busy { file }))
+        };
+        let mut tries = 0;
+        pack_or_wait(&path, || {
+            tries += 1;
+            if tries < 3 { busy() } else { Ok(()) }
+        })
+        .unwrap();
+        assert_eq!(tries, 3, "the other one is gone, and has left nothing");
+        pack_or_wait(&path, || {
+            tries += 1;
+            std::fs::write(&path, "packed").unwrap();
+            busy()
+        })
+        .unwrap();
+        assert_eq!(tries, 4, "the other one is done");
+    }
 
     #[test]
     fn the_users_folder_is_where_the_environment_says() {

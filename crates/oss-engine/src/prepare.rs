@@ -11,7 +11,7 @@ use oss_text::harmony::{Parser, Tokens};
 use crate::chat::ChatRequest;
 use crate::chat::harmony::HarmonyOutput;
 use crate::chat::template::TemplateOutput;
-use crate::constraint::Constraint;
+use crate::constraint::{Constraint, Held};
 use crate::engine::Inner;
 use crate::error::{Error, Result};
 use crate::event::Event;
@@ -54,7 +54,7 @@ pub(crate) fn prepare(
     sampler.prompt(&ids);
     let prompt_logprobs = request.prompt_logprobs.map(|top| PromptLogprobs::new(ids[0], top));
     let (output, opening) = output(text, &request, id)?;
-    let constraint = constraint(inner, &mut request)?;
+    let constraint = constraint(inner, &mut request)?.map(Held::new);
     let fault = request.fault();
     let mut stop_tokens = request.stop_tokens;
     // A constraint may end at a token that is otherwise ignored.
@@ -127,6 +127,7 @@ fn check_counts(request: &Request, vocabulary: usize, room: usize) -> Result<()>
     let most = request.max_tokens.unwrap_or(usize::MAX);
     check("min_tokens", request.min_tokens, most, "max_tokens")?;
     check("min_tokens", request.min_tokens, room, "what the context has left")?;
+    check("logprobs", request.logprobs.unwrap_or(0), vocabulary, "the vocabulary")?;
     let top = request.prompt_logprobs.unwrap_or(0);
     check("prompt_logprobs", top, vocabulary, "the vocabulary")
 }

@@ -81,9 +81,9 @@ pub struct Trial {
     pub bytes: usize,
     /// The loss with this place alone in that type.
     pub loss: f64,
-    /// How many trials were made, this one included,
+    /// How many trials have been made, this one included.
     pub done: usize,
-    /// of how many.
+    /// How many trials are made in all.
     pub of: usize,
 }
 
@@ -100,9 +100,9 @@ pub struct Plan {
     pub loss: f64,
     /// The share of those texts' positions at which the likeliest token is the same.
     pub same_token: f64,
-    /// Bytes of weights that a token reads of the file's own types,
+    /// Bytes of weights that a token reads where matrices have the file's own types.
     pub bytes_before: usize,
-    /// and of the plan's.
+    /// Bytes of weights that a token reads where they have the plan's types.
     pub bytes_after: usize,
 }
 
@@ -202,11 +202,11 @@ impl Search {
 
     /// The first layer that notices a place: those before it compute what they did at first.
     fn first_layer(&self, site: Site) -> usize {
-        match (site.layer(), &self.plan.head) {
-            (Some(layer), _) => layer,
-            (None, Some(_)) => self.model.config.layers.len(),
+        match site.layer() {
+            Some(layer) => layer,
             // Tokens are looked up in the head, too.
-            (None, None) => 0,
+            None if self.plan.is_tied() => 0,
+            None => self.model.config.layers.len(),
         }
     }
 

@@ -48,17 +48,21 @@ pub struct Request {
     pub ignore_stops: bool,
     /// Whether control tokens appear in the text of an answer that is not a chat's.
     pub show_control_tokens: bool,
-    /// Reports each token's log-probability and those of so many best ones.
+    /// Reports each token's log-probability and those of so many best ones, at most all tokens that
+    /// the model has. They are natural logarithms, and of the model's own distribution: as it is
+    /// before penalties, bias, grammar, temperature and filters change it.
     pub logprobs: Option<usize>,
-    /// Reports the log-probability of each prompt token after the first and those of so many best
-    /// ones at its place. The prompt is then computed whole, whatever a session or cache has of it.
+    /// Reports the same log-probability of each prompt token after the first, and those of so many
+    /// best ones at its place. The prompt is then computed whole, whatever a session or cache has
+    /// of it.
     pub prompt_logprobs: Option<usize>,
     /// Which tokens may come. With a `grammar`, or a chat whose tools are strict or have to be
     /// called, it is an error: those are constraints themselves.
     pub constraint: Option<Box<dyn Constraint>>,
     /// What the answer has to be.
     pub grammar: Option<Grammar>,
-    /// Requests of higher priority are taken from the queue first.
+    /// Requests of higher priority are taken from the queue first, and their prompts get the rows
+    /// of a step first.
     pub priority: i32,
     /// How long the request may take, from its submission; then it ends as expired.
     pub deadline: Option<Duration>,
@@ -90,6 +94,25 @@ impl Request {
             #[cfg(feature = "fault-injection")]
             fault: None,
         }
+    }
+
+    /// A copy, as to send a request again that was refused because the queue was full
+    /// ([`Error::Overloaded`](crate::Error::Overloaded)). `None` where it has a constraint: of that
+    /// there is no copy.
+    #[must_use]
+    pub fn try_clone(&self) -> Option<Self> {
+        if self.constraint.is_some() {
+            return None;
+        }
+        Some(Self {
+            prompt: self.prompt.clone(),
+            sampling: self.sampling.clone(),
+            stop: self.stop.clone(),
+            stop_tokens: self.stop_tokens.clone(),
+            constraint: None,
+            grammar: self.grammar.clone(),
+            ..*self
+        })
     }
 
     /// Continues a text.

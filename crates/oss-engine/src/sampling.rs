@@ -2,7 +2,9 @@
 
 use oss_sampler::{Dry, Options};
 
-/// How tokens are drawn, where it differs from the model's own generation configuration.
+/// How tokens are drawn, where it differs from the model's own generation configuration. A request
+/// with a number out of its range is refused. Penalties and biases that take a logit beyond all
+/// numbers give the largest one.
 ///
 /// ```
 /// use oss_engine::Sampling;
@@ -12,27 +14,32 @@ use oss_sampler::{Dry, Options};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sampling {
-    /// Divides the logits; 0 is greedy.
+    /// Divides the logits: any number from 0 up, 0 is greedy.
     pub temperature: Option<f32>,
-    /// Keeps this many of the most probable tokens; 0 is off.
+    /// Keeps this many of the most probable tokens; 0 is off, and so is any number beyond the
+    /// vocabulary.
     pub top_k: Option<usize>,
-    /// Keeps the most probable tokens that together have this probability; 1 is off.
+    /// Keeps the most probable tokens that together have this probability: 0 to 1, 1 is off.
     pub top_p: Option<f32>,
-    /// Keeps tokens at least this times as probable as the best; 0 is off.
+    /// Keeps tokens at least this times as probable as the best: 0 to 1, 0 is off.
     pub min_p: Option<f32>,
-    /// Locally typical sampling; 1 is off.
+    /// Locally typical sampling: 0 to 1, 1 is off.
     pub typical_p: Option<f32>,
-    /// Divides the logits of tokens that were there; 1 is off.
+    /// Divides the positive logits of tokens that were there, in prompt or answer, and multiplies
+    /// the others: any number above 0, 1 is off.
     pub repetition_penalty: Option<f32>,
-    /// Subtracted once from the logits of tokens that were generated; 0 is off.
+    /// Subtracted once from the logits of tokens that were generated: any finite number, 0 is off.
     pub presence_penalty: Option<f32>,
-    /// Subtracted from a token's logit for each time that it was generated; 0 is off.
+    /// Subtracted from a token's logit for each time that it was generated: any finite number, 0 is
+    /// off.
     pub frequency_penalty: Option<f32>,
     /// How many of the last tokens the penalties look at; 0 is all.
     pub penalty_window: Option<usize>,
-    /// Penalises the continuation of repetitions.
+    /// Penalises the continuation of repetitions: a multiplier from 0 up, a base and an allowed
+    /// length from 1 up.
     pub dry: Option<Dry>,
-    /// Added to the logits of these tokens; −∞ forbids one.
+    /// Added to the logits of these tokens, which the model has to have: any number but +∞; −∞
+    /// forbids one.
     pub logit_bias: Vec<(u32, f32)>,
     /// The seed of the draws; `None`: a new one for every request, which the stream tells.
     pub seed: Option<u64>,

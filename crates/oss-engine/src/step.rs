@@ -35,7 +35,7 @@ use oss_threads::{Seat, Team};
 
 use crate::error::{Error, Result};
 use crate::event::Finish;
-use crate::metrics::{MemoryUse, PageUse, Recorder, add_counts};
+use crate::metrics::{MemoryUse, PageUse, Recorder};
 use crate::options::EngineOptions;
 use crate::tiers;
 use crate::tuning::{Batching, Tuning};
@@ -48,7 +48,8 @@ use self::plan::Plan;
 use self::relief::Relief;
 use self::repeats::Repeats;
 pub(crate) use self::retune::Tuner;
-pub(crate) use self::run::{HEAD_ROWS, panic_message};
+use self::run::catch;
+pub(crate) use self::run::{HEAD_ROWS, contain, panic_message};
 use self::sessions::Sessions;
 pub(crate) use self::task::{Clock, Ends, PromptLogprobs, Task};
 
@@ -63,6 +64,9 @@ pub(crate) enum Command {
     /// A test wants the books checked.
     #[cfg(feature = "fault-injection")]
     Check(Sender<Result<usize>>),
+    /// A test wants the step thread to panic outside of any step.
+    #[cfg(feature = "fault-injection")]
+    Crash,
     /// Measure the machine anew.
     Tune(Sender<Result<Tuning>>),
     /// No handle is left.
@@ -211,6 +215,7 @@ impl Scheduler {
             self.report();
             self.sweep();
             self.relieve();
+            self.distrust();
             self.admit();
             let running = self.running.len();
             self.make_plan();
@@ -223,8 +228,25 @@ impl Scheduler {
                 idle = false;
             }
         }
+        self.distrust();
         if let Err(error) = self.cache.persist() {
             tracing::warn!(%error, "keys and values could not be kept for the next process");
+        }
+    }
+
+    /// Empties the file of keys and values once the model's files were found damaged, and goes on
+    /// without: nobody knows since when they were, and the next process, which may find them whole
+    /// again, would believe what they gave.
+    fn distrust(&mut self) {
+        if self.cache_options.cold.is_none() || self.model.weights.check_damage().is_ok() {
+            return;
+        }
+        self.cache_options.cold = None;
+        match self.cache.discard_file() {
+            Ok(()) => tracing::warn!("damaged weights: the file of keys and values was emptied"),
+            Err(error) => {
+                tracing::error!(%error, "keys and values of damaged weights stay in their file");
+            }
         }
     }
 
@@ -277,9 +299,13 @@ impl Scheduler {
             Command::Check(answer) => {
                 let _sent = answer.send(self.check_books());
             }
+            #[cfg(feature = "fault-injection")]
+            Command::Crash => panic!("a test wants it"),
             Command::Tune(reply) => {
+                // What has been measured is taken over at the end, so a panic leaves what was.
+                let tuned = self.unbound(|this| catch(|| this.retune()));
                 // Who asked may be gone.
-                let _sent = reply.send(self.unbound(Self::retune));
+                let _sent = reply.send(tuned);
             }
             Command::Close => return false,
         }
@@ -350,6 +376,7 @@ impl Scheduler {
         if !task.was_admitted() {
             self.waiting.fetch_sub(1, Ordering::AcqRel);
         }
+        let (events, finish) = task.close(finish);
         let mut metrics = self.recorder.lock();
         match &finish {
             Finish::Cancelled => metrics.cancelled += 1,
@@ -358,7 +385,7 @@ impl Scheduler {
         }
         drop(metrics);
         tracing::info!(parent: &task.span, finish = finish.name(), "request ended");
-        task.end(finish);
+        task.end(events, finish);
     }
 
     /// Ends the running task `id`.
@@ -384,7 +411,8 @@ impl Scheduler {
         });
         let mut metrics = self.recorder.lock();
         metrics.running = self.running.len();
-        metrics.tiers.counts = add_counts(self.counted, &self.cache.stats());
+        metrics.tiers.counts = self.counted;
+        metrics.tiers.counts += self.cache.stats();
         metrics.tiers.warm_bytes = self.cache.warm_bytes();
         metrics.tiers.cold_pages = self.cache.cold_pages();
         metrics.pages.clear();

@@ -1,9 +1,11 @@
 //! The events of one request, from the step thread to whoever asked.
 
 use std::collections::VecDeque;
+use std::fmt;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -12,6 +14,7 @@ use oss_model::InUse;
 use crate::engine::Inner;
 use crate::error::{Error, Result};
 use crate::event::{Completion, End, Event, Finish};
+use crate::step::contain;
 
 /// What both ends of a stream share.
 pub(crate) struct Link {
@@ -90,7 +93,7 @@ impl Producer {
             self.link.ready.notify_all();
         }
         if let Some(waker) = waker {
-            waker.wake();
+            contain("a waker", || waker.wake());
         }
     }
 }
@@ -105,8 +108,13 @@ impl Drop for Producer {
     }
 }
 
-/// The events of one request: an iterator, and a `futures_core::Stream` for async code of any
-/// runtime. Dropping it cancels the request within one step.
+/// The events of one request, as an iterator. Dropping it cancels the request within one step.
+///
+/// A request that fails after it was taken says so by the last event: its end is
+/// [`Finish::Failed`], see [`End::error`].
+///
+/// Dropping the last stream or handle of an engine waits as dropping an [`Engine`](crate::Engine)
+/// does.
 pub struct Stream {
     link: Arc<Link>,
     engine: Arc<Inner>,
@@ -149,25 +157,23 @@ impl Stream {
         self.engine.wake();
     }
 
+    /// What cancels the request from elsewhere, while this thread waits for its events.
+    #[must_use]
+    pub fn canceller(&self) -> Canceller {
+        Canceller { link: Arc::downgrade(&self.link), engine: Arc::downgrade(&self.engine) }
+    }
+
+    /// The same stream for async code.
+    #[must_use]
+    pub fn into_async(self) -> AsyncStream {
+        AsyncStream { stream: self }
+    }
+
     /// The next event, waiting for it at most so long; `None` when none came or the stream is
     /// over ([`Stream::is_over`]).
     pub fn next_within(&mut self, timeout: Duration) -> Option<Event> {
-        let until = Instant::now().checked_add(timeout);
-        let mut queue = self.link.lock();
-        loop {
-            if let Some(event) = queue.events.pop_front() {
-                return Some(self.taken(queue, event));
-            }
-            let left = until
-                .map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
-            if queue.over || left.is_zero() {
-                return None;
-            }
-            queue.waiting += 1;
-            let waited = self.link.ready.wait_timeout(queue, left);
-            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
-            queue.waiting -= 1;
-        }
+        // A time that no clock will show is none.
+        self.next_until(Instant::now().checked_add(timeout))
     }
 
     /// Whether the end has been given.
@@ -178,26 +184,77 @@ impl Stream {
 
     /// The answer, waiting for its end: what has not been taken yet of its tokens, texts and calls
     /// (a call whose start was taken is left out), and how all of it ended, also where the end was
-    /// taken before.
+    /// taken before. A request that was cancelled has an answer too: what there was until then,
+    /// with [`Finish::Cancelled`].
     ///
     /// # Errors
-    /// What ended the request before its end.
+    /// What the request failed with, [`Error::Expired`] where its deadline passed. Its answer so
+    /// far is lost with that: who wants it takes the events.
     pub fn collect_all(self) -> Result<Completion> {
         self.collect_with(|_| {})
     }
 
     /// The same, each event shown first.
     pub(crate) fn collect_with(mut self, mut show: impl FnMut(&Event)) -> Result<Completion> {
-        let mut completion = Completion::new(self.prompt_ids.clone(), self.seed);
+        let mut completion = self.completion();
         for event in &mut self {
             show(&event);
             completion.add(event);
         }
+        self.finish(completion)
+    }
+
+    /// An answer without anything yet.
+    fn completion(&self) -> Completion {
+        Completion::new(self.prompt_ids.clone(), self.seed)
+    }
+
+    /// An answer to which all events were added that were left: told how it ended.
+    fn finish(&self, mut completion: Completion) -> Result<Completion> {
         let end = self.link.lock().end.take();
         if let Some(end) = end {
             completion.add(Event::End(end));
         }
         completion.checked()
+    }
+
+    /// The next event, waiting for it until then, or for as long as it takes.
+    fn next_until(&self, until: Option<Instant>) -> Option<Event> {
+        let mut queue = self.link.lock();
+        loop {
+            if let Some(event) = queue.events.pop_front() {
+                return Some(self.taken(queue, event));
+            }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if queue.over || left.is_some_and(|left| left.is_zero()) {
+                return None;
+            }
+            queue.waiting += 1;
+            queue = match left {
+                None => self.link.ready.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                Some(left) => {
+                    let waited = self.link.ready.wait_timeout(queue, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+            queue.waiting -= 1;
+        }
+    }
+
+    /// The next event, of which `context` is told where there is none yet.
+    fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        let mut queue = self.link.lock();
+        if let Some(event) = queue.events.pop_front() {
+            return Poll::Ready(Some(self.taken(queue, event)));
+        }
+        if queue.over {
+            return Poll::Ready(None);
+        }
+        let before = queue.waker.replace(context.waker().clone());
+        drop(queue);
+        // Its destructor is the program's own code: it may use this stream.
+        drop(before);
+        Poll::Pending
     }
 
     /// Books an event that was taken and wakes a sequence that waited for room.
@@ -220,34 +277,7 @@ impl Iterator for Stream {
     type Item = Event;
 
     fn next(&mut self) -> Option<Event> {
-        let mut queue = self.link.lock();
-        loop {
-            if let Some(event) = queue.events.pop_front() {
-                return Some(self.taken(queue, event));
-            }
-            if queue.over {
-                return None;
-            }
-            queue.waiting += 1;
-            queue = self.link.ready.wait(queue).unwrap_or_else(PoisonError::into_inner);
-            queue.waiting -= 1;
-        }
-    }
-}
-
-impl futures_core::Stream for Stream {
-    type Item = Event;
-
-    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
-        let mut queue = self.link.lock();
-        if let Some(event) = queue.events.pop_front() {
-            return Poll::Ready(Some(self.taken(queue, event)));
-        }
-        if queue.over {
-            return Poll::Ready(None);
-        }
-        queue.waker = Some(context.waker().clone());
-        Poll::Pending
+        self.next_until(None)
     }
 }
 
@@ -259,8 +289,97 @@ impl Drop for Stream {
     }
 }
 
-impl std::fmt::Debug for Stream {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stream").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// The events of one request for async code of any runtime: a `futures_core::Stream`, made by
+/// [`Stream::into_async`]. Dropping it cancels the request within one step; where no other handle
+/// of the engine is left, that waits as for a [`Stream`].
+#[derive(Debug)]
+pub struct AsyncStream {
+    stream: Stream,
+}
+
+impl AsyncStream {
+    /// As [`Stream::id`].
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.stream.id
+    }
+
+    /// As [`Stream::prompt_ids`].
+    #[must_use]
+    pub fn prompt_ids(&self) -> &[u32] {
+        &self.stream.prompt_ids
+    }
+
+    /// As [`Stream::seed`].
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.stream.seed
+    }
+
+    /// As [`Stream::cancel`].
+    pub fn cancel(&self) {
+        self.stream.cancel();
+    }
+
+    /// As [`Stream::canceller`].
+    #[must_use]
+    pub fn canceller(&self) -> Canceller {
+        self.stream.canceller()
+    }
+
+    /// As [`Stream::is_over`].
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.stream.is_over()
+    }
+
+    /// As [`Stream::collect_all`].
+    ///
+    /// # Errors
+    /// As [`Stream::collect_all`].
+    pub async fn finish(self) -> Result<Completion> {
+        let mut completion = self.stream.completion();
+        while let Some(event) = poll_fn(|context| self.stream.poll(context)).await {
+            completion.add(event);
+        }
+        self.stream.finish(completion)
+    }
+}
+
+impl futures_core::Stream for AsyncStream {
+    type Item = Event;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        self.stream.poll(context)
+    }
+}
+
+/// Cancels a request from any thread. It keeps neither the request nor the engine alive: where they
+/// are over, it does nothing.
+#[derive(Clone)]
+pub struct Canceller {
+    link: Weak<Link>,
+    engine: Weak<Inner>,
+}
+
+impl Canceller {
+    /// As [`Stream::cancel`].
+    pub fn cancel(&self) {
+        if let (Some(link), Some(engine)) = (self.link.upgrade(), self.engine.upgrade()) {
+            link.cancel();
+            engine.wake();
+        }
+    }
+}
+
+impl fmt::Debug for Canceller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Canceller").finish_non_exhaustive()
     }
 }

@@ -8,7 +8,6 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use oss_engine::text::chat::Message;
@@ -170,7 +169,7 @@ fn an_engine_killed_while_it_answers_leaves_a_file_that_is_useless_at_worst() {
 
 /// Packs to a folder, with so long a pause after each piece.
 fn packing(model: &Path, folder: &Path, pause: Duration) -> Engine {
-    let progress: LoadProgress = Arc::new(move |_, _| std::thread::sleep(pause));
+    let progress = LoadProgress::new(move |_, _| std::thread::sleep(pause));
     let pack_directory = Some(folder.to_path_buf());
     let options = EngineOptions { pack_directory, progress: Some(progress), ..options() };
     Engine::load_with(model, options).unwrap()

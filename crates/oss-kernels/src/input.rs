@@ -4,6 +4,8 @@ mod buffer;
 
 use crate::elementwise::{Gate, gate_lanes};
 use oss_simd::{Isa, Kernel, Simd};
+use std::str::FromStr;
+use std::{error, fmt};
 
 pub use buffer::InputBuffer;
 
@@ -49,6 +51,34 @@ impl Activation {
         }
     }
 }
+
+impl fmt::Display for Activation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Activation {
+    type Err = ParseActivationError;
+
+    fn from_str(text: &str) -> Result<Self, ParseActivationError> {
+        let found = Self::ALL.into_iter().find(|activation| activation.name() == text);
+        found.ok_or(ParseActivationError)
+    }
+}
+
+/// A text is no [`Activation`]'s name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ParseActivationError;
+
+impl fmt::Display for ParseActivationError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("got no kind of activations, expected f32, bf16, int8 or int16")
+    }
+}
+
+impl error::Error for ParseActivationError {}
 
 /// The most planes of codes, see [`Activation::planes`].
 pub const MAX_PLANES: usize = 2;

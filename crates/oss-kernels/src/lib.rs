@@ -33,7 +33,7 @@ mod route;
 
 pub use input::{
     Activation, CodeBlock, GateUpSums, Input, InputBuffer, InputRow, InputRowsMut, MAX_PLANES,
-    Weighed, prepare, prepare_gated, prepare_weighed,
+    ParseActivationError, Weighed, prepare, prepare_gated, prepare_weighed,
 };
 pub use linear::{Panel, Product, linear, linear_columns, linear_reading};
 pub use norm::rms_factor;

@@ -15,11 +15,7 @@ fn a_row_normalised_in_parts_equals_double_precision() {
     let mut seeded = Seeded::new(5);
     for n in LENGTHS {
         let (x, gain) = (seeded.normals(n, 2.0), seeded.normals(n, 1.0));
-        let wide = twins::widen(&x);
-        let mean = wide.iter().map(|x| x * x).sum::<f64>() / n as f64;
-        let factor = 1.0 / (mean + 1e-5).sqrt();
-        let want: Vec<f64> =
-            wide.iter().zip(&gain).map(|(x, g)| x * factor * f64::from(*g)).collect();
+        let want = twins::rms_norm(&twins::widen(&x), &twins::widen(&gain), 1e-5);
         let mut first = None;
         for isa in Isa::available() {
             let mut row = InputBuffer::new(1, n, Activation::F32).with_squares(1);
@@ -74,10 +70,6 @@ fn rows_are_weighed_together_and_in_pieces_as_their_products_one_by_one() {
     }
 }
 
-fn silu(x: f64) -> f64 {
-    x / (1.0 + (-x).exp())
-}
-
 #[test]
 fn gates_equal_double_precision() {
     let mut seeded = Seeded::new(6);
@@ -104,10 +96,10 @@ fn gates_equal_double_precision() {
                 let at = i / 16 * 32 + i % 16;
                 let (g, u) = (with(factors, bias, row, at), with(factors, bias, row, at + 16));
                 match gate {
-                    Gate::Silu => silu(g) * u,
+                    Gate::Silu => twins::swish(g, 1.0) * u,
                     Gate::Clamped { .. } => {
                         let (g, u) = (g.min(7.0), u.clamp(-7.0, 7.0));
-                        (u + 1.0) * g / (1.0 + (-f64::from(1.702f32) * g).exp())
+                        (u + 1.0) * twins::swish(g, f64::from(1.702f32))
                     }
                 }
             });

@@ -140,7 +140,7 @@ impl Buffer {
     /// # Errors
     /// When the process may not lock so much (`ulimit -l`).
     pub fn lock(&self) -> Result<()> {
-        os::lock(self, true).map_err(Error::memory("lock", self.len()))
+        os::lock(self).map_err(Error::memory("lock", self.len()))
     }
 
     /// The buffer as numbers.
@@ -149,14 +149,6 @@ impl Buffer {
     /// When its length is not a multiple of `T`'s size.
     pub fn view<T: Pod>(&self) -> &[T] {
         bytemuck::cast_slice(self)
-    }
-
-    /// The buffer as numbers that can be written.
-    ///
-    /// # Panics
-    /// When its length is not a multiple of `T`'s size.
-    pub fn view_mut<T: Pod>(&mut self) -> &mut [T] {
-        bytemuck::cast_slice_mut(self)
     }
 }
 

@@ -12,7 +12,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 pub use crate::os::Advice;
-use crate::{Error, Result};
+use crate::{Error, Result, os};
 pub use map::Map;
 pub use random_access::{DIRECT_ALIGNMENT, RandomAccess};
 pub use writer::Writer;
@@ -47,6 +47,15 @@ pub fn create_directory(path: &Path) -> Result<()> {
     fs::create_dir_all(path).map_err(Error::file("create", path))
 }
 
+/// [`create_directory`] for what is nobody else's business: what is made only this user may look
+/// into, where the system knows users (as Linux and macOS do). One that exists stays as it is.
+///
+/// # Errors
+/// When the system refuses.
+pub fn create_private_directory(path: &Path) -> Result<()> {
+    os::create_private_directory(path).map_err(Error::file("create", path))
+}
+
 /// The paths of what lies in a directory, sorted.
 ///
 /// # Errors
@@ -75,10 +84,17 @@ pub fn remove(path: &Path) -> Result<bool> {
 /// Gives a complete and synchronised file its name, replacing what had it, durably.
 ///
 /// # Errors
-/// When the system refuses, as between two file systems; both are then as they were.
+/// When the system refuses the rename, as between two file systems; both are then as they were. Or
+/// when it cannot synchronise the directory: the file has its new name then, and a power cut may
+/// take it back.
 pub fn rename(from: &Path, to: &Path) -> Result<()> {
     fs::rename(from, to).map_err(Error::file("rename", from))?;
-    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty());
+    sync_name(to)
+}
+
+/// Makes the name that a file has just been given survive a power cut.
+fn sync_name(path: &Path) -> Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = parent.unwrap_or(Path::new("."));
-    crate::os::sync_directory(directory).map_err(Error::file("synchronise", directory))
+    os::sync_directory(directory).map_err(Error::file("synchronise", directory))
 }

@@ -22,7 +22,7 @@
 //! assert_eq!(map.bytes(), [1, 2, 3]);
 //!
 //! let mut memory = Buffer::new(1 << 20, Pages::Huge)?;
-//! memory.view_mut::<f32>()[7] = 0.5;
+//! memory[7] = 5;
 //! # drop(map);
 //! # std::fs::remove_dir_all(&directory)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -16,15 +16,17 @@ mod unix;
 pub use plain::page_size;
 #[cfg(not(unix))]
 pub(crate) use plain::{
-    advise, bind_thread, clear, current_cpu, forget, huge_bytes, is_named, lock, open_direct,
-    place, read_at, read_some_at, sync_directory, write_at,
+    advise, bind_thread, clear, create_private_directory, current_cpu, forget, huge_bytes,
+    is_named, lock, open_direct, open_private, place, read_at, read_some_at, sync_directory,
+    write_at,
 };
 #[cfg(unix)]
 pub use unix::page_size;
 #[cfg(unix)]
 pub(crate) use unix::{
-    advise, bind_thread, clear, current_cpu, forget, huge_bytes, is_named, lock, open_direct,
-    place, read_at, read_some_at, sync_directory, write_at,
+    advise, bind_thread, clear, create_private_directory, current_cpu, forget, huge_bytes,
+    is_named, lock, open_direct, open_private, place, read_at, read_some_at, sync_directory,
+    write_at,
 };
 
 /// Bytes of a huge page on the machines that have transparent ones.
@@ -33,12 +35,6 @@ pub const HUGE_PAGE: usize = 2 << 20;
 /// What the system is told about the use of a range of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
-    /// It will be read from front to back.
-    Sequential,
-    /// It will be read here and there.
-    Random,
-    /// It will be needed soon: read it in the background.
-    WillNeed,
     /// It is not needed: give its memory back. Maps of files are read again when touched, private
     /// memory is zero.
     DontNeed,

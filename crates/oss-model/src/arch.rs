@@ -5,10 +5,10 @@ mod gpt_oss;
 mod llama;
 
 use crate::config::Config;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::plan::ModelPlan;
 use crate::source::Source;
-use oss_weights::Container;
+use oss_weights::{Container, shown};
 
 /// How to read one architecture's files.
 struct Architecture {
@@ -27,7 +27,8 @@ const TABLE: [Architecture; 2] = [
 /// Reads a container's configuration and lists the tensors that it needs.
 ///
 /// # Errors
-/// When the architecture or one of its options is not supported, or a field is missing or wrong.
+/// When the architecture or one of its options is not supported, a field is missing or wrong, or
+/// the container has tensors of which nothing is made.
 pub fn describe(container: &Container) -> Result<(Config, ModelPlan)> {
     let source = Source::new(container)?;
     let name = source.architecture()?;
@@ -36,5 +37,22 @@ pub fn describe(container: &Container) -> Result<(Config, ModelPlan)> {
         let all: Vec<&str> = TABLE.iter().map(known).collect();
         return Err(source.unsupported("architecture", &name, &all.join(" or ")));
     };
-    (row.describe)(&source)
+    let (config, plan) = (row.describe)(&source)?;
+    refuse_left_over(&source, &config, &plan)?;
+    Ok((config, plan))
+}
+
+/// Refuses tensors that the plan has no use for: what they are for would be left out silently.
+fn refuse_left_over(source: &Source<'_>, config: &Config, plan: &ModelPlan) -> Result<()> {
+    let taken = plan.tensors();
+    let is_left = |name: &&str| !taken.contains(*name) && !common::is_spare(source, plan, name);
+    let left: Vec<&str> = source.tensor_names().filter(is_left).collect();
+    let Some(first) = left.iter().min() else { return Ok(()) };
+    Err(Error::LeftOver {
+        path: source.path().to_owned(),
+        tensor: shown(first),
+        architecture: config.architecture,
+        layers: config.layers.len(),
+        count: left.len(),
+    })
 }

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::precision::Precision;
 use oss_quant::Dtype;
-use oss_weights::{Container, Kind};
+use oss_weights::{Container, Kind, shown};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
@@ -36,14 +36,15 @@ impl Catalog {
         };
         let precision = serde_json::from_slice(&bytes).map_err(|error| error.to_string());
         let precision = precision.and_then(|value| Precision::from_json(&value));
-        let wrong = |got| wrong(container, PRECISION, got, "types of tensors by their names");
+        let expected = "types of tensors by their names";
+        let wrong = |got: String| wrong(container, PRECISION, &got, expected);
         Ok(Self { tensors, precision: precision.map_err(wrong)? })
     }
 
     /// The tensors that a packed file was made from.
     fn packed_from(container: &Container) -> Result<HashMap<String, (Dtype, Vec<usize>)>> {
         let expected = "types and shapes of tensors by their names";
-        let wrong = |got: String| wrong(container, CATALOG, got, expected);
+        let wrong = |got: String| wrong(container, CATALOG, &got, expected);
         let bytes = container.side_file(CATALOG)?.ok_or_else(|| wrong("no section".into()))?;
         let map: Map<String, Value> =
             serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
@@ -69,15 +70,27 @@ impl Catalog {
         &self.precision
     }
 
+    /// The names of all tensors.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
     /// The type that a tensor is packed as, and its shape.
     pub(crate) fn get(&self, container: &Container, name: &str) -> Result<(Dtype, &[usize])> {
-        let found = self
-            .tensors
-            .get(name)
-            .map(|(dtype, shape)| (self.precision.get(name).unwrap_or(*dtype), shape.as_slice()));
+        let (dtype, shape) = self.get_unpacked(container, name)?;
+        Ok((self.precision.get(name).unwrap_or(dtype), shape))
+    }
+
+    /// The type that a tensor had before it was packed, and its shape.
+    pub(crate) fn get_unpacked(
+        &self,
+        container: &Container,
+        name: &str,
+    ) -> Result<(Dtype, &[usize])> {
+        let found = self.tensors.get(name).map(|(dtype, shape)| (*dtype, shape.as_slice()));
         found.ok_or_else(|| {
             let expected = format!("one of the {} tensors of the file", self.tensors.len());
-            wrong(container, &format!("tensor {name}"), "nothing".to_owned(), &expected)
+            wrong(container, &format!("tensor {name}"), "nothing", &expected)
         })
     }
 
@@ -98,7 +111,8 @@ impl Catalog {
     }
 }
 
-fn wrong(container: &Container, field: &str, got: String, expected: &str) -> Error {
+/// An error about what the file says of its tensors.
+fn wrong(container: &Container, field: &str, got: &str, expected: &str) -> Error {
     let (path, field) = (container.path().to_owned(), field.to_owned());
-    Error::Field { path, field, got, expected: expected.to_owned() }
+    Error::Field { path, field, got: shown(got), expected: expected.to_owned() }
 }

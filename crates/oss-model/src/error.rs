@@ -51,7 +51,7 @@ pub enum Error {
         /// What would work.
         expected: String,
     },
-    /// A tensor has another shape than the configuration says.
+    /// A tensor has another shape than the configuration says, or numbers that it cannot have.
     #[error("{path}: tensor {tensor}: got {got}, expected {expected}")]
     Shape {
         /// The model file.
@@ -62,6 +62,23 @@ pub enum Error {
         got: String,
         /// The shape that the configuration asks for.
         expected: String,
+    },
+    /// A tensor that no part of the model is made of: with it, answers would be others.
+    #[error(
+        "{path}: tensor {tensor}: got no part of a {architecture} model of {layers} layers that is \
+         made of it (the first of {count} such tensors), expected one"
+    )]
+    LeftOver {
+        /// The model file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// What the model is.
+        architecture: &'static str,
+        /// How many layers it has, by its configuration.
+        layers: usize,
+        /// How many tensors are left over.
+        count: usize,
     },
     /// An expert that was needed could not be read from its file.
     #[error("{}: expert {expert} of layer {layer}, {expected} bytes at {offset}", path.display())]

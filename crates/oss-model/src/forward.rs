@@ -13,15 +13,6 @@ use oss_cache::KvCache;
 use oss_threads::Team;
 use std::{mem, ops::Range};
 
-/// Which logits the head computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeadRequest<'a> {
-    /// Those of the whole vocabulary.
-    Full,
-    /// Those of some tokens only.
-    Rows(&'a [u32]),
-}
-
 /// What the page is computed with, besides the model: who works, in what, on which cache.
 pub(crate) struct Page<'a> {
     pub(crate) model: &'a Model,
@@ -104,26 +95,19 @@ pub fn forward(
     Ok(())
 }
 
-/// Computes logits of hidden rows `rows` of the last forward pass: `[rows, vocabulary]`, or
-/// `[rows, ids]` for [`HeadRequest::Rows`].
+/// Computes logits of hidden rows `rows` of the last forward pass: `[rows, vocabulary]`.
 ///
 /// # Panics
-/// When a row was not wanted in that pass, or an id is no token.
+/// When a row was not wanted in that pass.
 pub fn head<'a>(
     model: &Model,
     team: &Team,
     state: &'a mut State,
     rows: Range<usize>,
-    request: HeadRequest<'_>,
 ) -> &'a mut [f32] {
-    let config = &model.config;
     assert!(rows.end <= state.wanted(), "rows {rows:?} of {} wanted", state.wanted());
     let State { tiling, normed, logits, scratch, identity, .. } = state;
-    let width = match request {
-        HeadRequest::Full => config.vocabulary,
-        HeadRequest::Rows(ids) => ids.len(),
-    };
-    let n = rows.len() * width;
+    let n = rows.len() * model.config.vocabulary;
     if logits.len() < n {
         logits.resize(n, 0.0);
     }
@@ -131,16 +115,12 @@ pub fn head<'a>(
     let (input, factors) = normed.view();
     let (tiling, activation, rows) = (*tiling, model.activation, &identity[rows]);
     let call = project::Call { model, team, tiling, activation, input, factors, rows };
-    match request {
-        HeadRequest::Full => {
-            call.project(&model.weights.head, None, project::To::Write(logits), scratch);
-        }
-        HeadRequest::Rows(ids) => call.some_rows(&model.weights.head, ids, logits, scratch),
-    }
+    call.project(&model.weights.head, None, project::To::Write(logits), scratch);
     logits
 }
 
-/// Pages for all rows, or none.
+/// Pages for all rows. Where a sequence is refused them, those before it keep what they have got:
+/// reserved again, it is there.
 fn reserve(cache: &mut KvCache, batch: Batch<'_>) -> Result<()> {
     for (sequence, n) in batch.sequences() {
         cache.reserve(sequence, n)?;

@@ -5,12 +5,12 @@
 //! rows, in any mix of prompts and decoding, to hidden rows; [`head`] takes those to logits. Both
 //! are one page, `forward.rs`, the same for every architecture: what differs is data.
 //!
-//! ```no_run
-//! use oss_model::{Batch, HeadRequest, LoadOptions, Model, Row, State, forward, head};
-//! use std::{path::Path, sync::Arc};
+//! ```
+//! use oss_model::{Batch, LoadOptions, Model, Row, State, forward, head};
+//! use std::sync::Arc;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let container = Arc::new(oss_weights::Container::open(Path::new("model.gguf"))?);
+//! let container = oss_weights::Container::from_bytes("demo", oss_demo::GGUF, Vec::new())?;
 //! let options = LoadOptions {
 //!     isa: oss_simd::Isa::detect()?,
 //!     activation: None,
@@ -19,7 +19,7 @@
 //!     sparse_attention: None,
 //!     progress: None,
 //! };
-//! let model = Model::load(container, options)?;
+//! let model = Model::load(Arc::new(container), options)?;
 //! let team = oss_threads::Team::new(2)?;
 //! let mut state = State::new(&model, 64, team.threads())?;
 //! let mut cache = oss_cache::KvCache::new(model.cache_shape(), 64 << 20)?;
@@ -27,8 +27,8 @@
 //! let row = Row { sequence, position: 0, token: 1, wanted: true, draft: false };
 //! let layers = 0..model.config.layers.len();
 //! forward(&model, &team, &mut state, &mut cache, Batch { rows: &[row] }, layers)?;
-//! let logits = head(&model, &team, &mut state, 0..1, HeadRequest::Full);
-//! # let _ = logits;
+//! let logits = head(&model, &team, &mut state, 0..1);
+//! assert_eq!(logits.len(), model.config.vocabulary);
 //! # Ok(())
 //! # }
 //! ```
@@ -65,18 +65,14 @@ pub use batch::{Batch, Row};
 pub use config::{Config, FeedForward, LayerConfig, RopeConfig, RopeScaling};
 pub use content_key::NUMERICS_VERSION;
 pub use error::{Error, Result};
-pub use forward::{HeadRequest, forward, head};
+pub use forward::{forward, head};
 pub use model::{LoadOptions, Model};
-pub use plan::{
-    ExpertsPlan, FeedForwardPlan, LayerPlan, MatrixPlan, ModelPlan, NetworkPlan, Rows, Site,
-    VectorPlan,
-};
+pub use plan::{ModelPlan, Site};
 pub use precision::Precision;
 pub use rope::Rope;
 pub use state::{Event, Probe, State};
 pub use tiling::Tiling;
 pub use weights::{
-    ExpertRoom, ExpertUse, Fused, InUse, Network, Progress, Stored, Weights, has_experts,
-    memory_policy, pack_to_file, packed_bytes, packed_bytes_by_type, packed_name, site_bytes,
-    team_options,
+    ExpertRoom, ExpertUse, InUse, Progress, Weights, has_experts, memory_policy, pack_to_file,
+    packed_bytes, packed_bytes_by_type, packed_name, site_bytes, team_options,
 };

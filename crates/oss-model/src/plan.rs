@@ -3,36 +3,37 @@
 use crate::config::Config;
 use crate::precision::Precision;
 use oss_quant::Dtype;
+use std::collections::HashSet;
 use std::fmt;
 
 /// Rows of a tensor seen as a matrix: `first, first + step, …`, `count` of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rows {
+pub(crate) struct Rows {
     /// The tensor's name in the file.
-    pub tensor: String,
+    pub(crate) tensor: String,
     /// The first row.
-    pub first: usize,
+    pub(crate) first: usize,
     /// From one row to the next.
-    pub step: usize,
+    pub(crate) step: usize,
     /// How many rows.
-    pub count: usize,
+    pub(crate) count: usize,
     /// For files that store the two halves of each rotated head interleaved: numbers in a head.
-    pub interleaved_heads: Option<usize>,
+    pub(crate) interleaved_heads: Option<usize>,
+    /// For matrices of all experts in one tensor: how many experts.
+    pub(crate) experts: Option<usize>,
 }
 
 impl Rows {
     /// All `count` rows of a tensor.
-    #[must_use]
-    pub fn all(tensor: String, count: usize) -> Self {
-        Self { tensor, first: 0, step: 1, count, interleaved_heads: None }
+    pub(crate) fn all(tensor: String, count: usize) -> Self {
+        Self { tensor, first: 0, step: 1, count, interleaved_heads: None, experts: None }
     }
 
     /// The row of the tensor that is row `index` of these.
     ///
     /// In an interleaved head of d rows, rows i and i + d/2 of the plain order lie at 2 i and
     /// 2 i + 1.
-    #[must_use]
-    pub fn source(&self, index: usize) -> usize {
+    pub(crate) fn source(&self, index: usize) -> usize {
         debug_assert!(index < self.count);
         let index = match self.interleaved_heads {
             None => index,
@@ -47,7 +48,7 @@ impl Rows {
 
 /// A matrix of the model, made of rows of one or more tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MatrixPlan {
+pub(crate) enum MatrixPlan {
     /// One below the other.
     Stacked(Vec<Rows>),
     /// Sixteen rows of the first, sixteen of the second, and so on: gate and up.
@@ -56,8 +57,7 @@ pub enum MatrixPlan {
 
 impl MatrixPlan {
     /// All rows of one tensor.
-    #[must_use]
-    pub fn one(tensor: String, count: usize) -> Self {
+    pub(crate) fn one(tensor: String, count: usize) -> Self {
         Self::Stacked(vec![Rows::all(tensor, count)])
     }
 
@@ -112,26 +112,59 @@ pub enum Site {
 
 /// A vector of the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum VectorPlan {
+pub(crate) enum VectorPlan {
     /// One after the other.
-    Stacked(Vec<Rows>),
+    Stacked(Vec<Numbers>),
     /// Sixteen numbers of the first, sixteen of the second, and so on, for each of `repeat`
-    /// experts.
+    /// networks.
     Paired {
-        /// Numbers of the gates, expert after expert.
-        gate: Rows,
+        /// Numbers of the gates, network after network.
+        gate: Numbers,
         /// Numbers of the ups.
-        up: Rows,
-        /// How many experts.
+        up: Numbers,
+        /// How many networks.
         repeat: usize,
     },
 }
 
+/// A part of a vector.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Numbers {
+    /// A tensor's.
+    Of(Rows),
+    /// So many zeros, where the model has no such tensor.
+    Zeros(usize),
+}
+
 impl VectorPlan {
     /// All numbers of one tensor.
-    #[must_use]
-    pub fn one(tensor: String, count: usize) -> Self {
-        Self::Stacked(vec![Rows::all(tensor, count)])
+    pub(crate) fn one(tensor: String, count: usize) -> Self {
+        Self::Stacked(vec![Numbers::Of(Rows::all(tensor, count))])
+    }
+
+    /// None where no part of it is a tensor's.
+    pub(crate) fn unless_zeros(self) -> Option<Self> {
+        let has_tensors = !self.tensors().is_empty();
+        has_tensors.then_some(self)
+    }
+
+    /// The tensors whose numbers it takes.
+    fn tensors(&self) -> Vec<&str> {
+        let parts: Vec<&Numbers> = match self {
+            Self::Stacked(parts) => parts.iter().collect(),
+            Self::Paired { gate, up, .. } => vec![gate, up],
+        };
+        parts.into_iter().filter_map(Numbers::tensor).collect()
+    }
+}
+
+impl Numbers {
+    /// The tensor that they are of.
+    fn tensor(&self) -> Option<&str> {
+        match self {
+            Self::Of(rows) => Some(&rows.tensor),
+            Self::Zeros(_) => None,
+        }
     }
 }
 
@@ -139,13 +172,13 @@ impl VectorPlan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelPlan {
     /// `[vocabulary, hidden_dim]`: what tokens look up.
-    pub embedding: String,
+    pub(crate) embedding: String,
     /// The normalisation before the head.
-    pub norm: VectorPlan,
+    pub(crate) norm: VectorPlan,
     /// `[vocabulary, hidden_dim]`; `None`: the embedding serves.
-    pub head: Option<String>,
+    pub(crate) head: Option<String>,
     /// The layers.
-    pub layers: Vec<LayerPlan>,
+    pub(crate) layers: Vec<LayerPlan>,
 }
 
 impl Site {
@@ -180,6 +213,40 @@ impl fmt::Display for Site {
 }
 
 impl ModelPlan {
+    /// Whether tokens are looked up in the head's matrix.
+    #[must_use]
+    pub const fn is_tied(&self) -> bool {
+        self.head.is_none()
+    }
+
+    /// The names of all tensors.
+    pub(crate) fn tensors(&self) -> HashSet<&str> {
+        let mut names = HashSet::from([self.embedding.as_str()]);
+        names.extend(self.head.as_deref());
+        names.extend(self.norm.tensors());
+        for layer in &self.layers {
+            let mut vectors = vec![&layer.attention_norm, &layer.feed_forward_norm];
+            let mut matrices = vec![&layer.qkv, &layer.output];
+            vectors.extend(&layer.qkv_bias);
+            vectors.extend(&layer.output_bias);
+            vectors.extend(&layer.sinks);
+            vectors.extend(&layer.gate_up_bias);
+            vectors.extend(&layer.down_bias);
+            let networks = match &layer.feed_forward {
+                FeedForwardPlan::Dense(network) => std::slice::from_ref(&**network),
+                FeedForwardPlan::Experts(plan) => {
+                    matrices.push(&plan.router);
+                    vectors.extend(&plan.router_bias);
+                    &plan.experts
+                }
+            };
+            matrices.extend(networks.iter().flat_map(|network| [&network.gate_up, &network.down]));
+            names.extend(vectors.into_iter().flat_map(VectorPlan::tensors));
+            names.extend(matrices.into_iter().flat_map(MatrixPlan::tensors));
+        }
+        names
+    }
+
     /// The places whose types can be chosen, in the order of the forward pass.
     #[must_use]
     pub fn sites(&self) -> Vec<Site> {
@@ -247,56 +314,56 @@ impl ModelPlan {
 
 /// The tensors of a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LayerPlan {
+pub(crate) struct LayerPlan {
     /// The normalisation before attention.
-    pub attention_norm: VectorPlan,
+    pub(crate) attention_norm: VectorPlan,
     /// `[q_dim + 2 kv_dim, hidden_dim]`: query, key and value.
-    pub qkv: MatrixPlan,
+    pub(crate) qkv: MatrixPlan,
     /// Its biases.
-    pub qkv_bias: Option<VectorPlan>,
+    pub(crate) qkv_bias: Option<VectorPlan>,
     /// `[hidden_dim, q_dim]`.
-    pub output: MatrixPlan,
+    pub(crate) output: MatrixPlan,
     /// Its biases.
-    pub output_bias: Option<VectorPlan>,
+    pub(crate) output_bias: Option<VectorPlan>,
     /// One logit per query head.
-    pub sinks: Option<VectorPlan>,
+    pub(crate) sinks: Option<VectorPlan>,
     /// The normalisation before the feed-forward half.
-    pub feed_forward_norm: VectorPlan,
+    pub(crate) feed_forward_norm: VectorPlan,
     /// The feed-forward half.
-    pub feed_forward: FeedForwardPlan,
+    pub(crate) feed_forward: FeedForwardPlan,
+    /// `[networks, 2 inner_dim]`, paired: the biases of its first matrices.
+    pub(crate) gate_up_bias: Option<VectorPlan>,
+    /// `[networks, hidden_dim]`: those of its second ones.
+    pub(crate) down_bias: Option<VectorPlan>,
 }
 
-/// The tensors of a feed-forward half.
+/// The matrices of a feed-forward half.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FeedForwardPlan {
+pub(crate) enum FeedForwardPlan {
     /// One network.
     Dense(Box<NetworkPlan>),
     /// A router and its experts.
     Experts(Box<ExpertsPlan>),
 }
 
-/// The tensors of a router and its experts.
+/// The tensors of a router, and its experts' matrices.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExpertsPlan {
+pub(crate) struct ExpertsPlan {
     /// `[n_experts, hidden_dim]`.
-    pub router: MatrixPlan,
+    pub(crate) router: MatrixPlan,
     /// Its biases.
-    pub router_bias: Option<VectorPlan>,
+    pub(crate) router_bias: Option<VectorPlan>,
     /// The experts.
-    pub experts: Vec<NetworkPlan>,
-    /// `[n_experts, 2 inner_dim]`, paired.
-    pub gate_up_bias: Option<VectorPlan>,
-    /// `[n_experts, hidden_dim]`.
-    pub down_bias: Option<VectorPlan>,
+    pub(crate) experts: Vec<NetworkPlan>,
 }
 
 /// The two matrices of a gated network.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NetworkPlan {
+pub(crate) struct NetworkPlan {
     /// `[2 inner_dim, hidden_dim]`, paired.
-    pub gate_up: MatrixPlan,
+    pub(crate) gate_up: MatrixPlan,
     /// `[hidden_dim, inner_dim]`.
-    pub down: MatrixPlan,
+    pub(crate) down: MatrixPlan,
 }
 
 #[cfg(test)]

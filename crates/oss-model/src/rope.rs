@@ -37,7 +37,7 @@ impl Rope {
                 truncate,
                 attention_factor,
             } => {
-                factor = attention_factor.unwrap_or_else(|| yarn_attention_factor(stretch));
+                factor = attention_factor.unwrap_or_else(|| yarn_attention_factor(stretch, 1.0));
                 let pair = |rotations: f64| {
                     dim * (original / (rotations * 2.0 * PI)).ln() / (2.0 * config.theta.ln())
                 };
@@ -67,10 +67,10 @@ impl Rope {
     }
 }
 
-/// By what YaRN multiplies cosines and sines where nothing else is said, for positions stretched so
-/// far.
-pub(crate) fn yarn_attention_factor(stretch: f64) -> f64 {
-    if stretch <= 1.0 { 1.0 } else { 0.1 * stretch.ln() + 1.0 }
+/// By what YaRN multiplies cosines and sines for positions stretched so far, under a coefficient
+/// that is 1 where nothing else is said.
+pub(crate) fn yarn_attention_factor(stretch: f64, coefficient: f64) -> f64 {
+    if stretch <= 1.0 { 1.0 } else { 0.1 * coefficient * stretch.ln() + 1.0 }
 }
 
 /// Llama 3.1's rule: long wavelengths stretched, short ones kept, a linear blend between.

@@ -2,8 +2,10 @@
 
 use crate::catalog::Catalog;
 use crate::error::{Error, Result};
-use oss_weights::{Container, Kind};
+use oss_quant::Dtype;
+use oss_weights::{Container, Kind, shown};
 use serde_json::Value;
+use std::borrow::Cow;
 use std::path::Path;
 
 /// The longest list of layers that is believed.
@@ -32,6 +34,11 @@ pub(crate) const fn field(json: &'static str, gguf: &'static str) -> Field {
     Field { json, gguf }
 }
 
+/// What a message says of a JSON value: of a string its text.
+pub(crate) fn text_of(value: &Value) -> Cow<'_, str> {
+    value.as_str().map_or_else(|| value.to_string().into(), Cow::Borrowed)
+}
+
 impl<'a> Source<'a> {
     pub(crate) fn new(container: &'a Container) -> Result<Self> {
         let path = container.path();
@@ -48,7 +55,7 @@ impl<'a> Source<'a> {
         let wrong = |got: String| Error::Field {
             path: path.to_owned(),
             field: "config.json".to_owned(),
-            got,
+            got: shown(&got),
             expected: "a JSON object beside the weights".to_owned(),
         };
         let bytes = container.side_file("config.json")?.ok_or_else(|| wrong("no file".into()))?;
@@ -67,6 +74,16 @@ impl<'a> Source<'a> {
     /// The dimensions of a tensor, packed or not.
     pub(crate) fn tensor_shape(&self, name: &str) -> Result<&[usize]> {
         Ok(self.catalog.get(self.container, name)?.1)
+    }
+
+    /// The type of a tensor before it was packed, if it is.
+    pub(crate) fn tensor_dtype(&self, name: &str) -> Result<Dtype> {
+        Ok(self.catalog.get_unpacked(self.container, name)?.0)
+    }
+
+    /// The names of all tensors, packed or not.
+    pub(crate) fn tensor_names(&self) -> impl Iterator<Item = &str> {
+        self.catalog.names()
     }
 
     /// Whether the model has a tensor of that name, packed or not.
@@ -96,20 +113,22 @@ impl<'a> Source<'a> {
         }
     }
 
+    /// An error about a field; `got` may be the file's own words.
     pub(crate) fn wrong(&self, field: Field, got: &str, expected: &str) -> Error {
         Error::Field {
             path: self.path().to_owned(),
-            field: self.name(field),
-            got: got.to_owned(),
+            field: shown(&self.name(field)),
+            got: shown(got),
             expected: expected.to_owned(),
         }
     }
 
+    /// An error about what this engine does not do; `got` may be the file's own words.
     pub(crate) fn unsupported(&self, what: &'static str, got: &str, expected: &str) -> Error {
         Error::Unsupported {
             path: self.path().to_owned(),
             what,
-            got: got.to_owned(),
+            got: shown(got),
             expected: expected.to_owned(),
         }
     }
@@ -123,17 +142,39 @@ impl<'a> Source<'a> {
         (!value.is_null()).then_some(value)
     }
 
+    /// A finite number.
     pub(crate) fn number(&self, field: Field) -> Result<Option<f64>> {
-        if self.is_gguf() {
-            return Ok(self.container.metadata().f64(&self.name(field))?);
+        let number = if self.is_gguf() {
+            self.container.metadata().f64(&self.name(field))?
+        } else {
+            let Some(value) = self.json(field) else { return Ok(None) };
+            let number = value.as_f64();
+            Some(number.ok_or_else(|| self.wrong(field, &text_of(value), "a number"))?)
+        };
+        match number {
+            Some(number) if !number.is_finite() => {
+                Err(self.wrong(field, &number.to_string(), "a finite number"))
+            }
+            number => Ok(number),
         }
-        let Some(value) = self.json(field) else { return Ok(None) };
-        let number = value.as_f64().filter(|n| n.is_finite());
-        number.map(Some).ok_or_else(|| self.wrong(field, &value.to_string(), "a number"))
     }
 
     pub(crate) fn required_number(&self, field: Field) -> Result<f64> {
         self.number(field)?.ok_or_else(|| self.wrong(field, "nothing", "a number"))
+    }
+
+    /// A number above 0, in single precision too.
+    pub(crate) fn positive(&self, field: Field) -> Result<Option<f64>> {
+        match self.number(field)? {
+            Some(number) if number < 0.0 || !(number as f32).is_normal() => {
+                Err(self.wrong(field, &number.to_string(), "a number above 0"))
+            }
+            number => Ok(number),
+        }
+    }
+
+    pub(crate) fn required_positive(&self, field: Field) -> Result<f64> {
+        self.positive(field)?.ok_or_else(|| self.wrong(field, "nothing", "a number above 0"))
     }
 
     pub(crate) fn count(&self, field: Field) -> Result<Option<usize>> {
@@ -145,7 +186,7 @@ impl<'a> Source<'a> {
                 Some(value) => Some(
                     value
                         .as_u64()
-                        .ok_or_else(|| self.wrong(field, &value.to_string(), "a whole number"))?,
+                        .ok_or_else(|| self.wrong(field, &text_of(value), "a whole number"))?,
                 ),
             }
         };
@@ -182,10 +223,7 @@ impl<'a> Source<'a> {
             return Ok(self.container.metadata().bool(&self.name(field))?);
         }
         let Some(value) = self.json(field) else { return Ok(None) };
-        value
-            .as_bool()
-            .map(Some)
-            .ok_or_else(|| self.wrong(field, &value.to_string(), "true or false"))
+        value.as_bool().map(Some).ok_or_else(|| self.wrong(field, &text_of(value), "true or false"))
     }
 
     pub(crate) fn text(&self, field: Field) -> Result<Option<String>> {
@@ -194,6 +232,6 @@ impl<'a> Source<'a> {
         }
         let Some(value) = self.json(field) else { return Ok(None) };
         let text = value.as_str().map(str::to_owned);
-        text.map(Some).ok_or_else(|| self.wrong(field, &value.to_string(), "a string"))
+        text.map(Some).ok_or_else(|| self.wrong(field, &text_of(value), "a string"))
     }
 }

@@ -274,18 +274,6 @@ impl State {
         Ok((bytes(2 * MANY_ROWS)? - bytes(MANY_ROWS)?) / MANY_ROWS)
     }
 
-    /// The most rows of a step.
-    #[must_use]
-    pub const fn max_rows(&self) -> usize {
-        self.max_rows
-    }
-
-    /// How products are cut into units.
-    #[must_use]
-    pub const fn tiling(&self) -> Tiling {
-        self.tiling
-    }
-
     /// Cuts products otherwise from now on; results stay the same. Workers' scratch grows where
     /// units are larger.
     ///

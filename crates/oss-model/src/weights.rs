@@ -49,9 +49,9 @@ pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
 
 /// Where one packed matrix lies.
 #[derive(Clone, Debug)]
-pub struct Stored {
+pub(crate) struct Stored {
     /// Its format and size.
-    pub packing: Packing,
+    pub(crate) packing: Packing,
     /// The section of the layout.
     section: usize,
     /// Where it begins there.
@@ -67,13 +67,13 @@ impl Stored {
 
 /// A matrix whose parts may have different formats: its rows are those of the parts, in order.
 #[derive(Clone, Debug)]
-pub struct Fused {
+pub(crate) struct Fused {
     /// The parts, each with the first of its rows.
-    pub parts: Vec<(usize, Stored)>,
+    pub(crate) parts: Vec<(usize, Stored)>,
     /// Rows of all parts.
-    pub rows: usize,
+    pub(crate) rows: usize,
     /// Parts begin at multiples of so many rows: 64, or 16.
-    pub parts_begin_at: usize,
+    pub(crate) parts_begin_at: usize,
 }
 
 /// Rows that a unit of work computes at least, if it can.
@@ -90,8 +90,7 @@ const UNITS: usize = 16;
 
 impl Fused {
     /// Bytes of its packed parts.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.parts.iter().map(|(_, stored)| stored.packing.bytes()).sum()
     }
 
@@ -133,8 +132,7 @@ impl Fused {
 
     /// The part that a unit of `unit_rows` lies in, the unit's groups of 16 rows there, and how
     /// many of those rows are no padding.
-    #[must_use]
-    pub fn unit(&self, unit: usize, unit_rows: usize) -> (&Stored, Range<usize>, usize) {
+    pub(crate) fn unit(&self, unit: usize, unit_rows: usize) -> (&Stored, Range<usize>, usize) {
         let row = unit * unit_rows;
         let index = self.parts.partition_point(|(first, _)| *first <= row) - 1;
         let (first, stored) = &self.parts[index];
@@ -179,6 +177,10 @@ pub(crate) struct LayerWeights {
     pub(crate) sinks: Option<Vec<f32>>,
     pub(crate) feed_forward_norm: Vec<f32>,
     pub(crate) feed_forward: FeedForwardWeights,
+    /// `[networks, 2 inner_dim]`, paired as the matrices are.
+    pub(crate) gate_up_bias: Option<Vec<f32>>,
+    /// `[networks, hidden_dim]`.
+    pub(crate) down_bias: Option<Vec<f32>>,
 }
 
 pub(crate) enum FeedForwardWeights {
@@ -196,25 +198,20 @@ pub(crate) struct ExpertWeights {
     pub(crate) router: Fused,
     pub(crate) router_bias: Option<Vec<f32>>,
     pub(crate) experts: Vec<Network>,
-    /// `[n_experts, 2 inner_dim]`, paired as the matrix is.
-    pub(crate) gate_up_bias: Option<Vec<f32>>,
-    /// `[n_experts, hidden_dim]`.
-    pub(crate) down_bias: Option<Vec<f32>>,
 }
 
 /// The two matrices of a gated network.
 #[derive(Clone, Debug)]
-pub struct Network {
+pub(crate) struct Network {
     /// Sixteen gate rows, sixteen up rows, and so on.
-    pub gate_up: Fused,
+    pub(crate) gate_up: Fused,
     /// `[hidden_dim, inner_dim]`.
-    pub down: Fused,
+    pub(crate) down: Fused,
 }
 
 impl Network {
     /// Bytes of both.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.gate_up.bytes() + self.down.bytes()
     }
 }
@@ -257,8 +254,7 @@ impl Weights {
     }
 
     /// A packed matrix.
-    #[must_use]
-    pub fn matrix(&self, stored: &Stored) -> Matrix<'_> {
+    pub(crate) fn matrix(&self, stored: &Stored) -> Matrix<'_> {
         let section = self.storage.section(&self.container, stored.section);
         Matrix { packing: stored.packing, bytes: &section[stored.bytes()] }
     }
@@ -514,6 +510,8 @@ fn dense_weights(
         qkv_bias: optional(&plan.qkv_bias)?,
         output_bias: optional(&plan.output_bias)?,
         sinks: optional(&plan.sinks)?,
+        gate_up_bias: optional(&plan.gate_up_bias)?,
+        down_bias: optional(&plan.down_bias)?,
         feed_forward_norm: vectors::read(container, &plan.feed_forward_norm)?,
         qkv: layout.matrix(&plan.qkv, hidden)?,
         output: layout.matrix(&plan.output, config.q_dim())?,
@@ -524,8 +522,6 @@ fn dense_weights(
             }),
             FeedForwardPlan::Experts(plan) => FeedForwardWeights::Experts(ExpertWeights {
                 router_bias: optional(&plan.router_bias)?,
-                gate_up_bias: optional(&plan.gate_up_bias)?,
-                down_bias: optional(&plan.down_bias)?,
                 router: layout.matrix(&plan.router, hidden)?,
                 experts: Vec::with_capacity(plan.experts.len()),
             }),

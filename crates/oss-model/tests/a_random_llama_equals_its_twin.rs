@@ -8,7 +8,7 @@ use common::{Runner, Setting};
 use oss_kernels::Activation;
 use oss_quant::Dtype;
 use oss_simd::Isa;
-use oss_testing::{Seeded, assert_close, relative_rms};
+use oss_testing::{Seeded, assert_close, relative_rms, twins};
 use oss_weights::{TensorPlan, gguf, safetensors};
 use serde_json::json;
 use std::collections::HashMap;
@@ -29,7 +29,20 @@ struct Shape {
     dim: usize,
     tied: bool,
     dtype: Dtype,
-    bands: bool,
+    stretch: Stretch,
+    /// Whether `config.json` says that in `rope_parameters`, as transformers 5 writes it.
+    in_parameters: bool,
+    biased: bool,
+}
+
+/// How wavelengths are stretched.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stretch {
+    Not,
+    /// All four times.
+    Linear,
+    /// As Llama 3.1 does.
+    Bands,
 }
 
 /// A matrix as the file holds it, and its numbers.
@@ -61,8 +74,15 @@ impl Matrix {
         Self { rows, cols, dtype, bytes, numbers }
     }
 
+    /// Biases, one a row.
+    fn biases(numbers: &[f32]) -> Self {
+        let bytes = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let (rows, numbers) = (numbers.len(), twins::widen(numbers));
+        Self { rows, cols: 1, dtype: Dtype::F32, bytes, numbers }
+    }
+
     fn times(&self, x: &[f64]) -> Vec<f64> {
-        self.numbers.chunks_exact(self.cols).map(|row| oss_testing::twins::dot(row, x)).collect()
+        self.numbers.chunks_exact(self.cols).map(|row| twins::dot(row, x)).collect()
     }
 
     /// The rows in another order.
@@ -77,6 +97,8 @@ impl Matrix {
 struct Llama {
     shape: Shape,
     matrices: HashMap<String, Matrix>,
+    /// By the names of their matrices.
+    biases: HashMap<String, Matrix>,
 }
 
 const PARTS: [(&str, &str); 9] = [
@@ -89,6 +111,13 @@ const PARTS: [(&str, &str); 9] = [
     ("mlp.gate_proj", "ffn_gate"),
     ("mlp.up_proj", "ffn_up"),
     ("mlp.down_proj", "ffn_down"),
+];
+
+/// Biases that GGUF files of the test do not have, and that are 0 elsewhere.
+const WITHOUT_BIAS: [&str; 3] = [
+    "model.layers.1.self_attn.k_proj",
+    "model.layers.0.self_attn.o_proj",
+    "model.layers.1.mlp.gate_proj",
 ];
 
 impl Llama {
@@ -118,7 +147,16 @@ impl Llama {
                 add(format!("model.layers.{layer}.{part}"), rows, cols);
             }
         }
-        Self { shape, matrices }
+        let mut biases = HashMap::new();
+        let layers = if shape.biased { 0..layers } else { 0..0 };
+        let projections = PARTS.map(|(part, _)| part).into_iter().filter(|p| p.ends_with("_proj"));
+        for (layer, part) in layers.flat_map(|layer| projections.clone().map(move |p| (layer, p))) {
+            let name = format!("model.layers.{layer}.{part}");
+            let deviation = if WITHOUT_BIAS.contains(&name.as_str()) { 0.0 } else { 0.3 };
+            let numbers = seeded.normals(matrices[&name].rows, deviation);
+            biases.insert(name, Matrix::biases(&numbers));
+        }
+        Self { shape, matrices, biases }
     }
 
     fn plan(name: String, matrix: &Matrix) -> TensorPlan {
@@ -127,28 +165,43 @@ impl Llama {
         TensorPlan { name, dtype: matrix.dtype, shape }
     }
 
+    fn bias_plan(name: String, bias: &Matrix) -> TensorPlan {
+        TensorPlan { name, dtype: bias.dtype, shape: vec![bias.rows] }
+    }
+
     fn write_safetensors(&self, folder: &Path) {
         let mut config = json!({
             "model_type": "llama", "hidden_size": self.shape.hidden, "intermediate_size": INNER,
             "num_attention_heads": self.shape.heads, "num_key_value_heads": self.shape.kv_heads,
             "head_dim": self.shape.dim, "num_hidden_layers": self.shape.layers,
             "vocab_size": VOCABULARY,
-            "rms_norm_eps": EPSILON, "rope_theta": THETA, "max_position_embeddings": 4096,
+            "rms_norm_eps": EPSILON, "max_position_embeddings": 4096,
             "hidden_act": "silu", "tie_word_embeddings": self.shape.tied,
+            "attention_bias": self.shape.biased, "mlp_bias": self.shape.biased,
         });
-        if self.shape.bands {
-            config["rope_scaling"] = json!({
+        let mut stretch = match self.shape.stretch {
+            Stretch::Not => json!({ "rope_type": "default" }),
+            // Older files have the type under another name.
+            Stretch::Linear => json!({ "type": "linear", "factor": 4.0 }),
+            Stretch::Bands => json!({
                 "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
                 "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
-            });
+            }),
+        };
+        if self.shape.in_parameters {
+            stretch["rope_theta"] = THETA.into();
+            config["rope_parameters"] = stretch;
+        } else {
+            config["rope_theta"] = THETA.into();
+            config["rope_scaling"] = stretch;
         }
         std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
-        let name = |name: &String| format!("{name}.weight");
-        let plans: Vec<TensorPlan> =
-            self.matrices.iter().map(|(n, m)| Self::plan(name(n), m)).collect();
+        let weights = self.matrices.iter().map(|(n, m)| Self::plan(format!("{n}.weight"), m));
+        let biases = self.biases.iter().map(|(n, b)| Self::bias_plan(format!("{n}.bias"), b));
+        let plans: Vec<TensorPlan> = weights.chain(biases).collect();
         let path = folder.join("model.safetensors");
         let mut writer = safetensors::Writer::create(&path, &[], &plans).unwrap();
-        for matrix in self.matrices.values() {
+        for matrix in self.matrices.values().chain(self.biases.values()) {
             writer.tensor_bytes(&matrix.bytes).unwrap();
         }
         writer.finish().unwrap();
@@ -169,6 +222,10 @@ impl Llama {
             ("llama.attention.layer_norm_rms_epsilon".to_owned(), (EPSILON as f32).into()),
         ];
         metadata.push(("llama.rope.freq_base".to_owned(), (THETA as f32).into()));
+        if self.shape.stretch == Stretch::Linear {
+            metadata.push(("llama.rope.scaling.type".to_owned(), "linear".into()));
+            metadata.push(("llama.rope.scaling.factor".to_owned(), 4f32.into()));
+        }
         let gguf_name = |name: &str| {
             let name = name.replace("model.layers.", "blk.");
             PARTS.iter().fold(name, |name, (from, to)| name.replace(from, to))
@@ -180,23 +237,31 @@ impl Llama {
         ];
         let rename = |name: &String| {
             let found = top.iter().find(|(from, _)| from == name);
-            format!("{}.weight", found.map_or_else(|| gguf_name(name), |(_, to)| (*to).to_owned()))
+            found.map_or_else(|| gguf_name(name), |(_, to)| (*to).to_owned())
         };
         let mut tensors: Vec<(TensorPlan, Vec<u8>)> = Vec::new();
-        for (name, matrix) in &self.matrices {
-            let half = self.shape.dim / 2;
-            let interleaved = |row: usize| {
-                let (head, i) = (row / self.shape.dim, row % self.shape.dim);
-                head * self.shape.dim + i / 2 + (i % 2) * half
-            };
-            let bytes = if name.contains("q_proj") || name.contains("k_proj") {
+        let half = self.shape.dim / 2;
+        let interleaved = |row: usize| {
+            let (head, i) = (row / self.shape.dim, row % self.shape.dim);
+            head * self.shape.dim + i / 2 + (i % 2) * half
+        };
+        let bytes = |name: &str, matrix: &Matrix| {
+            if name.contains("q_proj") || name.contains("k_proj") {
                 matrix.permuted(interleaved)
             } else {
                 matrix.bytes.clone()
-            };
-            tensors.push((Self::plan(rename(name), matrix), bytes));
+            }
+        };
+        for (name, matrix) in &self.matrices {
+            let plan = Self::plan(format!("{}.weight", rename(name)), matrix);
+            tensors.push((plan, bytes(name, matrix)));
         }
-        if self.shape.bands {
+        let written = self.biases.iter().filter(|(name, _)| !WITHOUT_BIAS.contains(&name.as_str()));
+        for (name, bias) in written {
+            let plan = Self::bias_plan(format!("{}.bias", rename(name)), bias);
+            tensors.push((plan, bytes(name, bias)));
+        }
+        if self.shape.stretch == Stretch::Bands {
             let divisors: Vec<u8> = frequencies(self.shape)
                 .iter()
                 .enumerate()
@@ -219,6 +284,13 @@ impl Llama {
         let Shape { hidden, layers, heads, kv_heads, dim, .. } = self.shape;
         let get =
             |layer: usize, part: &str| &self.matrices[&format!("model.layers.{layer}.{part}")];
+        let project = |layer: usize, part: &str, x: &[f64]| {
+            let mut out = get(layer, part).times(x);
+            if let Some(bias) = self.biases.get(&format!("model.layers.{layer}.{part}")) {
+                out.iter_mut().zip(&bias.numbers).for_each(|(out, bias)| *out += bias);
+            }
+            out
+        };
         let embedding = &self.matrices["model.embed_tokens"];
         let mut x: Vec<Vec<f64>> = ids
             .iter()
@@ -229,38 +301,38 @@ impl Llama {
             let normed: Vec<Vec<f64>> =
                 x.iter().map(|x| norm(x, gain("input_layernorm"))).collect();
             let turned = |part: &str| -> Vec<Vec<f64>> {
-                let rows = normed.iter().map(|x| get(layer, part).times(x)).enumerate();
+                let rows = normed.iter().map(|x| project(layer, part, x)).enumerate();
                 rows.map(|(position, row)| turn(self.shape, position, row)).collect()
             };
             let (q, k) = (turned("self_attn.q_proj"), turned("self_attn.k_proj"));
             let v: Vec<Vec<f64>> =
-                normed.iter().map(|x| get(layer, "self_attn.v_proj").times(x)).collect();
+                normed.iter().map(|x| project(layer, "self_attn.v_proj", x)).collect();
             for position in 0..ids.len() {
                 let mut out = Vec::new();
                 for head in 0..heads {
                     let kv = head / (heads / kv_heads) * dim;
                     let query = &q[position][head * dim..][..dim];
                     let scores: Vec<f64> = (0..=position)
-                        .map(|p| oss_testing::twins::dot(query, &k[p][kv..][..dim]))
+                        .map(|p| twins::dot(query, &k[p][kv..][..dim]))
                         .map(|score| score / (dim as f64).sqrt())
                         .collect();
-                    let weights = oss_testing::twins::softmax(&scores);
+                    let weights = twins::softmax(&scores);
                     out.extend(
                         (0..dim).map(|d| {
                             weights.iter().zip(&v).map(|(w, v)| w * v[kv + d]).sum::<f64>()
                         }),
                     );
                 }
-                let add = get(layer, "self_attn.o_proj").times(&out);
+                let add = project(layer, "self_attn.o_proj", &out);
                 x[position].iter_mut().zip(add).for_each(|(x, add)| *x += add);
             }
             for x in &mut x {
                 let normed = norm(x, gain("post_attention_layernorm"));
-                let gate = get(layer, "mlp.gate_proj").times(&normed);
-                let up = get(layer, "mlp.up_proj").times(&normed);
+                let gate = project(layer, "mlp.gate_proj", &normed);
+                let up = project(layer, "mlp.up_proj", &normed);
                 let inner: Vec<f64> =
-                    gate.iter().zip(up).map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect();
-                let add = get(layer, "mlp.down_proj").times(&inner);
+                    gate.iter().zip(up).map(|(g, u)| twins::swish(*g, 1.0) * u).collect();
+                let add = project(layer, "mlp.down_proj", &inner);
                 x.iter_mut().zip(add).for_each(|(x, add)| *x += add);
             }
         }
@@ -271,9 +343,7 @@ impl Llama {
 }
 
 fn norm(x: &[f64], gain: &[f64]) -> Vec<f64> {
-    let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
-    let factor = 1.0 / (mean + EPSILON).sqrt();
-    x.iter().zip(gain).map(|(x, g)| x * factor * g).collect()
+    twins::rms_norm(x, gain, EPSILON)
 }
 
 fn plain(shape: Shape, i: usize) -> f64 {
@@ -281,19 +351,25 @@ fn plain(shape: Shape, i: usize) -> f64 {
 }
 
 /// Llama 3.1's rule as its paper's code has it: factor 8, bands 1 and 4, 64 positions.
+fn banded(f: f64) -> f64 {
+    let wavelength = std::f64::consts::TAU / f;
+    if wavelength < 64.0 / 4.0 {
+        f
+    } else if wavelength > 64.0 {
+        f / 8.0
+    } else {
+        let smooth = (64.0 / wavelength - 1.0) / 3.0;
+        (1.0 - smooth) * f / 8.0 + smooth * f
+    }
+}
+
 fn frequencies(shape: Shape) -> Vec<f64> {
-    let banded = |f: f64| {
-        let wavelength = std::f64::consts::TAU / f;
-        if !shape.bands || wavelength < 64.0 / 4.0 {
-            f
-        } else if wavelength > 64.0 {
-            f / 8.0
-        } else {
-            let smooth = (64.0 / wavelength - 1.0) / 3.0;
-            (1.0 - smooth) * f / 8.0 + smooth * f
-        }
+    let stretched = |f: f64| match shape.stretch {
+        Stretch::Not => f,
+        Stretch::Linear => f / 4.0,
+        Stretch::Bands => banded(f),
     };
-    (0..shape.dim / 2).map(|i| banded(plain(shape, i))).collect()
+    (0..shape.dim / 2).map(|i| stretched(plain(shape, i))).collect()
 }
 
 fn turn(shape: Shape, position: usize, mut row: Vec<f64>) -> Vec<f64> {
@@ -317,21 +393,19 @@ const NARROW: Shape = Shape {
     dim: 16,
     tied: true,
     dtype: Dtype::F32,
-    bands: false,
+    stretch: Stretch::Not,
+    in_parameters: false,
+    biased: false,
 };
-const SHAPES: [Shape; 4] = [
+const BANDED: Shape = Shape { tied: false, stretch: Stretch::Bands, ..NARROW };
+const BIASED: Shape = Shape { biased: true, ..NARROW };
+const SHAPES: [Shape; 6] = [
     NARROW,
-    Shape { heads: 3, kv_heads: 3, dim: 20, tied: false, dtype: Dtype::F16, bands: true, ..NARROW },
-    Shape {
-        heads: 4,
-        kv_heads: 1,
-        dim: 40,
-        tied: false,
-        dtype: Dtype::Bf16,
-        bands: true,
-        ..NARROW
-    },
+    Shape { heads: 3, kv_heads: 3, dim: 20, dtype: Dtype::F16, ..BANDED },
+    Shape { heads: 4, kv_heads: 1, dim: 40, dtype: Dtype::Bf16, in_parameters: true, ..BANDED },
     Shape { heads: 9, kv_heads: 3, dim: 32, dtype: Dtype::Q8_0, ..NARROW },
+    Shape { stretch: Stretch::Linear, ..BIASED },
+    Shape { dim: 24, dtype: Dtype::F16, in_parameters: true, ..BIASED },
 ];
 /// So wide that norms ride on products of few rows too, and that one thread takes these in wider
 /// units; the last block of columns is half as long.
@@ -365,13 +439,15 @@ fn logits_are_those_of_double_precision_from_either_file_format() {
 
 #[test]
 fn a_wide_prompt_gives_the_same_bits_in_chunks_of_any_size() {
-    let llama = Llama::random(WIDE, &mut Seeded::new(12));
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
-    llama.write_gguf(&path);
     let ids: Vec<u32> = (0..48).map(|i| i * i * 7 % VOCABULARY as u32).collect();
-    let twin = llama.twin(&ids);
-    for (activation, error) in [(Activation::F32, 1e-5), (Activation::Int8, 0.02)] {
+    for (activation, biased, error) in
+        [(Activation::F32, true, 1e-5), (Activation::Int8, false, 0.02)]
+    {
+        let llama = Llama::random(Shape { biased, ..WIDE }, &mut Seeded::new(12));
+        llama.write_gguf(&path);
+        let twin = llama.twin(&ids);
         let setting = |threads| Setting { activation, threads, ..Setting::exact() };
         let whole = Runner::new(&path, setting(2)).logits(&ids, 48);
         let off = relative_rms(&whole, &twin);

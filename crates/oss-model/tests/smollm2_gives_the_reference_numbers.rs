@@ -12,6 +12,7 @@ use oss_kernels::Activation;
 use oss_kernels::attention::SparseAttention;
 use oss_model::Row;
 use oss_quant::kv::KvFormat;
+use oss_testing::{kl_divergence, twins};
 use serde_json::Value;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -37,8 +38,7 @@ fn runner(setting: Setting) -> Runner {
 }
 
 fn log_sum_exp(logits: &[f32]) -> f64 {
-    let largest = f64::from(logits.iter().copied().fold(f32::MIN, f32::max));
-    largest + logits.iter().map(|x| (f64::from(*x) - largest).exp()).sum::<f64>().ln()
+    twins::log_sum_exp(&twins::widen(logits))
 }
 
 fn argmax(logits: &[f32]) -> u32 {
@@ -138,7 +138,7 @@ fn keys_and_values_of_fewer_bits_say_nearly_the_same() {
         let got = all_logits(format);
         let (mut nats, mut same, mut n) = (0.0, 0.0, 0.0);
         for (got, want) in got.chunks(VOCABULARY).zip(exact.chunks(VOCABULARY)) {
-            nats += divergence(got, want);
+            nats += kl_divergence(got, want);
             same += f64::from(u8::from(argmax(got) == argmax(want)));
             n += 1.0;
         }
@@ -195,7 +195,7 @@ fn what_sparse_attention_leaves_out_is_missed_the_less_the_more_blocks_are_chose
                         let next = ids[position + 1] as usize;
                         let surprise =
                             |logits: &[f32]| log_sum_exp(logits) - f64::from(logits[next]);
-                        sums[i][0] += divergence(got, want);
+                        sums[i][0] += kl_divergence(got, want);
                         sums[i][1] += surprise(got) - surprise(want);
                         sums[i][2] += f64::from(u8::from(argmax(got) == argmax(want)));
                         sums[i][3] += 1.0;
@@ -217,16 +217,6 @@ fn what_sparse_attention_leaves_out_is_missed_the_less_the_more_blocks_are_chose
             assert!(n > 1_000.0 && nats < most_nats, "{name}, {pattern}: {nats} nats a token");
         }
     }
-}
-
-/// How much `got` says less of a token drawn by `want`, in nats.
-fn divergence(got: &[f32], want: &[f32]) -> f64 {
-    let (got_sum, want_sum) = (log_sum_exp(got), log_sum_exp(want));
-    let each = got.iter().zip(want).map(|(got, want)| {
-        let want = f64::from(*want) - want_sum;
-        want.exp() * (want - (f64::from(*got) - got_sum))
-    });
-    each.sum()
 }
 
 /// What the compressed tier lives on. Prints what is gained and how fast pages come back.

@@ -7,7 +7,7 @@ mod common;
 use common::{Runner, Setting, bits, data, prompt};
 use oss_kernels::Activation;
 use oss_kernels::attention::SparseAttention;
-use oss_model::{HeadRequest, Row, head};
+use oss_model::{Row, head};
 use oss_quant::kv::KvFormat;
 use oss_simd::Isa;
 
@@ -178,7 +178,7 @@ fn what_was_taken_back_and_what_was_forked_does_not_change_a_bit() {
     let rows: Vec<Row> = (known..600).map(|at| row(again, at, ids[at])).collect();
     runner.step(&rows);
     let Runner { model, team, state, .. } = &mut runner;
-    let logits = head(model, team, state, 0..rows.len(), HeadRequest::Full);
+    let logits = head(model, team, state, 0..rows.len());
     assert!(bits(logits) == want[known * width..]);
 }
 

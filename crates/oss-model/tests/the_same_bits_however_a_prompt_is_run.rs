@@ -7,7 +7,7 @@ mod random;
 
 use common::{Runner, Setting, bits, data, prompt};
 use oss_kernels::Activation;
-use oss_model::{Batch, Error, HeadRequest, Row, Tiling, forward, head};
+use oss_model::{Batch, Error, Row, Tiling, forward, head};
 use oss_quant::Dtype;
 use oss_quant::kv::KvFormat;
 use oss_simd::Isa;
@@ -138,7 +138,6 @@ fn tilings_do_not_change_a_bit() {
             {
                 let tiling = Tiling { input_rows, matrix_rows, wide_rows };
                 runner.state.set_tiling(tiling).unwrap();
-                assert_eq!(runner.state.tiling(), tiling);
                 let got = [bits(&runner.logits(&ids, 201)), bits(&runner.logits(&few, 9))];
                 assert!(got == want, "{} {activation:?}, {tiling:?}", path.display());
                 assert!(bits(&runner.logits(&few, 1)) == want[1], "{activation:?}, {tiling:?}");
@@ -237,7 +236,7 @@ fn sharing_a_long_sequence_among_workers_does_not_change_a_bit() {
 }
 
 #[test]
-fn some_logits_are_the_same_as_in_the_full_head() {
+fn the_logits_of_some_rows_are_those_of_all() {
     let mut runner = Runner::new(&data("demo.gguf"), Setting { threads: 2, ..Setting::fast() });
     let sequence = runner.cache.create();
     let rows: Vec<Row> = prompt(9, 1)
@@ -254,13 +253,9 @@ fn some_logits_are_the_same_as_in_the_full_head() {
     runner.step(&rows);
     assert_eq!(runner.state.wanted(), 3);
     let full = runner.head(3).to_vec();
-    let ids = [2047, 0, 17, 64, 63, 1999];
     let Runner { model, team, state, .. } = &mut runner;
-    let some = head(model, team, state, 1..3, HeadRequest::Rows(&ids));
-    for (row, some) in some.chunks(ids.len()).enumerate() {
-        let want: Vec<f32> = ids.iter().map(|id| full[(row + 1) * 2048 + *id as usize]).collect();
-        assert_eq!(some, want);
-    }
+    let some = head(model, team, state, 1..3);
+    assert!(bits(some) == bits(&full[2048..]));
 }
 
 #[test]

@@ -1,8 +1,10 @@
-//! Configurations: positions that a file says are stretched, and experts that are not there.
+//! Configurations: positions that a file says are stretched, numbers that none can have, experts
+//! that are not there, and tensors of which nothing is made.
 
 use oss_model::{Config, RopeScaling, describe};
 use oss_weights::gguf::Writer;
 use oss_weights::{Container, Dtype, TensorPlan, Value};
+use serde_json::{Map, Value as Json, json};
 
 const HIDDEN: usize = 64;
 
@@ -25,13 +27,12 @@ fn described(
         ("attention.key_length", 16),
     ];
     let key = |name: &str| format!("{architecture}.{name}");
-    let mut metadata: Metadata = vec![
-        ("general.architecture".to_owned(), architecture.into()),
-        (key("attention.layer_norm_rms_epsilon"), 1e-5f32.into()),
-    ];
+    let mut metadata: Metadata = vec![("general.architecture".to_owned(), architecture.into())];
+    let epsilon = ("attention.layer_norm_rms_epsilon", 1e-5f32.into());
+    let usual = counts.map(|(name, n)| (name, Value::from(n))).into_iter().chain([epsilon]);
     let said = |name| more.iter().any(|(other, _)| *other == name);
-    let counts = counts.into_iter().filter(|(name, _)| !said(*name));
-    metadata.extend(counts.map(|(name, n)| (key(name), n.into())));
+    let usual = usual.filter(|(name, _)| !said(*name));
+    metadata.extend(usual.map(|(name, value)| (key(name), value)));
     metadata.extend(more.iter().map(|(name, value)| (key(name), value.clone())));
     let all = [("token_embd.weight", &[300, HIDDEN][..])];
     let plans: Vec<TensorPlan> = all
@@ -51,6 +52,32 @@ fn described(
     }
     writer.finish().unwrap();
     let container = Container::open(&path).unwrap();
+    describe(&container).map(|(config, _)| config).map_err(|error| error.to_string())
+}
+
+/// Describes a Llama of two layers in safetensors whose `config.json` has these fields as well, or
+/// instead, and which has these tensors as well.
+fn from_json(more: &Json, tensors: &[(&str, &str, &[usize])]) -> Result<Config, String> {
+    let mut config = json!({
+        "model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": 64,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 16, "rms_norm_eps": 1e-5, "max_position_embeddings": 8192,
+    });
+    config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let (mut header, mut end) = (Map::new(), 0);
+    let embedding = ("model.embed_tokens.weight", "F32", &[300, HIDDEN][..]);
+    for (name, dtype, shape) in [embedding].iter().chain(tensors) {
+        let begin = end;
+        end += shape.iter().product::<usize>() * if *dtype == "F32" { 4 } else { 2 };
+        let entry = json!({ "dtype": dtype, "shape": shape, "data_offsets": [begin, end] });
+        header.insert((*name).to_owned(), entry);
+    }
+    let header = Json::Object(header).to_string();
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.resize(bytes.len() + end, 0);
+    let side_files = vec![("config.json".to_owned(), config.to_string().into_bytes())];
+    let container = Container::from_bytes("model.safetensors", bytes, side_files).unwrap();
     describe(&container).map(|(config, _)| config).map_err(|error| error.to_string())
 }
 
@@ -117,6 +144,160 @@ fn the_attention_factor_of_a_gguf_file_multiplies_the_usual_one() {
         let error = yarn(&[(key, 0.5f32.into())]).unwrap_err();
         assert!(error.contains(key) && error.contains("got 0.5, expected 1"), "{error}");
     }
+}
+
+#[test]
+fn positions_in_json_are_stretched_as_transformers_does_or_refused() {
+    let found = |more: &Json| from_json(more, &[]).map(|config| config.rope.scaling);
+    let refused = |more: Json, words: &str| {
+        let error = found(&more).unwrap_err();
+        assert!(error.contains(words), "{more}: {error}");
+    };
+    for not_at_all in [
+        json!({}),
+        json!({ "rope_scaling": null }),
+        json!({ "rope_scaling": {} }),
+        json!({ "rope_scaling": { "rope_type": "default" } }),
+        json!({ "rope_parameters": { "rope_theta": 10_000.0 } }),
+    ] {
+        assert_eq!(found(&not_at_all), Ok(RopeScaling::None), "{not_at_all}");
+    }
+    let linear = Ok(RopeScaling::Linear { factor: 4.0 });
+    for (object, kind) in [("rope_scaling", "type"), ("rope_parameters", "rope_type")] {
+        let told = json!({ object: { kind: "linear", "factor": 4.0 } });
+        assert_eq!(found(&told), linear, "{object}");
+        refused(json!({ object: "linear" }), &format!("{object}: got linear, expected an object"));
+        let untold = json!({ object: { "factor": 4.0 } });
+        refused(untold, &format!("{object}.rope_type: got nothing"));
+        let part = json!({ object: { "rope_type": "default", "partial_rotary_factor": 0.5 } });
+        refused(part, &format!("{object}.partial_rotary_factor: got 0.5, expected 1"));
+        refused(json!({ object: { "rope_type": "dynamic", "factor": 4.0 } }), "got dynamic");
+        let nowhere = json!({ object: { "rope_type": "linear", "factor": 0.0 } });
+        refused(nowhere, &format!("{object}.factor: got 0, expected a number above 0"));
+        let both = json!({ "rope_theta": 1e4, object: { "rope_theta": 5e5 } });
+        assert_eq!(from_json(&both, &[]).unwrap().rope.theta, 5e5, "{object}");
+    }
+}
+
+#[test]
+fn the_coefficients_of_yarn_in_json_make_its_attention_factor() {
+    let yarn = |more: Json| {
+        let mut all = json!({ "rope_type": "yarn", "factor": 4.0 });
+        all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        match from_json(&json!({ "rope_scaling": all }), &[]).map(|config| config.rope.scaling) {
+            Ok(RopeScaling::Yarn { original, attention_factor, .. }) => {
+                Ok((original, attention_factor))
+            }
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => Err(error),
+        }
+    };
+    // Without a context that it was first trained with, it is the one that it has.
+    assert_eq!(yarn(json!({})), Ok((8192.0, None)));
+    let original = json!({ "original_max_position_embeddings": 2048 });
+    assert_eq!(yarn(original), Ok((2048.0, None)));
+    let scale = |coefficient: f64| 0.1 * coefficient * 4f64.ln() + 1.0;
+    let both = json!({ "mscale": 1.0, "mscale_all_dim": 0.707 });
+    assert_eq!(yarn(both), Ok((8192.0, Some(scale(1.0) / scale(0.707)))));
+    let beside = json!({ "mscale": 1.0, "mscale_all_dim": 0.707, "attention_factor": 1.25 });
+    assert_eq!(yarn(beside), Ok((8192.0, Some(1.25))));
+    for one in [json!({ "mscale": 1.0 }), json!({ "mscale": 0.0, "mscale_all_dim": 0.707 })] {
+        assert_eq!(yarn(one), Ok((8192.0, None)));
+    }
+    for field in ["beta_fast", "beta_slow", "mscale", "attention_factor"] {
+        let error = yarn(json!({ field: -1.0 })).unwrap_err();
+        let words = format!("rope_scaling.{field}: got -1, expected a number above 0");
+        assert!(error.contains(&words), "{error}");
+    }
+}
+
+#[test]
+fn numbers_that_a_model_cannot_have_are_refused_with_their_field() {
+    let routers = ["blk.0.ffn_gate_inp.weight", "blk.1.ffn_gate_inp.weight"];
+    let routers = routers.map(|name| (name, &[4, HIDDEN][..]));
+    let experts: [(&str, Value); 3] = [
+        ("attention.sliding_window", 128u32.into()),
+        ("expert_count", 4u32.into()),
+        ("expert_used_count", 2u32.into()),
+    ];
+    for (field, numbers) in [
+        ("rope.freq_base", &[f32::NAN, f32::INFINITY, 1.0, -2.0][..]),
+        ("attention.layer_norm_rms_epsilon", &[f32::NAN, f32::INFINITY, -1e-5][..]),
+        ("swiglu_clamp_exp", &[f32::NAN, f32::INFINITY, 0.0, -7.0][..]),
+    ] {
+        for number in numbers {
+            let mut more = experts.to_vec();
+            more.push((field, (*number).into()));
+            let error = described("gpt-oss", &more, &routers).unwrap_err();
+            let words = format!("gpt-oss.{field}: got {}", f64::from(*number));
+            assert!(error.contains(&words), "{error}");
+        }
+    }
+    let mut more = experts.to_vec();
+    more.push(("attention.layer_norm_rms_epsilon", 0f32.into()));
+    assert_eq!(described("gpt-oss", &more, &routers).unwrap().norm_epsilon, 0.0);
+}
+
+#[test]
+fn what_a_file_says_stands_in_messages_escaped_and_cut() {
+    let long = format!("\u{1b}[2J{}", "x".repeat(300));
+    let errors = [
+        from_json(&json!({ "rope_scaling": { "type": long } }), &[]).unwrap_err(),
+        from_json(&json!({ "rope_scaling": long }), &[]).unwrap_err(),
+        from_json(&json!({ "model_type": long }), &[]).unwrap_err(),
+        from_json(&json!({ "vocab_size": long }), &[]).unwrap_err(),
+        scaling(&[("rope.scaling.type", long.as_str().into())], &[]).unwrap_err(),
+        described(&long, &[], &[]).unwrap_err(),
+        described("llama", &[], &[(&long, &[1])]).unwrap_err(),
+    ];
+    for error in errors {
+        assert!(error.contains("\\u{1b}[2Jxxx") && error.contains('…'), "{error}");
+        assert!(!error.contains('\u{1b}') && !error.contains(&"x".repeat(101)), "{error}");
+    }
+}
+
+#[test]
+fn tensors_of_which_nothing_is_made_are_refused() {
+    let found = |name: &str| described("llama", &[], &[(name, &[64])]).map(|_| ());
+    for taken in ["output.weight", "blk.1.attn_k.bias", "blk.0.ffn_up.bias"] {
+        assert_eq!(found(taken), Ok(()), "{taken}");
+    }
+    for left in ["blk.2.attn_q.weight", "blk.0.attn_q_norm.weight", "output.bias"] {
+        let error = found(left).unwrap_err();
+        assert!(error.contains(&format!("tensor {left}: got no part of a llama")), "{error}");
+        assert!(error.contains("of 2 layers") && error.contains("the first of 1 such"), "{error}");
+    }
+
+    let found = |more: Json, name: &str| from_json(&more, &[(name, "F32", &[64])]).map(|_| ());
+    let (bias, head) = ("model.layers.0.self_attn.k_proj.bias", "lm_head.weight");
+    assert_eq!(found(json!({ "attention_bias": true }), bias), Ok(()));
+    assert!(found(json!({}), bias).unwrap_err().contains(bias));
+    assert!(found(json!({ "mlp_bias": true }), bias).unwrap_err().contains(bias));
+    let of_network = "model.layers.1.mlp.up_proj.bias";
+    assert_eq!(found(json!({ "mlp_bias": true }), of_network), Ok(()));
+    assert!(found(json!({ "attention_bias": true }), of_network).is_err());
+    // Copies of the embedding, and of what positions turn by.
+    for tied in [true, false] {
+        assert_eq!(found(json!({ "tie_word_embeddings": tied }), head), Ok(()));
+    }
+    let frequencies = "model.layers.0.self_attn.rotary_emb.inv_freq";
+    assert_eq!(found(json!({}), frequencies), Ok(()));
+}
+
+#[test]
+fn experts_in_safetensors_that_lie_otherwise_are_refused() {
+    let config = json!({
+        "model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2,
+        "num_hidden_layers": 1, "sliding_window": 128, "hidden_size": 64, "intermediate_size": 64,
+    });
+    let both = "model.layers.0.mlp.experts.gate_up_proj";
+    let tensors: [(&str, &str, &[usize]); 3] = [
+        ("model.layers.0.mlp.router.weight", "F32", &[4, 64]),
+        (both, "BF16", &[4, 64, 128]),
+        ("model.layers.0.mlp.experts.down_proj", "BF16", &[4, 64, 64]),
+    ];
+    let error = from_json(&config, &tensors).unwrap_err();
+    assert!(error.contains(&format!("tensor {both}: got BF16, expected blocks")), "{error}");
 }
 
 #[test]

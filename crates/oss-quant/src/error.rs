@@ -56,15 +56,15 @@ pub enum Error {
         /// The type that may be split.
         expected: Dtype,
     },
-    /// A block scale that stands for not-a-number: the weights are damaged.
-    #[error("the scale of block {block} in row {row} is not a number (byte {got})")]
-    ScaleIsNan {
+    /// A block's scale or minimum that is infinite or no number: the weights are damaged.
+    #[error("a scale of block {block} in row {row} is {got:#x}, expected a finite number's bits")]
+    ScaleNotFinite {
         /// Row of the matrix.
         row: usize,
         /// Block within the row.
         block: usize,
-        /// The scale byte.
-        got: u8,
+        /// The scale's bits.
+        got: u16,
     },
     /// A value that no block format can hold.
     #[error("value {index} to be quantised is {got}, expected a finite number")]

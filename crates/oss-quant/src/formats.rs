@@ -1,6 +1,7 @@
 //! The formats: one file each, with the block as files store it, its arithmetic, its quantiser and
 //! its packed form.
 
+use crate::bytes::array;
 use crate::decode;
 use crate::dtype::Codec;
 use crate::planes::{Codes, Plane};
@@ -45,6 +46,8 @@ pub(crate) trait Blocks: 'static {
     const LEN: usize;
     /// Bytes of a file block.
     const BYTES: usize;
+    /// Where a file block has f16 scales and minima.
+    const HALVES_AT: &'static [usize];
     /// How codes are stored when packed.
     type Codes: Plane;
     /// What kernels unpack it with.
@@ -61,9 +64,10 @@ pub(crate) trait Blocks: 'static {
     /// Encodes `LEN` finite values.
     fn encode(values: &[Number], block: &mut [u8]);
 
-    /// Refuses a damaged block: the byte that is wrong.
-    fn check(_block: &[u8]) -> Result<(), u8> {
-        Ok(())
+    /// Refuses a damaged block, of which a scale or minimum is not finite: its bits.
+    fn check(block: &[u8]) -> Result<(), u16> {
+        let mut halves = Self::HALVES_AT.iter().map(|at| u16::from_le_bytes(*array(block, *at)));
+        halves.find(|bits| !half_scale::is_finite(*bits)).map_or(Ok(()), Err)
     }
     /// Stores the codes of one part where the plane wants them.
     fn put_codes(block: &[u8], part: usize, plane: &mut [u8], lane: usize) {

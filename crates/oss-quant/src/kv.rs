@@ -12,6 +12,8 @@
 //! share 32 bits, see [`Bf16`]. A slot's bytes need no alignment. The mean of a page's keys may lie
 //! behind its slot, see [`KvFormat::write_mean`].
 
+use std::str::FromStr;
+
 use oss_simd::{Isa, Kernel, Simd};
 
 mod bf16;
@@ -121,11 +123,6 @@ impl KvFormat {
             KvFormat::Int8 => "int8",
             KvFormat::Int4 => "int4",
         }
-    }
-
-    /// The format of this name, upper or lower case; `None` when there is none.
-    pub fn from_name(name: &str) -> Option<KvFormat> {
-        KvFormat::ALL.into_iter().find(|format| format.name().eq_ignore_ascii_case(name))
     }
 
     /// Bytes of one head's page of `page_tokens` (always [`PAGE_TOKENS`]) positions.
@@ -297,6 +294,24 @@ impl std::fmt::Display for KvFormat {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
     }
+}
+
+impl FromStr for KvFormat {
+    type Err = ParseKvFormatError;
+
+    fn from_str(text: &str) -> Result<KvFormat, ParseKvFormatError> {
+        let found = KvFormat::ALL.into_iter().find(|format| format.name() == text);
+        found.ok_or_else(|| ParseKvFormatError { got: text.to_owned() })
+    }
+}
+
+/// A text is no [`KvFormat`]'s name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("got the format of keys and values {got}, expected f32, f16, bf16, int8 or int4")]
+#[non_exhaustive]
+pub struct ParseKvFormatError {
+    /// The text.
+    pub got: String,
 }
 
 /// Lanes of a value row: `head_dim` rounded up to whole vectors.

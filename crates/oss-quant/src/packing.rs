@@ -130,7 +130,7 @@ impl Packing {
     ///
     /// # Errors
     /// [`Error::Bytes`] when `out` or a source row has the wrong length; [`Error::NotSplit`] for
-    /// separate planes of a type other than MXFP4; [`Error::ScaleIsNan`].
+    /// separate planes of a type other than MXFP4; [`Error::ScaleNotFinite`].
     pub fn pack_group<'a>(
         &self,
         g: usize,
@@ -215,7 +215,7 @@ fn pack_codes<B: Blocks>(
                 }
             };
             if let Err(got) = B::check(block) {
-                return Err(Error::ScaleIsNan { row: first + lane, block: index, got });
+                return Err(Error::ScaleNotFinite { row: first + lane, block: index, got });
             }
             pack_block::<B>(packing.n_blocks(), index, (block, lane), out);
         }

@@ -12,7 +12,19 @@ struct Source {
     values: Vec<Vec<f32>>,
 }
 
-/// Random bytes; MXFP4 scales never 255, f16 and bf16 numbers whatever comes.
+/// Where a block has f16 scales and minima.
+fn halves_at(dtype: Dtype) -> &'static [usize] {
+    match dtype {
+        Dtype::Q4_0 | Dtype::Q5_0 | Dtype::Q8_0 | Dtype::Iq4Nl => &[0],
+        Dtype::Q4_1 | Dtype::Q5_1 | Dtype::Q4K | Dtype::Q5K => &[0, 2],
+        Dtype::Q2K => &[80, 82],
+        Dtype::Q3K => &[108],
+        Dtype::Q6K => &[208],
+        _ => &[],
+    }
+}
+
+/// Random bytes, of which scales are finite; f16 and bf16 numbers are whatever comes.
 fn source(dtype: Dtype, rows: usize, cols: usize, seed: u64) -> Source {
     let mut seeded = Seeded::new(seed);
     let mut all = Source { dtype, rows: Vec::new(), values: Vec::new() };
@@ -21,6 +33,14 @@ fn source(dtype: Dtype, rows: usize, cols: usize, seed: u64) -> Source {
         if dtype == Dtype::Mxfp4 {
             for scale in bytes.iter_mut().step_by(17) {
                 *scale = (*scale).min(254);
+            }
+        }
+        for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
+            for at in halves_at(dtype) {
+                // An exponent of all ones is that of infinities and of what is no number.
+                if block[at + 1] & 0x7c == 0x7c {
+                    block[at + 1] &= 0xbf;
+                }
             }
         }
         let mut values = vec![0.0; cols];
@@ -123,7 +143,7 @@ impl<S: Simd> Visitor for Unpacker<'_, S> {
     }
 }
 
-/// Whether both halves have the same bits (a damaged scale may be a NaN).
+/// Whether both halves have the same bits.
 fn same_bits(halves: [[f32; 16]; 2]) -> bool {
     let [low, high] = halves;
     low.iter().zip(high).all(|(low, high)| low.to_bits() == high.to_bits())
@@ -282,8 +302,8 @@ fn damaged_or_misshapen_sources_are_refused_by_name() {
     let mut out = vec![0; packing.bytes()];
     source.rows[1][17] = 255;
     let error = packing.pack_group(0, |row| Row::Plain(&source.rows[row]), &mut out).unwrap_err();
-    assert_eq!(error, Error::ScaleIsNan { row: 1, block: 1, got: 255 });
-    let message = "the scale of block 1 in row 1 is not a number (byte 255)";
+    assert_eq!(error, Error::ScaleNotFinite { row: 1, block: 1, got: 255 });
+    let message = "a scale of block 1 in row 1 is 0xff, expected a finite number's bits";
     assert_eq!(error.to_string(), message);
     let error = packing.pack_group(0, |_| Row::Plain(&[0; 33]), &mut out).unwrap_err();
     assert_eq!(error.to_string(), "the source row has 33 bytes, expected 34");
@@ -295,6 +315,28 @@ fn damaged_or_misshapen_sources_are_refused_by_name() {
     let other = Packing::for_dtype(Dtype::Q4_0, 2, 64).unwrap();
     let error = other.pack_group(0, row, &mut vec![0; other.bytes()]).unwrap_err();
     assert_eq!(error.to_string(), "element type Q4_0 has no separate scale plane, expected MXFP4");
+}
+
+#[test]
+fn a_scale_or_minimum_that_is_not_finite_is_refused_in_every_format() {
+    for dtype in weights().filter(|dtype| !halves_at(*dtype).is_empty()) {
+        for at in halves_at(dtype) {
+            for bits in [0x7c00_u16, 0xfc00, 0x7e01] {
+                let mut source = source(dtype, 3, 2 * dtype.block_len(), 11);
+                let block = dtype.block_bytes();
+                source.rows[2][block + at..][..2].copy_from_slice(&bits.to_le_bytes());
+                let packing = Packing::for_dtype(dtype, 3, 2 * dtype.block_len()).unwrap();
+                let mut out = vec![0; packing.bytes()];
+                let row = |row: usize| Row::Plain(&source.rows[row]);
+                let error = packing.pack_group(0, row, &mut out).unwrap_err();
+                let expected = Error::ScaleNotFinite { row: 2, block: 1, got: bits };
+                assert_eq!(error, expected, "{dtype}, byte {at}");
+            }
+        }
+    }
+    let checked = weights().filter(|dtype| dtype.block_len() > 1).count();
+    // All but MXFP4, whose scales are no f16.
+    assert_eq!(weights().filter(|dtype| !halves_at(*dtype).is_empty()).count(), checked - 1);
 }
 
 #[test]

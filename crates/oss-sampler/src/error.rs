@@ -21,7 +21,7 @@ pub enum Error {
         position: u64,
         /// The first such token.
         id: u32,
-        /// The logit, after penalties and bias if they made it so.
+        /// The logit.
         got: f32,
     },
     /// Every token is excluded, by logits of −∞, by the bias or by the mask.

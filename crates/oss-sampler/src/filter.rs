@@ -49,6 +49,14 @@ pub(crate) struct Adjust<'a> {
 
 pub(crate) use dry::Scratch as DryScratch;
 
+/// Changes a logit. What a penalty or bias that was accepted makes too large stays a number:
+/// infinity is the model's fault, and −∞ a token that cannot be drawn, which this leaves as it is.
+fn change(logit: &mut f32, to: impl FnOnce(f32) -> f32) {
+    if *logit > f32::NEG_INFINITY {
+        *logit = to(*logit).clamp(f32::MIN, f32::MAX);
+    }
+}
+
 /// The names of the filters in the order in which they act.
 ///
 /// 1. `repetition_penalty`, `presence_penalty`, `frequency_penalty`, `dry`: they correct the

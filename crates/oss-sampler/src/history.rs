@@ -11,8 +11,7 @@ pub(crate) struct Count {
     pub(crate) generated: u32,
 }
 
-/// Prompt and generated tokens. The counts are a function of the tokens and the window alone, so
-/// taking tokens back is exact.
+/// Prompt and generated tokens. The counts are a function of the tokens and the window alone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     tokens: Vec<u32>,
@@ -52,17 +51,6 @@ impl History {
         if window > 0 && self.tokens.len() > window {
             self.uncount(self.tokens.len() - 1 - window);
         }
-    }
-
-    /// Takes back the last token; the one that had left the window for it comes back.
-    pub(crate) fn pop(&mut self) {
-        if let Some(window) = self.window {
-            self.uncount(self.tokens.len() - 1);
-            if window > 0 && self.tokens.len() > window {
-                self.count(self.tokens.len() - 1 - window);
-            }
-        }
-        self.tokens.pop();
     }
 
     pub(crate) fn tokens(&self) -> &[u32] {
@@ -116,17 +104,13 @@ mod tests {
     }
 
     #[test]
-    fn counts_equal_a_recount_of_the_window_after_any_pushes_and_pops() {
+    fn counts_equal_a_recount_of_the_window_after_every_token() {
         let mut seeded = Seeded::new(11);
         for window in [0, 1, 2, 7, 100] {
             let mut history = History::new(Some(window));
             history.prompt(&[1, 2, 1, 3, 1, 1]);
             for _ in 0..400 {
-                if seeded.chance(0.4) && !history.generated().is_empty() {
-                    history.pop();
-                } else {
-                    history.push(seeded.below(5) as u32);
-                }
+                history.push(seeded.below(5) as u32);
                 assert_eq!(history.counts, recount(&history), "window {window}");
             }
         }

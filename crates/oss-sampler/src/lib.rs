@@ -1,9 +1,9 @@
 //! From a model's logits to a token: penalties, filters, reproducible draws.
 //!
 //! A [`Sampler`] belongs to one sequence. Each step it is given the logits of the next token and
-//! draws one ([`Sampler::draw`]); it is told the token that was taken ([`Sampler::accept`]) and can
-//! take tokens back ([`Sampler::rollback`]), as speculative decoding needs. [`Options`] say how, in
-//! the fixed order [`ORDER`]; a [`Mask`] says which tokens a grammar allows.
+//! draws one ([`Sampler::draw`]), and is told the token that was taken ([`Sampler::accept`]).
+//! [`Options`] say how, in the fixed order [`ORDER`]; a [`Mask`] says which tokens a grammar
+//! allows.
 //!
 //! ```
 //! use oss_sampler::{Mask, Options, Sampler};
@@ -41,7 +41,8 @@
 //! - A token's noise is its own: a token that was drawn is drawn again under any stricter filter
 //!   that keeps it.
 //! - Ties go to the lowest id.
-//! - `rollback(n)` after `n` accepts restores what was before, exactly.
+//! - Options in their range make no error of finite logits: penalties and biases that overflow give
+//!   the largest number there is.
 //! - Drawing allocates nothing once the buffers have grown to what the options and logits need.
 //!
 //! # What it does not do

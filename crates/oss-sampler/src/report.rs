@@ -19,7 +19,7 @@ pub struct Report {
     pub entropy: f64,
 }
 
-/// Counts of n-grams, kept while tokens come and go.
+/// Counts of n-grams, kept while tokens come.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Diversity {
     grams: HashMap<[u32; LONGEST], u32>,
@@ -38,19 +38,6 @@ impl Diversity {
             let count = self.grams.entry(last(generated, n)).or_insert(0);
             *count += 1;
             self.distinct[n - 1] += usize::from(*count == 1);
-        }
-    }
-
-    /// Forgets the n-grams that end with the last token, which is still there.
-    pub(crate) fn pop(&mut self, generated: &[u32]) {
-        for n in 1..=LONGEST.min(generated.len()) {
-            let gram = last(generated, n);
-            let count = self.grams.get_mut(&gram).expect("the last n-grams are counted");
-            *count -= 1;
-            if *count == 0 {
-                self.grams.remove(&gram);
-                self.distinct[n - 1] -= 1;
-            }
         }
     }
 
@@ -108,16 +95,5 @@ mod tests {
     fn an_empty_text_and_one_of_a_token_have_a_report() {
         assert_eq!(of(&[]).report(0), Report { tokens: 0, distinct: [1.0; 3], entropy: 0.0 });
         assert_eq!(of(&[7]).report(1), Report { tokens: 1, distinct: [1.0; 3], entropy: 0.0 });
-    }
-
-    #[test]
-    fn taking_tokens_back_restores_the_report() {
-        let tokens = [1, 2, 1, 2, 3, 1, 2, 1, 1, 1];
-        let mut diversity = of(&tokens);
-        for len in (0..tokens.len()).rev() {
-            diversity.pop(&tokens[..=len]);
-            assert_eq!(diversity.report(len), of(&tokens[..len]).report(len));
-        }
-        assert!(diversity.grams.is_empty());
     }
 }

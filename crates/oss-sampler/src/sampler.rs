@@ -166,8 +166,7 @@ impl Sampler {
     }
 
     /// What [`Sampler::draw`] draws from: the tokens that all filters leave with their
-    /// probabilities (of sum 1), best first. For acceptance tests of drafts and for inspection; it
-    /// allocates and sorts.
+    /// probabilities (of sum 1), best first. For inspection; it allocates and sorts.
     ///
     /// # Errors
     /// As [`Sampler::draw`].
@@ -207,19 +206,6 @@ impl Sampler {
         self.check_token(token);
         self.history.push(token);
         self.diversity.push(self.history.generated());
-    }
-
-    /// Takes back the last `n` accepted tokens: the sampler is as if they had never been accepted.
-    ///
-    /// # Panics
-    /// If fewer were accepted.
-    pub fn rollback(&mut self, n: usize) {
-        let accepted = self.history.generated().len();
-        assert!(n <= accepted, "tokens to take back: got {n}, expected at most {accepted}");
-        for _ in 0..n {
-            self.diversity.pop(self.history.generated());
-            self.history.pop();
-        }
     }
 
     /// The tokens accepted so far.

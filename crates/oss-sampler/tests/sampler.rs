@@ -1,4 +1,5 @@
-//! What callers rely on: draws that repeat, histories that roll back, errors that name the step.
+//! What callers rely on: draws that repeat, options that cannot break them, errors that name the
+//! step.
 
 use oss_sampler::{Draw, Dry, Error, Mask, ORDER, Options, Sampler};
 use oss_simd::Isa;
@@ -223,49 +224,32 @@ fn only_allowed_tokens_are_drawn() {
 }
 
 #[test]
-fn rollback_restores_draws_and_report_exactly() {
-    let options = Options {
-        repetition_penalty: 1.3,
-        presence_penalty: 0.3,
-        frequency_penalty: 0.2,
-        penalty_window: 9,
-        dry: Dry { multiplier: 0.7, allowed_length: 1, ..Dry::default() },
-        ..Options::default()
-    };
-    let mut seeded = Seeded::new(8);
-    let mut sampler = Sampler::new(options, 12, 0).unwrap();
-    sampler.prompt(&[1, 2, 3, 1, 2]);
-    let mut states = Vec::new();
-    let logits = seeded.normals(12, 1.0);
-    for position in 0..200 {
-        let mut adjusted = logits.clone();
-        let drawn = sampler.draw(isa(), &mut adjusted, position, None).unwrap().token;
-        states.push((drawn, adjusted, sampler.report()));
-        sampler.accept(drawn);
-        if position % 3 == 0 {
-            // A draft that is refused.
-            let n = seeded.below(14);
-            (0..n).for_each(|_| sampler.accept(seeded.below(12) as u32));
-            sampler.rollback(n);
-        }
+fn penalties_and_biases_that_overflow_leave_numbers_to_draw_from() {
+    let largest = f32::MAX;
+    let cases = [
+        Options { repetition_penalty: 1e-38, ..Options::default() },
+        Options { repetition_penalty: largest, ..Options::default() },
+        Options { presence_penalty: -largest, ..Options::default() },
+        Options { frequency_penalty: largest, ..Options::default() },
+        Options { frequency_penalty: -largest, ..Options::default() },
+        Options { logit_bias: vec![(1, largest); 2], ..Options::default() },
+        Options { logit_bias: vec![(1, -largest); 2], ..Options::default() },
+        Options { dry: Dry { multiplier: largest, ..Dry::default() }, ..Options::default() },
+    ];
+    for (options, temperature) in cases.iter().flat_map(|case| [(case, 0.0), (case, 1.0)]) {
+        let mut sampler = Sampler::new(Options { temperature, ..options.clone() }, 4, 0).unwrap();
+        [1, 2, 1, 2, 1].into_iter().for_each(|id| sampler.accept(id));
+        let mut logits = [f32::NEG_INFINITY, 1e32, -1e32, f32::NEG_INFINITY];
+        let drawn = sampler.draw(isa(), &mut logits, 5, None).map(|draw| draw.token);
+        assert!(matches!(drawn, Ok(1 | 2)), "{drawn:?}, {options:?}");
+        assert!(logits[1].is_finite() && logits[2].is_finite(), "{logits:?}, {options:?}");
+        assert_eq!([logits[0], logits[3]], [f32::NEG_INFINITY; 2], "{options:?}");
     }
-    while let Some((drawn, adjusted, report)) = states.pop() {
-        sampler.rollback(1);
-        let mut again = logits.clone();
-        let position = states.len() as u64;
-        assert_eq!(sampler.draw(isa(), &mut again, position, None).unwrap().token, drawn);
-        assert_eq!(again, adjusted);
-        assert_eq!(sampler.report(), report);
-    }
-}
-
-#[test]
-#[should_panic(expected = "tokens to take back: got 2, expected at most 1")]
-fn more_tokens_than_were_accepted_cannot_be_taken_back() {
-    let mut sampler = Sampler::new(Options::default(), 5, 0).unwrap();
-    sampler.prompt(&[1, 2, 3]);
-    sampler.accept(1);
-    sampler.rollback(2);
+    // What is forbidden stays so, whatever is added to it.
+    let logit_bias = vec![(1, f32::NEG_INFINITY), (1, largest)];
+    let options = Options { logit_bias, ..Options::default() };
+    let mut sampler = Sampler::new(options, 2, 0).unwrap();
+    assert_eq!(token(&mut sampler, &[0.0, 90.0], 0), 0);
 }
 
 #[test]

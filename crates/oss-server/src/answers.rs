@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use futures_core::Stream as _;
-use oss_engine::{Event, Finish, Request, Stream};
+use oss_engine::{AsyncStream, Event, Finish, Request};
 
 use crate::app::{App, Place};
 use crate::phase::Phase;
@@ -35,7 +35,7 @@ pub(crate) struct Answers {
 }
 
 struct Choice {
-    stream: Stream,
+    stream: AsyncStream,
     /// It waits in the engine's queue.
     waits: Option<Waits>,
     over: bool,
@@ -89,7 +89,7 @@ impl Answers {
                 error => Refusal::engine(error, names),
             })?;
             let waits = Some(Waits::new(&app, stream.prompt_ids().len()));
-            choices.push(Choice { stream, waits, over: false });
+            choices.push(Choice { stream: stream.into_async(), waits, over: false });
         }
         let until = app.clone();
         Ok(Self {

@@ -8,6 +8,16 @@ use std::net::SocketAddr;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// An option of the server is out of its range.
+    #[error("option {field}: got {got}, expected {expected}")]
+    Option {
+        /// The option's name.
+        field: &'static str,
+        /// Its value; of a key, what is wrong with it.
+        got: String,
+        /// What is allowed.
+        expected: String,
+    },
     /// The system does not let the server listen there.
     #[error("cannot listen on {address}")]
     Bind {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
@@ -66,12 +66,15 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-async fn no_path() -> Refusal {
-    Refusal::new(StatusCode::NOT_FOUND, "invalid_request_error", "path: got one that is not here")
+async fn no_path(uri: Uri) -> Refusal {
+    let message = format!("path: got {}, expected one of this server's", uri.path());
+    Refusal::new(StatusCode::NOT_FOUND, "invalid_request_error", message)
 }
 
-async fn no_method() -> Refusal {
-    let message = "method: got one that this path does not take";
+async fn no_method(method: Method, uri: Uri) -> Refusal {
+    // The header is the router's own.
+    let expected = "one of those that the header Allow names";
+    let message = format!("method: got {method} for {}, expected {expected}", uri.path());
     Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message)
 }
 

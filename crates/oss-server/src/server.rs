@@ -34,12 +34,16 @@ impl Server {
     /// given the server its engine.
     ///
     /// # Errors
-    /// When the system does not let it listen there.
+    /// When an option is out of its range, or the system does not let it listen there.
     pub async fn bind(options: ServerOptions) -> Result<Self> {
+        options.check()?;
         let address = options.address;
         let wrong = |source| Error::Bind { address, source };
         let listener = TcpListener::bind(address).await.map_err(wrong)?;
         let address = listener.local_addr().map_err(wrong)?;
+        if options.api_key.is_none() && !address.ip().to_canonical().is_loopback() {
+            tracing::warn!(%address, "no key: whoever reaches this address may use the model");
+        }
         Ok(Self { app: App::new(options), listener, address })
     }
 

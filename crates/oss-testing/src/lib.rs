@@ -35,8 +35,6 @@ mod middle;
 mod seeded;
 pub mod twins;
 
-pub use close::{
-    Number, assert_close, cosine, kl_divergence, max_abs_error, max_relative_error, relative_rms,
-};
+pub use close::{Number, assert_close, kl_divergence, relative_rms};
 pub use middle::median;
 pub use seeded::{ADVERSARIAL, Seeded};

@@ -103,19 +103,6 @@ impl Seeded {
         ((0..12).map(|_| self.unit()).sum::<f64>() - 6.0) as f32
     }
 
-    /// One finite float that is hard on arithmetic: one of [`ADVERSARIAL`], or random bits.
-    pub fn adversarial(&mut self) -> f32 {
-        if self.chance(0.5) {
-            return ADVERSARIAL[self.below(ADVERSARIAL.len())];
-        }
-        loop {
-            let value = f32::from_bits(self.bits() as u32);
-            if value.is_finite() {
-                return value;
-            }
-        }
-    }
-
     /// `n` floats, uniform in `[low, high)`.
     pub fn uniforms(&mut self, n: usize, low: f32, high: f32) -> Vec<f32> {
         (0..n).map(|_| self.uniform(low, high)).collect()
@@ -124,11 +111,6 @@ impl Seeded {
     /// `n` nearly normal floats of mean 0 and the given standard deviation.
     pub fn normals(&mut self, n: usize, deviation: f32) -> Vec<f32> {
         (0..n).map(|_| self.normal() * deviation).collect()
-    }
-
-    /// `n` finite floats that are hard on arithmetic.
-    pub fn adversarials(&mut self, n: usize) -> Vec<f32> {
-        (0..n).map(|_| self.adversarial()).collect()
     }
 
     /// `n` random bytes.
@@ -182,13 +164,6 @@ mod tests {
             seen[seeded.below(7)] = true;
         }
         assert_eq!(seen, [true; 7]);
-    }
-
-    #[test]
-    fn adversarial_floats_are_finite_and_hold_the_extremes() {
-        let values = Seeded::new(6).adversarials(10_000);
-        assert!(values.iter().all(|v| v.is_finite()));
-        assert!(values.contains(&f32::MAX) && values.iter().any(|v| v.is_subnormal()));
     }
 
     #[test]

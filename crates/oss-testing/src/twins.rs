@@ -7,11 +7,6 @@ pub fn widen(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&value| f64::from(value)).collect()
 }
 
-/// The nearest f32 of each value.
-pub fn narrow(values: &[f64]) -> Vec<f32> {
-    values.iter().map(|&value| value as f32).collect()
-}
-
 /// `Σ aᵢ bᵢ`, summed in index order.
 ///
 /// # Panics
@@ -19,21 +14,6 @@ pub fn narrow(values: &[f64]) -> Vec<f32> {
 pub fn dot(a: &[f64], b: &[f64]) -> f64 {
     assert_eq!(a.len(), b.len(), "lengths of a dot product: got {}, expected {}", a.len(), b.len());
     a.iter().zip(b).map(|(x, y)| x * y).sum()
-}
-
-/// `matrix · vector` for a row-major matrix of `rows × vector.len()`.
-///
-/// # Panics
-/// If the matrix has no such shape.
-pub fn matrix_vector(matrix: &[f64], vector: &[f64], rows: usize) -> Vec<f64> {
-    let expected = rows * vector.len();
-    assert_eq!(
-        matrix.len(),
-        expected,
-        "matrix: got {} elements, expected {expected}",
-        matrix.len()
-    );
-    (0..rows).map(|r| dot(&matrix[r * vector.len()..(r + 1) * vector.len()], vector)).collect()
 }
 
 /// `ln Σ exp xᵢ`, without overflow; −∞ for an empty slice and for −∞ everywhere.
@@ -107,13 +87,6 @@ mod tests {
     }
 
     #[test]
-    fn matrix_rows_are_dotted_with_the_vector() {
-        let matrix = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
-        assert_eq!(matrix_vector(&matrix, &[1.0, 0.0, -1.0], 2), [-2.0, -2.0]);
-        assert_eq!(matrix_vector(&[], &[], 2), [0.0, 0.0]);
-    }
-
-    #[test]
     fn swish_is_half_the_value_at_zero_slope_and_the_value_far_out() {
         assert_eq!(swish(0.0, 1.702), 0.0);
         assert!((swish(50.0, 1.0) - 50.0).abs() < 1e-12);
@@ -124,11 +97,5 @@ mod tests {
     fn the_largest_come_first_and_ties_take_the_lowest_index() {
         assert_eq!(top_k(&[1.0, 3.0, 3.0, 2.0], 3), [1, 2, 3]);
         assert_eq!(top_k(&[1.0], 5), [0]);
-    }
-
-    #[test]
-    fn widening_and_narrowing_keep_f32_values() {
-        let values = [0.1f32, -3.5, f32::MAX];
-        assert_eq!(narrow(&widen(&values)), values);
     }
 }

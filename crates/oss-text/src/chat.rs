@@ -12,8 +12,8 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-pub use self::clock::seconds_until;
-pub use self::json::to_json;
+pub use self::clock::{now, seconds_until, strftime};
+use self::json::to_json;
 pub use self::template::{Prompt, Request, Template};
 
 /// Who speaks.

@@ -96,6 +96,18 @@ pub enum Error {
         /// The template's own words.
         message: String,
     },
+    /// The conversation holds so many characters of private use that too few are left to stand in
+    /// it for those of control tokens.
+    #[error(
+        "the conversation leaves {got} private-use characters from U+F0000 on unused, expected at \
+         least {expected}"
+    )]
+    NoStandIns {
+        /// Characters that it leaves.
+        got: usize,
+        /// Characters that are needed.
+        expected: usize,
+    },
     /// A message lacks what its role needs.
     #[error("message {index} ({role}) has no {expected}")]
     Message {

@@ -23,5 +23,5 @@ pub use self::conversation::{
 pub use self::from_chat::ChatOptions;
 pub use self::header::{Header, Kind};
 pub use self::parser::{End, Event, Parser, parse};
-pub use self::render::{render, render_messages};
+pub use self::render::render;
 pub use self::tokens::Tokens;

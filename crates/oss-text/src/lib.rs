@@ -43,7 +43,8 @@
 //! - Encoding text with [`Special::AsText`] yields no control token, whatever the text spells; in
 //!   prompts, content is always encoded so. The first `<|end|>` above is seven characters, the
 //!   second a token.
-//! - Ids are those of Hugging Face's `tokenizers` for the same files.
+//! - Ids are those of Hugging Face's `tokenizers` for the same files, but for texts with a million
+//!   white-space characters in a row: byte-level tokenizers do not split what follows into words.
 //! - A [`Decoder`] never gives out half a character, and its increments join to the lossy decoding
 //!   of all bytes.
 //! - A [`harmony::Parser`] makes events out of any token stream; it has no error and loses no text.

@@ -29,6 +29,7 @@
 //!   constructor checks that they are disjoint, and no part outlives its body call.
 //! - A phase neither allocates nor enters the system while the workers are hot, and workers sleep
 //!   1 ms after the last phase.
+//! - One phase of a team runs at a time: callers that share one take turns, phase by phase.
 //! - A panic in a body reaches the caller after all workers have stopped; the team stays usable.
 //!
 //! [`topology`] tells how many threads are worth having, and to which CPUs they are bound where
@@ -49,5 +50,5 @@ pub mod topology;
 
 pub use error::Error;
 pub use options::TeamOptions;
-pub use partition::{Chunks, Each, Partition, Parts, PerWorker, RowCuts, Spans, Tile, Tiles};
-pub use team::{Lease, MAX_THREADS, Seat, Team, Unit};
+pub use partition::{Chunks, Partition, Parts, PerWorker, RowCuts, Spans, Tile, Tiles};
+pub use team::{MAX_THREADS, Seat, Team, Unit};

@@ -1,7 +1,5 @@
 //! How a team is made.
 
-use std::time::Duration;
-
 use crate::error::Error;
 use crate::os::Mask;
 use crate::topology::{self, Topology};
@@ -14,14 +12,12 @@ pub struct TeamOptions {
     /// Whether each worker is bound to a CPU of its own, see [`TeamOptions::cpus`]. The caller is
     /// when it asks for that: [`Team::bind_caller`](crate::Team::bind_caller).
     pub pin: bool,
-    /// How long a waiting thread polls before it yields. It sleeps after 1 ms in all.
-    pub spin: Duration,
 }
 
 impl TeamOptions {
     /// The default options for a team of `threads`.
     pub fn new(threads: usize) -> Self {
-        Self { threads, pin: false, spin: Duration::from_micros(50) }
+        Self { threads, pin: false }
     }
 
     /// The CPUs that the team's threads are to be bound to, the caller's first; empty where they

@@ -5,13 +5,11 @@
 //! unit to exactly one worker, so that no two parts that exist at the same time overlap.
 
 mod chunks;
-mod each;
 mod per_worker;
 mod spans;
 mod tiles;
 
 pub use chunks::Chunks;
-pub use each::Each;
 pub use per_worker::PerWorker;
 pub use spans::Spans;
 pub use tiles::{RowCuts, Tile, Tiles};

@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::Wait;
 
+/// Time for which a waiter polls before it yields.
+const SPIN: Duration = Duration::from_micros(50);
 /// Time after which a waiter goes to sleep, yields included.
-pub(crate) const HOT: Duration = Duration::from_micros(1000);
+const HOT: Duration = Duration::from_micros(1000);
 /// Polls between two looks at the clock.
 const POLLS: u32 = 32;
 
 /// What all waiters of a team go by.
 pub(crate) struct Manners {
-    /// Polling without yielding.
-    pub(crate) spin: Duration,
     /// Set while there are more threads than free cores: waiters sleep at once.
     pub(crate) crowded: AtomicBool,
 }
@@ -48,7 +48,7 @@ impl Wait for Patience<'_> {
             return false;
         }
         let waited = self.start.get_or_insert_with(Instant::now).elapsed();
-        if waited < self.manners.spin {
+        if waited < SPIN {
             return true;
         }
         self.yielding = true;

@@ -1,12 +1,11 @@
 //! The team: persistent workers and the phases that they run.
 
 mod crowd;
-mod lease;
 mod phase;
 mod seat;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 use std::{fmt, thread};
@@ -20,8 +19,6 @@ use crate::protocol::Gang;
 use crate::shares::Shares;
 
 use crowd::Crowd;
-use lease::Holder;
-pub use lease::Lease;
 use phase::{Body, Job, Phase};
 pub use seat::Seat;
 
@@ -60,8 +57,8 @@ struct Inner {
     /// Those that threads are bound to, the caller's first.
     cpus: Vec<usize>,
     shares: Shares,
-    lease: Mutex<()>,
-    holder: Holder,
+    /// Held by the thread whose phase runs.
+    caller: Mutex<()>,
     crowd: Crowd,
     workers: Vec<JoinHandle<()>>,
 }
@@ -92,7 +89,7 @@ impl Team {
             return Err(Error::Threads { got: threads, expected: MAX_THREADS });
         }
         let cpus = options.cpus()?;
-        let manners = Manners { spin: options.spin, crowded: AtomicBool::new(false) };
+        let manners = Manners { crowded: AtomicBool::new(false) };
         let shared = Arc::new(Shared { gang: Gang::new(threads - 1, GROUP, None), manners });
         // Made before the workers, so that dropping it ends those that did start.
         let mut inner = Inner {
@@ -100,8 +97,7 @@ impl Team {
             threads,
             cpus,
             shares: Shares::new(threads),
-            lease: Mutex::new(()),
-            holder: Holder::default(),
+            caller: Mutex::new(()),
             crowd: Crowd::new(),
             workers: Vec::with_capacity(threads - 1),
         };
@@ -133,19 +129,13 @@ impl Team {
         &self.inner.cpus
     }
 
-    /// Whether the team has found more threads than free cores, and waits by sleeping: phases then
-    /// cost some ten microseconds each, but others get the cores.
-    pub fn is_crowded(&self) -> bool {
-        self.inner.shared.manners.crowded.load(Ordering::Relaxed)
-    }
-
     /// Runs `body` once for each unit of `0..units`, with the unit's part of `out`.
     ///
     /// The units are shared out in contiguous runs, worker by worker; who is done with their own
     /// takes over half of what another has not begun. The call returns when all units are done.
     /// Writes of the body are visible to the caller and to later phases.
     ///
-    /// One phase of a team runs at a time; other callers wait (see [`Team::lease`]).
+    /// One phase of a team runs at a time; other callers wait.
     ///
     /// # Panics
     /// When `out` has fewer units than `units` or serves fewer workers than the team has threads;
@@ -161,7 +151,8 @@ impl Team {
         assert!(units <= available, "{units} units of a partition that has {available}");
         assert!(self.threads() <= workers, "{} threads share {workers} slots", self.threads());
         let _body = Body::enter();
-        let _lease = self.inner.lease_for_phase();
+        // A phase that panicked has left nothing behind.
+        let _caller = self.inner.caller.lock().unwrap_or_else(PoisonError::into_inner);
         let threads = self.threads().min(units.max(1));
         let phase = Phase::new(&self.inner.shares, out, body);
         if threads > 1 {
@@ -174,14 +165,14 @@ impl Team {
 }
 
 impl Inner {
-    /// Runs a phase on all workers; the calling thread holds the lease.
+    /// Runs a phase on all workers; the calling thread holds `caller`.
     fn run<P, B>(&self, phase: &Phase<'_, P, B>)
     where
         P: Partition,
         B: for<'p> Fn(Unit, <P as Parts<'p>>::Part) + Sync,
     {
         let begin = self.crowd.is_timed().then(Instant::now);
-        // SAFETY: the lease makes this thread the only caller, `finish` below returns before
+        // SAFETY: who holds `caller` is the only caller, `finish` below returns before
         // `phase` ends, and nothing between the two unwinds: `work` catches every panic.
         #[expect(unsafe_code, reason = "lends the phase to the workers until they have arrived")]
         unsafe {

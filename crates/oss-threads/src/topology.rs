@@ -26,8 +26,6 @@ pub enum Kind {
 pub struct Core {
     /// Its CPUs (hardware threads) that this process may use, ascending.
     pub cpus: Vec<usize>,
-    /// Its socket.
-    pub package: usize,
     /// Its NUMA node.
     pub node: usize,
     /// What it is made for.
@@ -41,8 +39,6 @@ pub struct Node {
     pub id: usize,
     /// Its CPUs, allowed or not.
     pub cpus: Vec<usize>,
-    /// Bytes of its memory; 0 when the system does not say.
-    pub memory_bytes: u64,
 }
 
 /// Cores, nodes and limits, as seen by this process.
@@ -92,11 +88,10 @@ impl Topology {
                 core.cpus.push(cpu);
                 continue;
             }
-            let package = number(&folder.join("physical_package_id"))?.unwrap_or(0);
             let node = nodes.iter().find(|node| node.cpus.contains(&cpu)).map_or(0, |node| node.id);
             let is_efficient = efficient.contains(&cpu);
             let kind = if is_efficient { Kind::Efficiency } else { Kind::Performance };
-            cores.push(Core { cpus: vec![cpu], package, node, kind });
+            cores.push(Core { cpus: vec![cpu], node, kind });
         }
         cores.sort_by_key(|core| (core.node, core.kind, core.cpus[0]));
         Ok(Self { cores, nodes, online, quota: quota(root)? })
@@ -104,9 +99,9 @@ impl Topology {
 
     fn plain(cpus: usize) -> Self {
         let kind = Kind::Performance;
-        let core = |cpu| Core { cpus: vec![cpu], package: 0, node: 0, kind };
+        let core = |cpu| Core { cpus: vec![cpu], node: 0, kind };
         let online: Vec<usize> = (0..cpus).collect();
-        let nodes = vec![Node { id: 0, cpus: online.clone(), memory_bytes: 0 }];
+        let nodes = vec![Node { id: 0, cpus: online.clone() }];
         Self { cores: (0..cpus).map(core).collect(), nodes, online, quota: None }
     }
 
@@ -165,9 +160,7 @@ fn cpu_list(path: &Path) -> Result<Option<Vec<usize>>, Error> {
 
 fn number(path: &Path) -> Result<Option<usize>, Error> {
     let Some(text) = os::text(path) else { return Ok(None) };
-    // A machine that does not know its socket says -1.
-    let number = text.trim().parse::<i64>().map_err(|_| malformed(path, &text, "a number"))?;
-    Ok(usize::try_from(number).ok())
+    text.trim().parse().map(Some).map_err(|_| malformed(path, &text, "a number"))
 }
 
 /// The affinity mask of this thread, which the threads it starts inherit.
@@ -191,19 +184,12 @@ fn nodes(folder: &Path, online: &[usize]) -> Result<Vec<Node>, Error> {
     for id in ids {
         let folder = folder.join(format!("node{id}"));
         let cpus = cpu_list(&folder.join("cpulist"))?.unwrap_or_default();
-        nodes.push(Node { id, cpus, memory_bytes: node_memory(&folder).unwrap_or(0) });
+        nodes.push(Node { id, cpus });
     }
     if nodes.is_empty() {
-        nodes.push(Node { id: 0, cpus: online.to_vec(), memory_bytes: 0 });
+        nodes.push(Node { id: 0, cpus: online.to_vec() });
     }
     Ok(nodes)
-}
-
-/// From a line such as `Node 0 MemTotal: 32768000 kB`.
-fn node_memory(folder: &Path) -> Option<u64> {
-    let text = os::text(&folder.join("meminfo"))?;
-    let line = text.lines().find_map(|line| line.split_once("MemTotal:"))?.1;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// The smallest `cpu.max` from this process's control group up to the root of what it can see.

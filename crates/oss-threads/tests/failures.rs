@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use oss_threads::{Chunks, Each, Error, PerWorker, RowCuts, Spans, Team, Tiles};
+use oss_threads::{Chunks, Error, PerWorker, RowCuts, Spans, Team, Tiles};
 
 /// What a panic says.
 fn message(call: impl FnOnce()) -> String {
@@ -16,7 +16,7 @@ fn message(call: impl FnOnce()) -> String {
 
 fn assert_works(team: &Team) {
     let mut runs = [0; 37];
-    team.phase(37, Each::new(&mut runs), |_, run| *run += 1);
+    team.phase(37, Chunks::new(&mut runs, 1), |_, run| run[0] += 1);
     assert_eq!(runs, [1; 37]);
 }
 
@@ -108,13 +108,13 @@ fn callers_that_share_a_team_take_turns() {
             scope.spawn(move || {
                 for _ in 0..200 {
                     let mut runs = [0; 9];
-                    team.phase(9, Each::new(&mut runs), |unit, run| {
+                    team.phase(9, Chunks::new(&mut runs, 1), |unit, run| {
                         inside[caller].fetch_add(1, Ordering::SeqCst);
                         let others = (0..inside.len()).filter(|&other| other != caller);
                         for other in others {
                             assert_eq!(inside[other].load(Ordering::SeqCst), 0, "two callers");
                         }
-                        *run += unit.index;
+                        run[0] += unit.index;
                         inside[caller].fetch_sub(1, Ordering::SeqCst);
                     });
                     assert_eq!(runs, [0, 1, 2, 3, 4, 5, 6, 7, 8]);
@@ -122,33 +122,6 @@ fn callers_that_share_a_team_take_turns() {
             });
         }
     });
-}
-
-#[test]
-fn a_lease_keeps_other_callers_out_between_phases() {
-    let team = Team::new(2).expect("threads");
-    let log = std::sync::Mutex::new(Vec::new());
-    thread::scope(|scope| {
-        let lease = team.lease();
-        scope.spawn(|| {
-            team.phase(1, (), |_, ()| log.lock().expect("log").push("other"));
-        });
-        for _ in 0..3 {
-            thread::sleep(Duration::from_millis(5));
-            team.phase(1, (), |_, ()| log.lock().expect("log").push("holder"));
-        }
-        assert!(message(|| drop(team.lease())).contains("holds a lease"));
-        drop(lease);
-    });
-    assert_eq!(*log.lock().expect("log"), ["holder", "holder", "holder", "other"]);
-}
-
-#[test]
-fn a_body_that_asks_for_the_lease_panics_instead_of_waiting_for_itself() {
-    let team = Team::new(2).expect("threads");
-    let said = message(|| team.phase(2, (), |_, ()| drop(team.lease())));
-    assert!(said.contains("inside the body of a phase"), "{said}");
-    assert_works(&team);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What a phase promises, for every kind of partition.
 
-use oss_threads::{Chunks, Each, PerWorker, RowCuts, Spans, Team, Tiles};
+use oss_threads::{Chunks, PerWorker, RowCuts, Spans, Team, Tiles};
 
 #[test]
 fn every_unit_runs_exactly_once_for_any_count_and_team() {
@@ -8,7 +8,7 @@ fn every_unit_runs_exactly_once_for_any_count_and_team() {
         let team = Team::new(threads).expect("threads");
         for units in [0, 1, 2, 3, 4, 5, 7, 64, 101, 1000] {
             let mut runs = vec![0u32; units];
-            team.phase(units, Each::new(&mut runs), |_, run| *run += 1);
+            team.phase(units, Chunks::new(&mut runs, 1), |_, run| run[0] += 1);
             assert!(runs.iter().all(|&run| run == 1), "{threads} threads, {units} units");
         }
     }
@@ -53,10 +53,11 @@ fn tiles_spans_and_tuples_put_each_unit_in_its_place() {
     assert_eq!((data, scratch.iter().sum::<usize>()), ([1, 0, 3, 3, 3, 3], 5));
 
     let (mut some, mut seen) = ([0; 3], [0; 3]);
-    let out = (Some(Each::new(&mut some)), None::<Each<'_, i32>>, Each::new(&mut seen));
+    let none = None::<Chunks<'_, i32>>;
+    let out = (Some(Chunks::new(&mut some, 1)), none, Chunks::new(&mut seen, 1));
     team.phase(3, out, |_, (some, none, seen)| {
-        *some.expect("a part") = 1;
-        *seen = i32::from(none.is_none());
+        some.expect("a part").fill(1);
+        seen.fill(i32::from(none.is_none()));
     });
     assert_eq!((some, seen), ([1; 3], [1; 3]));
 }

@@ -6,7 +6,7 @@ use std::sync::Barrier;
 use std::{fs, thread};
 
 use oss_threads::topology::Topology;
-use oss_threads::{Each, Error, Team, TeamOptions};
+use oss_threads::{Chunks, Error, Team, TeamOptions};
 
 /// The CPUs that the calling thread may run on, as the system lists them.
 fn mask() -> String {
@@ -23,10 +23,10 @@ fn team(threads: usize) -> Result<Team, Error> {
 fn each_worker(team: &Team, say: impl Fn() -> String + Sync) -> Vec<String> {
     let all = Barrier::new(team.threads());
     let mut said = vec![(0, String::new()); team.threads()];
-    team.phase(team.threads(), Each::new(&mut said), |unit, said| {
+    team.phase(team.threads(), Chunks::new(&mut said, 1), |unit, said| {
         // Nobody does the unit of another.
         all.wait();
-        *said = (unit.worker, say());
+        said[0] = (unit.worker, say());
     });
     said.sort_unstable();
     said.into_iter().map(|(_, said)| said).collect()

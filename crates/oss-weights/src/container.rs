@@ -264,20 +264,11 @@ impl Container {
     /// Tells the system that the tensor's pages are not needed any more, as after packing them.
     /// They are read again when touched again.
     pub fn release(&self, name: &str) {
-        self.advise(name, Advice::DontNeed);
-    }
-
-    /// Tells the system that the tensor's pages are needed soon.
-    pub fn prefetch(&self, name: &str) {
-        self.advise(name, Advice::WillNeed);
-    }
-
-    /// Advice is a hint: a system that refuses it changes speed, not results.
-    fn advise(&self, name: &str, advice: Advice) {
         let Some(&number) = self.index.get(name) else { return };
         let info = &self.tensors[number];
         for span in [Some(info.data), info.scales].into_iter().flatten() {
-            let _hint = self.sources[span.file].advise(span.start..span.end, advice);
+            // A system that refuses the hint changes speed, not results.
+            let _hint = self.sources[span.file].advise(span.start..span.end, Advice::DontNeed);
         }
     }
 }

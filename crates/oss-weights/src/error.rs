@@ -165,9 +165,10 @@ impl Error {
     }
 }
 
-/// A name out of a file as it may stand in a message: control characters escaped, at most 100
+/// Text out of a file as it may stand in a message: control characters escaped, at most 100
 /// characters.
-pub(crate) fn shown(name: &str) -> String {
+#[must_use]
+pub fn shown(name: &str) -> String {
     const LIMIT: usize = 100;
     let mut text: String = name.escape_debug().take(LIMIT).collect();
     if name.escape_debug().nth(LIMIT).is_some() {

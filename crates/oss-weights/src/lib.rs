@@ -49,7 +49,7 @@ pub mod packed;
 pub mod safetensors;
 
 pub use container::{Container, Kind};
-pub use error::{Error, Result};
+pub use error::{Error, Result, shown};
 pub use fingerprint::Fingerprint;
 pub use metadata::{Array, Metadata, Number, Value, ValueType};
 pub use oss_quant::Dtype;

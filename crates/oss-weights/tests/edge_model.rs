@@ -106,7 +106,6 @@ fn released_tensors_are_read_again_from_the_file() {
     let container = Container::open(&data("edge.gguf")).unwrap();
     let before = plain(&container, "token_embd.weight").to_vec();
     container.release("token_embd.weight");
-    container.prefetch("token_embd.weight");
     container.release("no such tensor");
     assert!(plain(&container, "token_embd.weight") == before);
 }

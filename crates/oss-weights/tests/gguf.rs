@@ -224,8 +224,11 @@ fn dimensions_that_lie_are_refused() {
 
 #[test]
 fn element_types_that_are_not_supported_are_named() {
-    let error = one_tensor(&[256], 16, 0, 64);
-    assert_eq!(error, "f.gguf: tensor w: element type 16 (IQ2_XXS) is not supported");
+    let named = [(16, "IQ2_XXS"), (31, "Q4_0_4_4"), (38, "IQ4_NL_8_8"), (40, "NVFP4")];
+    for (id, name) in named {
+        let error = one_tensor(&[256], id, 0, 64);
+        assert_eq!(error, format!("f.gguf: tensor w: element type {id} ({name}) is not supported"));
+    }
     let error = one_tensor(&[256], 77, 0, 64);
     assert_eq!(error, "f.gguf: tensor w: element type 77 is not supported");
 }

@@ -121,10 +121,44 @@ impl Adaptive {
         self.links.push_back(&mut self.lists[usize::from(entry.uses)], key);
     }
 
-    /// The evictable key with the greatest weighed age, looking at no more than `most` of a list.
-    fn oldest(&mut self, most: usize, evictable: &mut dyn FnMut(u32) -> bool) -> Option<u32> {
+    /// Makes the first keys of a list, which may not go, its youngest: they are in use, or carry
+    /// what is younger. No time passes meanwhile.
+    fn pass_over(&mut self, uses: usize, keys: usize) {
+        let list = &mut self.lists[uses];
+        for _ in 0..keys {
+            let key = list.front;
+            self.links.unlink(list, key);
+            self.entries.get_mut(key).expect("it is in a list").used = self.clock;
+            self.links.push_back(list, key);
+        }
+    }
+
+    /// The evictable key with the greatest weighed age among the first [`GLANCE`] of each list.
+    /// Where none of them may go, they are passed over and the next ones looked at, once round each
+    /// list: whoever asks again finds others in front.
+    fn oldest(&mut self, evictable: &mut dyn FnMut(u32) -> bool) -> Option<u32> {
+        let mut unseen = self.lists.map(|list| list.len);
+        while unseen.iter().any(|keys| *keys > 0) {
+            let glance = unseen.map(|keys| keys.min(GLANCE));
+            if let Some(key) = self.oldest_of(glance, evictable) {
+                return Some(key);
+            }
+            for (uses, keys) in glance.into_iter().enumerate() {
+                self.pass_over(uses, keys);
+                unseen[uses] -= keys;
+            }
+        }
+        None
+    }
+
+    /// The evictable key with the greatest weighed age among the first so many of each list.
+    fn oldest_of(
+        &mut self,
+        most: [usize; MOST_USES + 1],
+        evictable: &mut dyn FnMut(u32) -> bool,
+    ) -> Option<u32> {
         let mut best: Option<(f64, u32)> = None;
-        for (list, weight) in self.lists.iter().zip(self.weights) {
+        for ((list, weight), most) in self.lists.iter().zip(self.weights).zip(most) {
             let known = |key: u32| (key != NONE).then_some(key);
             let keys = std::iter::successors(known(list.front), |&key| known(self.links.next(key)));
             let Some(key) = keys.take(most).find(|&key| evictable(key)) else { continue };
@@ -167,7 +201,7 @@ impl Policy for Adaptive {
     }
 
     fn victim(&mut self, evictable: &mut dyn FnMut(u32) -> bool) -> Option<u32> {
-        let key = self.oldest(GLANCE, evictable).or_else(|| self.oldest(usize::MAX, evictable))?;
+        let key = self.oldest(evictable)?;
         let most = self.entries.len.max(16);
         let Entry { content, uses, .. } = *self.entries.get_mut(key).expect("it is in a list");
         self.remove(key);

@@ -1,16 +1,18 @@
 //! The file of slots: which page lies where, and how it gets there and back.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::ops::Range;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use oss_memory::file::RandomAccess;
 
 use super::format::{Label, Parsed, SECTOR, Sizes};
-use super::workers::Worker;
+use super::workers::{Wait, Worker};
 use crate::arena::PageBytes;
 use crate::policy::{Policy, PolicyKind};
 use crate::stats::ColdStats;
@@ -21,15 +23,21 @@ use crate::{Error, Result};
 const SCANNERS: usize = 16;
 /// Headers that are worth a thread.
 const LEAST_SCANNED: usize = 64;
+/// How long a file may be in use by another process before that is an error: one that looks
+/// whether it is old and unused holds it for a moment, and so does a child of this process before
+/// it runs its own program.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Where cold pages go.
 #[derive(Clone, Debug)]
 pub struct ColdOptions {
-    /// The file, made when there is none. One cache at a time uses it.
+    /// The file, made when there is none, and then for this user alone: it holds prompts. One cache
+    /// at a time uses it.
     pub path: PathBuf,
     /// The file's size at most, in bytes.
     pub bytes: u64,
-    /// Pages that may wait to be written, and as many to be read; one more is dropped.
+    /// Pages that may wait to be written, and as many to be read; one more is dropped, or waited
+    /// for where nothing else has it.
     pub queue: usize,
     /// Everything that decides bits: model, packed layout, format of keys and values, instruction
     /// set, activation type, version of the numerics. A file with another key counts as empty.
@@ -99,6 +107,8 @@ pub(crate) struct Cold {
     /// Slots that the reader is fetching.
     fetching: Vec<u32>,
     number: u64,
+    /// Of the hashes in the file.
+    seed: u64,
     buffer: Vec<u8>,
     pub(crate) stats: ColdStats,
 }
@@ -134,6 +144,8 @@ impl Cold {
             order: policy.build(),
             fetching: Vec::new(),
             number: 0,
+            // As random as the keys of the standard library's hash tables.
+            seed: RandomState::new().hash_one(&options.path),
             // Pages are read one by one, and never larger.
             buffer: oss_memory::zeros(sizes.header + most)?,
             stats: ColdStats::default(),
@@ -146,19 +158,20 @@ impl Cold {
 
     /// Reads the headers of all slots; starts the file anew when it belongs to something else.
     fn scan(&mut self, page_bytes: &[usize]) -> Result<Vec<Found>> {
-        let expected = self.sizes.file_header();
         let len = self.file.len()?;
         let mut header = [0; SECTOR];
         let readable = len >= SECTOR as u64 && self.file.read_at(&mut header, 0).is_ok();
-        if !readable || header != expected {
+        let Some(seed) = self.sizes.seed_of(&header).filter(|_| readable) else {
             self.stats.foreign += u64::from(len > 0);
             // Without this header, nobody will take for pages what is written after it.
-            let begun = self.file.set_len(0).and_then(|()| self.file.write_at(&expected, 0));
+            let header = self.sizes.file_header(self.seed);
+            let begun = self.file.set_len(0).and_then(|()| self.file.write_at(&header, 0));
             self.stats.failed_writes += u64::from(begun.is_err());
             return Ok(Vec::new());
-        }
+        };
+        self.seed = seed;
         // Written again, so that the file's time tells when it was used last.
-        self.stats.failed_writes += u64::from(self.file.write_at(&expected, 0).is_err());
+        self.stats.failed_writes += u64::from(self.file.write_at(&header, 0).is_err());
         let end = self.sizes.offset(self.slots);
         if len > end {
             self.stats.failed_writes += u64::from(self.file.set_len(end).is_err());
@@ -199,6 +212,11 @@ impl Cold {
         }
         let is_free = |slot: &u32| self.states[*slot as usize] == State::Free;
         self.free = (0..self.states.len() as u32).rev().filter(is_free).collect();
+    }
+
+    /// The seed of the hashes in the file.
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
     }
 
     pub(crate) fn owner(&self, slot: u32) -> Option<Slot> {
@@ -306,7 +324,7 @@ impl Cold {
 
     /// Takes note of one finished write, waiting for it if asked to; `Some(Some(slot))` is a slot
     /// that could not be written and whose owner must do without.
-    pub(crate) fn written(&mut self, wait: bool) -> Option<Option<u32>> {
+    pub(crate) fn written(&mut self, wait: Wait) -> Option<Option<u32>> {
         let parcel = self.writer.answer(wait)?;
         let slot = parcel.slot;
         self.stats.written_bytes += if parcel.done { parcel.bytes.len() as u64 } else { 0 };
@@ -366,7 +384,7 @@ impl Cold {
 
     /// A fetched slot and its bytes (empty when they could not be read); the slot is none when
     /// it was given up meanwhile.
-    pub(crate) fn fetched(&mut self, wait: bool) -> Option<(Option<u32>, Vec<u8>)> {
+    pub(crate) fn fetched(&mut self, wait: Wait) -> Option<(Option<u32>, Vec<u8>)> {
         let mut parcel = self.reader.answer(wait)?;
         let asked = self.fetching.iter().position(|&slot| slot == parcel.slot);
         let slot = asked.map(|index| self.fetching.swap_remove(index));
@@ -393,6 +411,16 @@ impl Cold {
     /// Makes what has been written durable.
     pub(crate) fn sync(&self) -> Result<()> {
         Ok(self.file.sync()?)
+    }
+
+    /// Empties the file once nothing is on its way there any more.
+    pub(crate) fn discard(self) -> Result<()> {
+        let Cold { file, writer, reader, .. } = self;
+        // Its thread ends after what is queued.
+        drop(writer);
+        drop(reader);
+        file.set_len(0)?;
+        Ok(file.sync()?)
     }
 }
 
@@ -449,13 +477,17 @@ fn count<'a>(stats: &mut ColdStats, bytes: usize, payload: Option<&'a [u8]>) -> 
 /// Opens the file and keeps other processes out of it: one that removes unused files may have
 /// removed this one between the two.
 fn open_locked(path: &Path) -> Result<RandomAccess> {
+    let begin = Instant::now();
     loop {
-        let file = RandomAccess::open(path)?;
-        if !file.try_lock()? {
+        let file = RandomAccess::open_private(path)?;
+        if file.try_lock()? {
+            if file.has_its_name()? {
+                return Ok(file);
+            }
+        } else if begin.elapsed() < PATIENCE {
+            thread::sleep(PATIENCE / 50);
+        } else {
             return Err(Error::InUse { path: path.to_path_buf() });
-        }
-        if file.has_its_name()? {
-            return Ok(file);
         }
     }
 }

@@ -3,8 +3,8 @@
 //! ```text
 //! file:   header (4096 bytes) | slot 0 | slot 1 | ..     all numbers little-endian
 //!
-//! header  0  magic "osskv\0\0\1"     8  content key      16  page tokens   20  slot bytes (u32)
-//!         24 checksum of 0..24
+//! header  0  magic "osskv\0\0\2"     8  content key      16  page tokens   20  slot bytes (u32)
+//!         24 seed                    32 checksum of 0..32
 //!
 //! slot    0  magic                   8  content key      16  hash          24  parent's hash
 //!         32 sequence number         40 block            44  group         48  tokens
@@ -14,7 +14,8 @@
 //!
 //! A slot is written at once and never synchronised: after a crash it may hold anything. It counts
 //! only if both checksums, the content key, the hash chain and the tokens agree. Checksums and
-//! hashes are XXH3.
+//! hashes are XXH3. A slot's parent is known by its hash alone: hashes have the file's own seed, a
+//! random number, so that nobody can look for texts of one hash without reading the file.
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
@@ -22,7 +23,7 @@ use crate::shape::Shape;
 
 /// Bytes of the file's header; slots are multiples of it.
 pub(crate) const SECTOR: usize = 4096;
-const MAGIC: u64 = u64::from_le_bytes(*b"osskv\0\0\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"osskv\0\0\x02");
 const FIXED: usize = 64;
 
 /// What a slot says about itself.
@@ -63,15 +64,22 @@ impl Sizes {
         u32::try_from(slots).unwrap_or(u32::MAX)
     }
 
-    pub(crate) fn file_header(&self) -> [u8; SECTOR] {
+    pub(crate) fn file_header(&self, seed: u64) -> [u8; SECTOR] {
         let mut bytes = [0; SECTOR];
         bytes[..8].copy_from_slice(&MAGIC.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.key.to_le_bytes());
         bytes[16..20].copy_from_slice(&(self.page_tokens as u32).to_le_bytes());
         bytes[20..24].copy_from_slice(&(self.slot as u32).to_le_bytes());
-        let checksum = xxh3_64(&bytes[..24]);
-        bytes[24..32].copy_from_slice(&checksum.to_le_bytes());
+        bytes[24..32].copy_from_slice(&seed.to_le_bytes());
+        let checksum = xxh3_64(&bytes[..32]);
+        bytes[32..40].copy_from_slice(&checksum.to_le_bytes());
         bytes
+    }
+
+    /// The seed in a file's header; none where it is another file's, or damaged.
+    pub(crate) fn seed_of(&self, header: &[u8; SECTOR]) -> Option<u64> {
+        let seed = number(header, 24);
+        (*header == self.file_header(seed)).then_some(seed)
     }
 
     /// Writes a slot's header, for a payload of `payload` bytes that follows, to the empty `slot`.

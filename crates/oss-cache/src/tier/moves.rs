@@ -3,12 +3,14 @@
 use super::cold::{Cold, ColdOptions, Found, Payload, Slot};
 use super::format::{Label, shape_key};
 use super::warm::{Packed, Warm};
+use super::workers::Wait;
+use crate::Result;
 use crate::cache::KvCache;
+use crate::error::same;
 use crate::policy::{Policy, PolicyKind};
 use crate::pool::{NO_PAGE, PageId};
 use crate::reuse::Match;
-use crate::tree::{NO_SLOT, NodeId, Origin, ROOT, Tree, chain};
-use crate::{Error, Result};
+use crate::tree::{NO_SLOT, NodeId, Origin, ROOT, Tree};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
@@ -26,6 +28,41 @@ pub(crate) enum Missing {
     Lost,
     /// There is no page for it to come back to.
     NoRoom,
+}
+
+/// Why a page goes to the file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cause<'a> {
+    /// It is complete, and stays in memory.
+    Complete,
+    /// It leaves memory, and nothing else has it.
+    Leaves,
+    /// The process ends; for each node when it was last used ([`Tree::last_uses`]).
+    Ends(&'a [u64]),
+}
+
+impl Cause<'_> {
+    /// How long to wait for the thread that writes.
+    fn wait(self) -> Wait {
+        match self {
+            Cause::Complete => Wait::Not,
+            Cause::Leaves => Wait::Briefly,
+            Cause::Ends(_) => Wait::Long,
+        }
+    }
+
+    /// Whether a page of the block `other` may go for one of `block`, as far as the cause says. At
+    /// the end the last used are written first: what is written then must not go for the rest, nor
+    /// what was used more often.
+    fn may_go(self, tree: &Tree, other: NodeId, block: NodeId) -> bool {
+        match self {
+            Cause::Complete | Cause::Leaves => true,
+            Cause::Ends(last) => {
+                last[other as usize] < last[block as usize]
+                    && tree.node(other).uses <= tree.node(block).uses
+            }
+        }
+    }
 }
 
 impl Tiers {
@@ -99,7 +136,7 @@ impl KvCache {
 
     /// Waits for one page that is on its way from the file; false when there is none.
     pub fn wait_for_fetched(&mut self) -> bool {
-        let fetched = self.tiers.cold.as_mut().and_then(|cold| cold.fetched(true));
+        let fetched = self.tiers.cold.as_mut().and_then(|cold| cold.fetched(Wait::Long));
         fetched.is_some_and(|(slot, bytes)| {
             self.take_in(slot, bytes);
             true
@@ -107,37 +144,63 @@ impl KvCache {
     }
 
     /// Takes note of what the background threads have done, and gives them more: pages that will
-    /// have to go soon. Call it now and then, as between steps; it does not wait.
+    /// have to go soon. Call it now and then, as between steps; it waits for nothing but the file,
+    /// where a page would be lost that could not be compressed.
     pub fn poll(&mut self) {
         self.note_written();
-        while self.note_packed(false) {}
+        while self.note_packed(Wait::Not) {}
         while let Some((slot, bytes)) =
-            self.tiers.cold.as_mut().and_then(|cold| cold.fetched(false))
+            self.tiers.cold.as_mut().and_then(|cold| cold.fetched(Wait::Not))
         {
             self.take_in(slot, bytes);
         }
         self.make_spare();
     }
 
-    /// Writes everything worth keeping to the file, and waits for all background threads: for the
-    /// end of a process.
+    /// Writes everything worth keeping to the file, as far as that has room: what was used last
+    /// first, and nothing that the next process would not find. Waits for all background threads:
+    /// for the end of a process.
     ///
     /// # Errors
-    /// [`Error::Memory`] when the file cannot be made durable.
+    /// [`crate::Error::Memory`] when the file cannot be made durable.
     pub fn persist(&mut self) -> Result<()> {
-        while self.note_packed(true) {}
+        while self.note_packed(Wait::Long) {}
         if self.tiers.cold.is_none() {
             return Ok(());
         }
+        let last = self.tree.last_uses();
         let mut blocks: Vec<NodeId> = self.tree.ids().collect();
-        blocks.sort_unstable_by_key(|&block| self.tree.depth(block));
+        blocks
+            .sort_unstable_by_key(|&block| (Reverse(last[block as usize]), self.tree.depth(block)));
         for block in blocks {
-            if self.tree.node(block).live {
-                self.write_pages(block, true);
+            if self.tree.node(block).live && self.follows_file(block) {
+                self.write_pages(block, Cause::Ends(&last));
             }
         }
-        while self.note_one_written(true) {}
+        while self.note_one_written(Wait::Long) {}
         self.tiers.cold.as_ref().map_or(Ok(()), Cold::sync)
+    }
+
+    /// Empties the file and does without it from now on: for when what was computed must not be
+    /// believed any more. Waits for the threads that write and read it.
+    ///
+    /// # Errors
+    /// [`crate::Error::Memory`] when the file cannot be emptied.
+    pub fn discard_file(&mut self) -> Result<()> {
+        let Some(cold) = self.tiers.cold.take() else { return Ok(()) };
+        self.stats.cold = cold.stats;
+        let blocks: Vec<NodeId> = self.tree.ids().collect();
+        for &block in &blocks {
+            for group in 0..self.layout.groups.len() {
+                self.tree.places_mut(block, group).cold = NO_SLOT;
+            }
+        }
+        for block in blocks {
+            if self.tree.node(block).live {
+                self.prune(block);
+            }
+        }
+        cold.discard()
     }
 
     /// Opens the file and enters what it holds into the tree.
@@ -147,31 +210,26 @@ impl KvCache {
         let key = shape_key(options.content_key, &self.shape);
         let shape = (self.layout.page_tokens, page_bytes.as_slice());
         let (mut cold, mut found) = Cold::open(options, policy, key, shape)?;
+        self.tree.set_seed(cold.seed());
         // Parents before children, and of two copies the newer one first.
         found.sort_by_key(|found| (found.block, Reverse(found.number)));
-        let mut claimed = Vec::new();
+        let (mut tails, mut claimed) = (HashMap::new(), Vec::new());
         for found in &found {
-            let Some(block) = enter(&mut self.tree, found) else { continue };
+            let Some(block) = enter(&mut self.tree, &mut tails, found) else { continue };
             let windowed = self.layout.groups[found.group].window.is_some();
             self.tree.node_mut(block).boundary |= windowed;
             let place = self.tree.places_mut(block, found.group);
             if place.cold == NO_SLOT {
                 place.cold = found.slot;
+                self.tree.used_at(block, found.number);
                 claimed.push((found, Slot { block, group: found.group }));
             }
         }
         // The oldest go first, and before what they follow: a page is as new as the newest of those
         // that follow it.
-        let mut newest = HashMap::new();
-        for &(found, Slot { block, .. }) in claimed.iter().rev() {
-            let known: &mut u64 = newest.entry(block).or_default();
-            *known = found.number.max(*known);
-            let (known, parent) = (*known, self.tree.node(block).parent);
-            let above: &mut u64 = newest.entry(parent).or_default();
-            *above = known.max(*above);
-        }
-        claimed.sort_by_key(|(_, Slot { block, .. })| {
-            (newest[block], Reverse(self.tree.depth(*block)))
+        let last = self.tree.last_uses();
+        claimed.sort_by_key(|&(_, Slot { block, .. })| {
+            (last[block as usize], Reverse(self.tree.depth(block)))
         });
         cold.claim(&claimed);
         self.tiers.cold = Some(cold);
@@ -187,27 +245,15 @@ impl KvCache {
     /// Sends the pages of a block that are worth keeping to the file, as far as its queue has room.
     pub(crate) fn write_through(&mut self, block: NodeId) {
         if self.tiers.cold.is_some() {
-            self.note_written();
-            self.write_pages(block, false);
+            self.write_pages(block, Cause::Complete);
         }
     }
 
-    /// [`KvCache::write_through`]; before each page, it waits for room in the queue if asked to.
-    fn write_pages(&mut self, block: NodeId, wait: bool) {
-        // Without a thread that writes, nothing is waited for, and nothing is written.
-        let is_full = |cache: &KvCache| {
-            cache.tiers.cold.as_ref().is_some_and(|cold| !cold.has_room_in_queue())
-        };
+    fn write_pages(&mut self, block: NodeId, cause: Cause<'_>) {
         self.tree.node_mut(block).pins += 1;
         for group in 0..self.layout.groups.len() {
-            while wait && is_full(self) && self.note_one_written(true) {}
-            let place = self.tree.places(block, group);
-            if place.cold == NO_SLOT && self.is_kept(block, group) {
-                if place.hot != NO_PAGE {
-                    self.store_hot(block, group);
-                } else if place.warm.is_some() {
-                    self.store_warm(block, group);
-                }
+            if self.tree.places(block, group).cold == NO_SLOT && self.is_kept(block, group) {
+                self.store(block, group, None, cause);
             }
         }
         self.tree.node_mut(block).pins -= 1;
@@ -222,7 +268,7 @@ impl KvCache {
                 continue;
             }
             if !self.compress(block, group) && self.tree.places(block, group).cold == NO_SLOT {
-                self.store_hot(block, group);
+                self.store(block, group, None, Cause::Leaves);
             }
         }
     }
@@ -242,8 +288,8 @@ impl KvCache {
         let is_being_packed = |cache: &KvCache| {
             matches!(cache.tree.places(block, group).warm, Some(Packed::OnItsWay(_)))
         };
-        while is_being_packed(self) && self.note_packed(true) {}
-        while on_its_way(self) && self.note_one_written(true) {}
+        while is_being_packed(self) && self.note_packed(Wait::Long) {}
+        while on_its_way(self) && self.note_one_written(Wait::Long) {}
         let place = self.tree.places(block, group);
         let (slot, is_warm) = (place.cold, place.warm.is_some());
         let page_bytes = self.layout.groups[group].page_bytes;
@@ -306,10 +352,6 @@ impl KvCache {
 
     /// Checks the books of the lower tiers.
     pub(crate) fn validate_lower(&self) -> Result<()> {
-        let same = |what, got: usize, expected: usize| match got == expected {
-            true => Ok(()),
-            false => Err(Error::Inconsistent { what, got, expected }),
-        };
         let mut slots = 0;
         for block in self.tree.ids() {
             for (group, place) in self.tree.all_places(block).iter().enumerate() {
@@ -345,10 +387,10 @@ impl KvCache {
     }
 
     fn note_written(&mut self) {
-        while self.note_one_written(false) {}
+        while self.note_one_written(Wait::Not) {}
     }
 
-    fn note_one_written(&mut self, wait: bool) -> bool {
+    fn note_one_written(&mut self, wait: Wait) -> bool {
         match self.tiers.cold.as_mut().and_then(|cold| cold.written(wait)) {
             Some(Some(failed)) => self.unlink(failed),
             Some(None) => {}
@@ -407,78 +449,118 @@ impl KvCache {
         right
     }
 
-    /// A slot to write to, at the expense of the page that the policy lets go among those that no
-    /// other page in the file follows.
-    fn cold_slot(&mut self) -> Option<u32> {
-        let cold = self.tiers.cold.as_mut()?;
-        if !cold.has_room_in_queue() {
-            cold.stats.dropped_writes += 1;
-            return None;
+    /// Whether the file has a block's page.
+    fn is_in_file(&self, block: NodeId) -> bool {
+        self.tree.all_places(block).iter().any(|place| place.cold != NO_SLOT)
+    }
+
+    /// Whether the next process would find a block, as it has the one before it in the file.
+    fn follows_file(&self, block: NodeId) -> bool {
+        let parent = self.tree.node(block).parent;
+        parent == ROOT || self.is_in_file(parent)
+    }
+
+    /// A slot for a page of a block that is pinned. Where nothing else has the page, this waits for
+    /// room in the queue; at the end, also for pages on their way to the file that could go.
+    fn cold_slot(&mut self, block: NodeId, cause: Cause<'_>) -> Option<u32> {
+        let waits = |cold: &Cold| match cause {
+            Cause::Complete => false,
+            Cause::Leaves => !cold.has_room_in_queue(),
+            Cause::Ends(_) => true,
+        };
+        self.note_written();
+        let mut slot = self.slot_now(block, cause);
+        while slot.is_none()
+            && self.tiers.cold.as_ref().is_some_and(waits)
+            && self.note_one_written(cause.wait())
+        {
+            slot = self.slot_now(block, cause);
         }
+        if slot.is_none()
+            && let Some(cold) = &mut self.tiers.cold
+        {
+            cold.stats.dropped_writes += 1;
+        }
+        slot
+    }
+
+    /// A slot without waiting: a free one, or that of the page that the policy lets go among those
+    /// that no other page in the file follows, and that the block does not follow itself. None goes
+    /// for what the next process would not find, unless nothing else has it.
+    fn slot_now(&mut self, block: NodeId, cause: Cause<'_>) -> Option<u32> {
+        let is_worth_one = matches!(cause, Cause::Leaves) || self.follows_file(block);
+        let cold = self.tiers.cold.as_mut().filter(|cold| cold.has_room_in_queue())?;
         if let Some(slot) = cold.free_slot() {
             return Some(slot);
         }
+        if !is_worth_one {
+            return None;
+        }
         let tree = &self.tree;
         let is_cold = |block| tree.all_places(block).iter().any(|place| place.cold != NO_SLOT);
-        let (slot, owner) = cold.victim(|owner| !tree.children(owner.block).any(is_cold))?;
+        let (slot, owner) = cold.victim(|Slot { block: other, .. }| {
+            !tree.children(other).any(is_cold)
+                && tree.ancestor(block, tree.depth(other)) != other
+                && cause.may_go(tree, other, block)
+        })?;
         self.tree.places_mut(owner.block, owner.group).cold = NO_SLOT;
         self.prune(owner.block);
         Some(slot)
     }
 
-    fn store_hot(&mut self, block: NodeId, group: usize) {
-        let Some(slot) = self.cold_slot() else { return };
-        let uses = self.tree.node(block).uses;
-        let page = self.tree.places(block, group).hot;
-        let label = label(&self.tree, block, group);
-        let Some(cold) = &mut self.tiers.cold else { return };
-        let payload = Payload::Plain(self.pool.bytes(&self.layout, group, page));
-        if cold.store(slot, Slot { block, group }, uses, &label, payload) {
-            self.tree.places_mut(block, group).cold = slot;
-        }
-    }
-
-    /// Sends a page that has left memory to the file.
-    pub(crate) fn store_copy(&mut self, block: NodeId, group: usize, page: &[u8]) {
-        let Some(slot) = self.cold_slot() else { return };
-        let uses = self.tree.node(block).uses;
-        let label = label(&self.tree, block, group);
-        let Some(cold) = &mut self.tiers.cold else { return };
-        if cold.store(slot, Slot { block, group }, uses, &label, Payload::Plain(page.into())) {
-            self.tree.places_mut(block, group).cold = slot;
-        }
-    }
-
-    /// Sends a compressed page to the file; one that is still being compressed not yet.
-    pub(crate) fn store_warm(&mut self, block: NodeId, group: usize) {
-        if !matches!(self.tree.places(block, group).warm, Some(Packed::Ready(_))) {
+    /// Sends a page of a block that is pinned to the file: `copy` if it has left memory already,
+    /// else the resident one, or the compressed one; one that is still being compressed not yet.
+    pub(crate) fn store(
+        &mut self,
+        block: NodeId,
+        group: usize,
+        copy: Option<&[u8]>,
+        cause: Cause<'_>,
+    ) {
+        let place = self.tree.places(block, group);
+        let is_packed = matches!(place.warm, Some(Packed::Ready(_)));
+        if copy.is_none() && place.hot == NO_PAGE && !is_packed {
             return;
         }
-        let Some(slot) = self.cold_slot() else { return };
+        let Some(slot) = self.cold_slot(block, cause) else { return };
         let uses = self.tree.node(block).uses;
         let label = label(&self.tree, block, group);
-        let Tiers { cold: Some(cold), .. } = &mut self.tiers else { return };
-        let Some(Packed::Ready(packed)) = &self.tree.places(block, group).warm else { return };
-        let payload = Payload::Packed(packed, self.layout.groups[group].page_bytes);
+        let Some(cold) = &mut self.tiers.cold else { return };
+        let place = self.tree.places(block, group);
+        let payload = match (copy, &place.warm) {
+            (Some(page), _) => Payload::Plain(page.into()),
+            (None, Some(Packed::Ready(packed))) if place.hot == NO_PAGE => {
+                Payload::Packed(packed, self.layout.groups[group].page_bytes)
+            }
+            (None, _) => Payload::Plain(self.pool.bytes(&self.layout, group, place.hot)),
+        };
         if cold.store(slot, Slot { block, group }, uses, &label, payload) {
             self.tree.places_mut(block, group).cold = slot;
         }
     }
 }
 
-/// The block that a slot of an earlier process belongs to, made if its parent is known.
-fn enter(tree: &mut Tree, found: &Found) -> Option<NodeId> {
+/// The block that a slot of an earlier process belongs to, made if its parent is known. `tails`
+/// are known by their parents and their hashes.
+fn enter(
+    tree: &mut Tree,
+    tails: &mut HashMap<(NodeId, u64), NodeId>,
+    found: &Found,
+) -> Option<NodeId> {
     let parent = tree.by_hash(found.parent)?;
     let right = tree.depth(parent) == found.block as usize
         && (parent == ROOT || tree.end(parent) == tree.depth(parent) * tree.page_tokens())
-        && chain(found.parent, &found.tokens) == found.hash;
+        && tree.chain(found.parent, &found.tokens) == found.hash;
     if !right {
         return None;
     }
-    let same = |&child: &NodeId| tree.tokens(child) == found.tokens.as_slice();
-    let known = match found.tokens.len() == tree.page_tokens() {
-        true => tree.child(parent, &found.tokens),
-        false => tree.children(parent).find(same),
-    };
-    known.or_else(|| tree.insert(parent, &found.tokens))
+    if found.tokens.len() == tree.page_tokens() {
+        return tree.child(parent, &found.tokens).or_else(|| tree.insert(parent, &found.tokens));
+    }
+    let known = tails.get(&(parent, found.hash)).copied();
+    known.filter(|&tail| tree.tokens(tail) == found.tokens.as_slice()).or_else(|| {
+        let tail = tree.insert(parent, &found.tokens)?;
+        tails.insert((parent, found.hash), tail);
+        Some(tail)
+    })
 }

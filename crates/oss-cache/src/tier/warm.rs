@@ -5,14 +5,17 @@
 
 use super::codec;
 use super::cold::Slot;
-use super::workers::{Parcel, Worker};
+use super::moves::Cause;
+use super::workers::{Parcel, Wait, Worker};
 use crate::cache::KvCache;
+use crate::error::same;
 use crate::policy::{Policy, PolicyKind};
+use crate::pool::NO_PAGE;
 use crate::tree::{NO_SLOT, NodeId};
 use crate::{Error, Result};
 
 /// Pages that may wait to be compressed: so many are copied.
-pub const PACK_QUEUE: usize = 64;
+pub(crate) const PACK_QUEUE: usize = 64;
 /// This part of the compressed pages goes where memory for another one is refused: whatever else
 /// needs some shall find it.
 const PART: usize = 8;
@@ -91,7 +94,7 @@ impl KvCache {
             return false;
         }
         while !self.tiers.warm.has_room_in_queue() {
-            if in_file || !self.note_packed(true) {
+            if in_file || !self.note_packed(Wait::Long) {
                 return false;
             }
         }
@@ -116,7 +119,7 @@ impl KvCache {
 
     /// Takes one page from the thread that compresses, waiting for it if asked to; false when
     /// there was none.
-    pub(crate) fn note_packed(&mut self, wait: bool) -> bool {
+    pub(crate) fn note_packed(&mut self, wait: Wait) -> bool {
         let warm = &mut self.tiers.warm;
         let Some(parcel) = warm.packer.as_mut().and_then(|packer| packer.answer(wait)) else {
             return false;
@@ -136,13 +139,13 @@ impl KvCache {
                 None => {
                     if refused {
                         let Warm { bytes, limit, .. } = &mut self.tiers.warm;
-                        *limit = *bytes - *bytes / PART;
+                        *limit = (*limit).min(*bytes - *bytes / PART);
                     } else {
                         self.stats.incompressible_pages += 1;
                     }
                     self.forget_warm(block, group);
                     if self.tree.places(block, group).cold == NO_SLOT {
-                        self.store_copy(block, group, &bytes);
+                        self.store(block, group, Some(&bytes), Cause::Leaves);
                     }
                 }
             }
@@ -177,7 +180,9 @@ impl KvCache {
             let place = self.tree.places(block, group);
             if place.warm.is_some() {
                 if place.cold == NO_SLOT {
-                    self.store_warm(block, group);
+                    let is_last = place.hot == NO_PAGE;
+                    let cause = if is_last { Cause::Leaves } else { Cause::Complete };
+                    self.store(block, group, None, cause);
                 }
                 self.forget_warm(block, group);
                 self.stats.warm_evicted_pages += 1;
@@ -200,10 +205,6 @@ impl KvCache {
 
     /// Checks the books of this tier.
     pub(crate) fn validate_warm(&self) -> Result<()> {
-        let same = |what, got: usize, expected: usize| match got == expected {
-            true => Ok(()),
-            false => Err(Error::Inconsistent { what, got, expected }),
-        };
         let warm = &self.tiers.warm;
         let (mut bytes, mut blocks, mut on_their_way) = (0, 0, 0);
         for block in self.tree.ids() {

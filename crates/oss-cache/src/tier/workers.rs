@@ -7,6 +7,7 @@ use std::io;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use oss_memory::file::RandomAccess;
 use oss_memory::{Buffer, Pages};
@@ -16,6 +17,20 @@ use super::format::Sizes;
 
 /// Memory that has to be had beside another compressed page: for all those who cannot do without.
 const MARGIN: usize = 4 << 20;
+
+/// The longest that [`Wait::Briefly`] waits: a page that takes a disk longer is computed sooner.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+/// How long to wait for a thread's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    Not,
+    /// For [`PATIENCE`]; after waiting in vain not at all before the next answer has come, so that
+    /// a disk that hangs costs so much only once.
+    Briefly,
+    /// Until there is one, or the thread is gone.
+    Long,
+}
 
 /// A page or a slot on its way.
 #[derive(Debug)]
@@ -41,6 +56,8 @@ pub(super) struct Worker {
     /// Jobs without answer.
     waiting: usize,
     most: usize,
+    /// Whether [`Wait::Briefly`] has been in vain since the last answer.
+    hangs: bool,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -99,7 +116,8 @@ impl Worker {
         };
         let thread = Some(builder.spawn(run)?);
         let answers = Mutex::new(answers);
-        Ok(Worker { jobs: Some(jobs), answers, spare: Vec::new(), waiting: 0, most, thread })
+        let (jobs, spare) = (Some(jobs), Vec::new());
+        Ok(Worker { jobs, answers, spare, waiting: 0, most, hangs: false, thread })
     }
 
     /// Whether a job would be taken.
@@ -130,16 +148,22 @@ impl Worker {
         self.answers.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An answer: the next one if asked to wait, else one that is there. None when nothing is
-    /// waiting, or the thread is gone.
-    pub(super) fn answer(&mut self, wait: bool) -> Option<Parcel> {
+    /// The next answer, if it is there or comes while this waits. None when nothing is waiting, or
+    /// the thread is gone.
+    pub(super) fn answer(&mut self, wait: Wait) -> Option<Parcel> {
         if self.waiting == 0 {
             return None;
         }
+        let hangs = self.hangs;
         let answers = self.answers();
-        let parcel = if wait { answers.recv().ok() } else { answers.try_recv().ok() }?;
-        self.waiting -= 1;
-        Some(parcel)
+        let parcel = match wait {
+            Wait::Briefly if !hangs => answers.recv_timeout(PATIENCE).ok(),
+            Wait::Not | Wait::Briefly => answers.try_recv().ok(),
+            Wait::Long => answers.recv().ok(),
+        };
+        self.hangs = parcel.is_none() && (hangs || wait == Wait::Briefly);
+        self.waiting -= usize::from(parcel.is_some());
+        parcel
     }
 
     /// Gives a buffer back.

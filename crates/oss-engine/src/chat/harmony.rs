@@ -7,9 +7,9 @@ use crate::event::Event;
 use crate::output::Output;
 use crate::stop::Stopper;
 
-/// What stands between two messages that are shown, or two thoughts: one may follow the other
-/// without a word between them, as an answer follows a preamble.
-const BETWEEN: &str = "\n\n";
+/// What stands between two messages of one answer that are shown, or two thoughts, in the harmony
+/// format: one may follow the other without a word between them, as an answer follows a preamble.
+pub const BETWEEN_MESSAGES: &str = "\n\n";
 
 /// Channels and recipients become reasoning, text and tool calls.
 pub(crate) struct HarmonyOutput {
@@ -122,7 +122,7 @@ impl HarmonyOutput {
     /// Text of the open message, apart from the message of its kind before.
     fn apart(&mut self, mut text: String) -> String {
         if std::mem::take(&mut self.follows) {
-            text.insert_str(0, BETWEEN);
+            text.insert_str(0, BETWEEN_MESSAGES);
         }
         text
     }
@@ -240,13 +240,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_offered_is_not_called() {
+    fn any_function_is_called_where_some_are_offered_and_nothing_else_ever_is() {
         let to = |whom: &str| {
             format!("<|channel|>commentary to={whom} <|constrain|>json<|message|>{{}}<|call|>")
         };
         assert_eq!(called(&to("functions.add"), &["add"]), ["add"]);
         assert_eq!(called(&to("add"), &["add"]), ["add"]);
-        assert_eq!(called(&to("functions.other"), &["add"]), ["other"], "the caller may say no");
+        assert_eq!(called(&to("functions.other"), &["add"]), ["other"], "the caller says no");
         for (whom, offered) in [("functions.add", &[][..]), ("python", &[]), ("python", &["add"])] {
             let (events, calls) = events(&to(whom), offered, &[]);
             assert!(matches!(&events[..], [Event::Reasoning(text)] if text == "{}"), "{events:?}");

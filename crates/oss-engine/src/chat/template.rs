@@ -1,8 +1,9 @@
 //! An answer to a chat that a template wrote: text, or a tool call as JSON.
 
-use oss_text::chat::{Tool, to_json};
+use oss_text::chat::Tool;
 use oss_text::{Decoder, Tokenizer};
-use serde_json::Value;
+use serde::de::IgnoredAny;
+use serde_json::{Deserializer, Value};
 
 use crate::event::Event;
 use crate::output::{Output, show};
@@ -32,7 +33,7 @@ pub(crate) struct TemplateOutput {
 
 #[derive(PartialEq)]
 enum State {
-    /// Nothing but space, or the beginning of a mark, so far.
+    /// Nothing but space, which is dropped, or the beginning of a mark, so far.
     Undecided(String),
     /// Text goes straight on, but for the end of it, which may begin a mark.
     Text(String),
@@ -79,11 +80,11 @@ impl TemplateOutput {
     /// Decides what text is.
     fn take(&mut self, text: &str, events: &mut Vec<Event>) {
         let State::Undecided(begun) = &mut self.state else { return self.pass(text, events) };
-        begun.push_str(text);
-        let shown = begun.trim_start().to_owned();
-        if shown.is_empty() {
+        begun.push_str(if begun.is_empty() { text.trim_start() } else { text });
+        if begun.is_empty() {
             return;
         }
+        let shown = begun.clone();
         let offered = !self.functions.is_empty();
         let marked = OPENINGS.iter().any(|opening| shown.starts_with(opening));
         if offered && (shown.starts_with(['{', '[']) || marked) {
@@ -166,7 +167,7 @@ impl Output for TemplateOutput {
         if let State::Undecided(begun) = &mut self.state {
             let begun = std::mem::take(begun);
             self.state = State::Text(String::new());
-            self.pass(begun.trim_start(), events);
+            self.pass(&begun, events);
         }
         if !self.stopped {
             let held = self.stopper.finish();
@@ -188,33 +189,67 @@ fn read(text: &str, functions: &[String]) -> Reading {
     let mut calls = Vec::new();
     let mut rest = after_marks(text);
     while !rest.is_empty() {
-        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
-        let values_here = match values.next() {
-            Some(Ok(Value::Array(values))) => values,
-            Some(Ok(value)) => vec![value],
+        // As values: where they are ignored, a number that is cut off is wrong, and not begun.
+        let mut values = Deserializer::from_str(rest).into_iter::<Value>();
+        match values.next() {
+            Some(Ok(_)) => {}
             Some(Err(error)) if error.is_eof() => return Reading::Begun,
             _ if MARKS.iter().any(|mark| mark.starts_with(rest)) => return Reading::Begun,
             _ => return Reading::Text,
-        };
-        for value in values_here {
-            match call(&value).filter(|(name, _)| functions.contains(name)) {
+        }
+        let (value, after) = rest.split_at(values.byte_offset());
+        let elements = if value.starts_with('[') { parts(value) } else { vec![value] };
+        for element in elements {
+            match call(element).filter(|(name, _)| functions.contains(name)) {
                 Some(call) => calls.push(call),
                 None => return Reading::Text,
             }
         }
-        rest = after_marks(&rest[values.byte_offset()..]);
+        rest = after_marks(after);
     }
     if calls.is_empty() { Reading::Begun } else { Reading::Calls(calls) }
 }
 
-/// The name and the arguments of a call.
-fn call(value: &Value) -> Option<(String, String)> {
-    let name = value.get("name")?.as_str()?.to_owned();
-    let arguments = match value.get("arguments").or_else(|| value.get("parameters"))? {
-        Value::String(text) => text.clone(),
-        object => to_json(object),
+/// What an array or an object holds, as it is written: values, or names and values in turn.
+/// (`serde_json` would tell by its feature `raw_value`, with which any JSON text gets around the
+/// limit of its depth.)
+fn parts(value: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let mut rest = value.get(1..).unwrap_or_default();
+    while let Some((part, after)) = first(rest) {
+        parts.push(part);
+        rest = after.trim_start().trim_start_matches([',', ':']);
+    }
+    parts
+}
+
+/// The JSON value that a text begins with, as it is written, and what follows it.
+fn first(text: &str) -> Option<(&str, &str)> {
+    let text = text.trim_start();
+    let mut values = Deserializer::from_str(text).into_iter::<IgnoredAny>();
+    values.next()?.ok()?;
+    Some(text.split_at(values.byte_offset()))
+}
+
+/// The name and the arguments of a call, the latter as they are written.
+fn call(value: &str) -> Option<(String, String)> {
+    if !value.starts_with('{') {
+        return None;
+    }
+    let fields = parts(value);
+    let is = |written: &str, name: &str| {
+        serde_json::from_str::<String>(written).is_ok_and(|own| own == name)
     };
-    Some((name, arguments))
+    // Of several with one name the last one counts.
+    let field = |name: &str| {
+        let found = fields.chunks_exact(2).rev().find(|pair| is(pair[0], name));
+        found.map(|pair| pair[1])
+    };
+    let name = serde_json::from_str(field("name")?).ok()?;
+    let arguments = field("arguments").or_else(|| field("parameters"))?;
+    // Some models write them as a text that holds JSON.
+    let text = serde_json::from_str::<String>(arguments);
+    Some((name, text.unwrap_or_else(|_| arguments.to_owned())))
 }
 
 /// The text after spaces, semicolons and marks.
@@ -233,6 +268,8 @@ fn after_marks(mut text: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
     use crate::Text;
     use oss_text::Special;
@@ -246,17 +283,33 @@ mod tests {
     #[test]
     fn calls_are_read_in_every_spelling() {
         let f = ("f".to_owned(), "{\"a\": 1}".to_owned());
-        let one = Reading::Calls(vec![f.clone()]);
+        let one = Reading::Calls(vec![f]);
         assert_eq!(of(r#"{"name": "f", "parameters": {"a": 1}}"#), one);
+        assert_eq!(of(r#"{"id": 1 ,"n\u0061me" : "f" , "parameters":{"a": 1} , "b":[]}"#), one);
         let marked = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
         assert_eq!(of(marked), one);
         let two = r#"{"name":"f","parameters":{"a":1}}; {"name":"g","parameters":{}}"#;
-        assert_eq!(of(two), Reading::Calls(vec![f, ("g".to_owned(), "{}".to_owned())]));
-        assert_eq!(of(r#"[{"name":"f","arguments":{"a":1}}]"#), one);
+        let call = |name: &str, arguments: &str| (name.to_owned(), arguments.to_owned());
+        assert_eq!(of(two), Reading::Calls(vec![call("f", "{\"a\":1}"), call("g", "{}")]));
+        assert_eq!(of(&format!("[{}]", two.replace(';', ","))), of(two));
+        assert_eq!(of("[]"), Reading::Begun);
         // However far it has come, it may become one.
         for end in 0..marked.len() {
             assert_ne!(of(&marked[..end]), Reading::Text, "{}", &marked[..end]);
         }
+    }
+
+    #[test]
+    fn arguments_are_what_the_model_wrote() {
+        let arguments = "{\"a\" : 123456789012345678901234567890, \"b\":[-1E5,\n 1.50]}";
+        let text = format!("{{\"name\": \"f\", \"arguments\": {arguments} }}");
+        let call = Reading::Calls(vec![("f".to_owned(), arguments.to_owned())]);
+        assert_eq!(of(&text), call);
+        for end in 0..text.len() {
+            assert_eq!(of(&text[..end]), Reading::Begun, "{}", &text[..end]);
+        }
+        let as_text = serde_json::to_string(arguments).unwrap();
+        assert_eq!(of(&format!("{{\"name\": \"f\", \"arguments\": {as_text}}}")), call);
     }
 
     #[test]
@@ -269,18 +322,23 @@ mod tests {
         assert_eq!(of(r#"{"name":"f","parameters":{}} is how"#), Reading::Text);
     }
 
-    /// What an answer shows before its end and with it, what it calls, and whether it was stopped.
-    fn answer(text: &str, stop: &[&str]) -> (String, String, usize, bool) {
+    static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {
         let container = Container::from_bytes("demo", oss_demo::GGUF, Vec::new()).unwrap();
-        let side = Text::from_container(&container).unwrap();
-        let tokenizer = side.tokenizer().unwrap();
+        Text::from_container(&container).unwrap().tokenizer().unwrap().clone()
+    });
+
+    fn output(stop: &[&str]) -> TemplateOutput {
         let tool = json!({"type": "function", "function": {"name": "f"}});
         let tools: Vec<Tool> = vec![serde_json::from_value(tool).unwrap()];
         let stop = stop.iter().map(|&stop| stop.to_owned()).collect();
-        let stopper = Stopper::new(stop, 0);
-        let mut output = TemplateOutput::new(tokenizer, &tools, stopper, String::new());
+        TemplateOutput::new(&TOKENIZER, &tools, Stopper::new(stop, 0), String::new())
+    }
+
+    /// What an answer shows before its end and with it, what it calls, and whether it was stopped.
+    fn answer(text: &str, stop: &[&str]) -> (String, String, usize, bool) {
+        let mut output = output(stop);
         let (mut events, mut last) = (Vec::new(), Vec::new());
-        let ids = tokenizer.encode(text, Special::AsText);
+        let ids = TOKENIZER.encode(text, Special::AsText);
         let stopped = ids.iter().any(|id| output.token(*id, &mut events));
         output.finish(&mut last);
         let text = |events: &[Event]| {
@@ -291,6 +349,18 @@ mod tests {
             texts.collect::<String>()
         };
         (text(&events), text(&last), output.calls, stopped)
+    }
+
+    #[test]
+    fn white_space_before_an_answer_is_not_kept() {
+        let spaces = " \n".repeat(1000);
+        let mut output = output(&[]);
+        let mut events = Vec::new();
+        for id in TOKENIZER.encode(&spaces, Special::AsText) {
+            output.token(id, &mut events);
+        }
+        assert!(output.state == State::Undecided(String::new()) && events.is_empty());
+        assert_eq!(answer(&format!("{spaces}Well. "), &[]).0, "Well. ");
     }
 
     #[test]

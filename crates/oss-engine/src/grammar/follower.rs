@@ -14,13 +14,11 @@ pub(crate) struct Follower {
     vocabulary: Arc<Vocabulary>,
     messages: Vec<Message>,
     state: State,
-    /// The state before each token that came.
-    past: Vec<State>,
     mask: Mask,
 }
 
 /// Where in its messages an answer is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum State {
     /// In an opening: so many tokens of that of this message have come, and of all others that
     /// begin alike.
@@ -43,13 +41,7 @@ impl Follower {
             None => State::Content { message: 0 },
         };
         let mask = Mask::new(vocabulary.text().vocabulary());
-        Self { vocabulary, messages, state, past: Vec::new(), mask }
-    }
-
-    /// Whether not even an end may follow.
-    #[cfg(test)]
-    pub(super) fn is_over(&self) -> bool {
-        self.state == State::Over
+        Self { vocabulary, messages, state, mask }
     }
 
     /// The messages whose openings begin with the `len` tokens that have come of one of them.
@@ -157,22 +149,7 @@ impl Constraint for Follower {
     }
 
     fn accept(&mut self, token: u32) {
-        self.past.push(self.state);
         self.state = self.next(token);
-    }
-
-    fn rollback(&mut self, tokens: usize) {
-        let left = self.past.len() - tokens;
-        for before in self.past.drain(left..).rev() {
-            let after = std::mem::replace(&mut self.state, before);
-            // Tokens of a content are those after which it goes on, or is complete.
-            if let State::Content { message } = before
-                && matches!(after, State::Content { .. } | State::Complete { .. })
-                && let Some(grammar) = &mut self.messages[message].grammar
-            {
-                grammar.rollback();
-            }
-        }
     }
 
     fn is_finished(&self) -> bool {

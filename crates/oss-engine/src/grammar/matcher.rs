@@ -12,13 +12,11 @@ use crate::error::{Error, Result};
 pub(crate) struct Matcher {
     vocabulary: Arc<Vocabulary>,
     parser: Parser,
-    /// The bytes of each token that came.
-    lengths: Vec<usize>,
 }
 
 impl Matcher {
     pub(super) fn new(vocabulary: Arc<Vocabulary>, parser: Parser) -> Self {
-        Self { vocabulary, parser, lengths: Vec::new() }
+        Self { vocabulary, parser }
     }
 
     /// Overwrites `mask` with the tokens that may come next.
@@ -41,18 +39,9 @@ impl Matcher {
         if !self.vocabulary.text().is_allowed(token) || self.parser.validate_tokens(&[token]) == 0 {
             return false;
         }
-        let bytes = self.vocabulary.bytes(token);
-        self.lengths.push(bytes.len());
         // What goes wrong stays with the parser, and the next mask tells it.
-        let _ = self.parser.apply_token(bytes, token);
+        let _ = self.parser.apply_token(self.vocabulary.bytes(token), token);
         true
-    }
-
-    /// Takes the last token back.
-    pub(super) fn rollback(&mut self) {
-        let bytes = self.lengths.pop().expect("no more tokens are taken back than came");
-        // It refuses only where something went wrong before, which the next mask tells.
-        let _ = self.parser.rollback(bytes);
     }
 
     /// Whether the text may end here.

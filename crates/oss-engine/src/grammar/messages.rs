@@ -89,7 +89,8 @@ impl Harmony<'_> {
     }
 
     /// A call of a tool. Its arguments fit the tool's schema if the tool is strict. If it is not,
-    /// and a call is wanted, they fit what of the schema can be held; else they are free.
+    /// and a call is wanted, they fit what of the schema can be held, or are any object where the
+    /// compiler takes nothing of it; else they are free.
     fn call(&self, name: &str) -> Result<Message> {
         let tool = self.chat.tools.iter().find(|tool| tool.function.name == name);
         let function = tool.map(|tool| &tool.function);
@@ -97,22 +98,23 @@ impl Harmony<'_> {
         let parameters = arguments_schema(parameters);
         let strict = function.is_some_and(|function| function.strict == Some(true));
         let wanted = self.chat.tool_choice != ToolChoice::Auto;
-        let grammar = match (strict, wanted) {
-            (true, _) => Some(Grammar::json_schema(parameters)),
-            (false, true) => Some(Grammar::json_schema_in_part(parameters)),
+        let compile = |grammar: &Grammar| self.vocabulary.compile(grammar, "tools");
+        let in_part = |schema| match compile(&Grammar::json_schema_in_part(schema)) {
+            Err(Error::Grammar { .. }) => compile(&Grammar::json_object()),
+            compiled => compiled,
+        };
+        let compiled = match (strict, wanted) {
+            (true, _) => Some(compile(&Grammar::json_schema(parameters))),
+            (false, true) => Some(in_part(parameters)),
             (false, false) => None,
         };
-        let compile = |grammar| {
-            let compiled = self.vocabulary.compile(&grammar, "tools");
-            compiled.map_err(|error| match error {
-                Error::Grammar { field, got, reason } => {
-                    Error::Grammar { field, got, reason: format!("{name}: {reason}") }
-                }
-                other => other,
-            })
-        };
+        let grammar = compiled.transpose().map_err(|error| match error {
+            Error::Grammar { field, got, reason } => {
+                Error::Grammar { field, got, reason: format!("{name}: {reason}") }
+            }
+            other => other,
+        })?;
         let opening = ChatRequest::call_header(name, self.tokenizer, self.tokens);
-        let grammar = grammar.map(compile).transpose()?;
         Ok(Message { opening, grammar, ends: vec![self.tokens.call], is_last: true })
     }
 

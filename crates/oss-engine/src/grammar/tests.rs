@@ -7,7 +7,7 @@ use oss_text::harmony::{self, Kind, Tokens};
 use oss_text::{Special, Tokenizer};
 use oss_weights::Container;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{Follower, Grammar, Harmony, Messages, Vocabulary};
 use crate::chat::{ChatRequest, ToolChoice};
@@ -244,41 +244,6 @@ fn what_fits_a_schema_is_allowed_however_it_is_written() {
     }
 }
 
-#[test]
-fn tokens_that_are_taken_back_leave_nothing_behind() {
-    let auto = chat(ToolChoice::Auto, true);
-    let make: [&dyn Fn() -> Follower; 3] =
-        [&|| plain(&person()), &|| answer(&auto, Some(&person())), &|| {
-            answer(&chat(ToolChoice::Required, false), None)
-        }];
-    for (index, make) in make.iter().enumerate() {
-        let mut crossed = 0;
-        for seed in 0..25 {
-            let (mut follower, mut dice) = (make(), Dice(seed));
-            let mut ids = walk(&mut follower, &mut dice, 60);
-            for _ in 0..6 {
-                // A wrong guess and what follows it are taken back as well.
-                let strays = dice.below(3);
-                (0..strays).for_each(|_| follower.accept(token("<|endofprompt|>")));
-                assert_eq!(follower.mask().is_err(), strays > 0 || follower.is_over());
-                let back = dice.below(ids.len() + 1);
-                let channel = |id: &u32| *id == token("<|message|>");
-                crossed += usize::from(ids[ids.len() - back..].iter().any(channel));
-                follower.rollback(back + strays);
-                ids.truncate(ids.len() - back);
-                let mut fresh = make();
-                ids.iter().for_each(|id| fresh.accept(*id));
-                assert_eq!(follower.is_finished(), fresh.is_finished());
-                if !fresh.is_over() {
-                    assert_eq!(allowed(&mut follower), allowed(&mut fresh), "seed {seed}");
-                }
-                ids.extend(walk(&mut follower, &mut dice, 30));
-            }
-        }
-        assert!(index == 0 || crossed > 20, "messages were taken back {crossed} times only");
-    }
-}
-
 /// What is shown of an answer, and its calls.
 fn shown(ids: &[u32]) -> (String, Vec<(String, String)>) {
     let (mut text, mut calls) = (String::new(), Vec::new());
@@ -391,6 +356,30 @@ fn what_cannot_be_held_is_refused_with_its_reason() {
 }
 
 #[test]
+fn the_longest_chain_of_references_and_the_largest_object_compile() {
+    let definition = |i: usize| match i {
+        2_400 => json!({"const": "end"}),
+        _ => json!({"$ref": format!("#/$defs/a{}", i + 1)}),
+    };
+    let definitions: Map<String, Value> =
+        (1..=2_400).map(|i| (format!("a{i}"), definition(i))).collect();
+    let chain = Grammar::json_schema(json!({"$defs": definitions, "$ref": "#/$defs/a1"}));
+    let encode = |text: &str| tokenizer().encode(text, Special::AsText);
+    assert!(takes(&mut plain(&chain), &encode("\"end\"")));
+
+    let names: Vec<String> = (0..2_000).map(|i| format!("p{i}")).collect();
+    let properties: Map<String, Value> =
+        names.iter().map(|name| (name.clone(), json!({"type": "null"}))).collect();
+    let object = json!({"type": "object", "properties": properties, "required": names,
+        "additionalProperties": false});
+    let mut follower = plain(&Grammar::json_schema(object));
+    for id in encode("{\"p0\": null, \"p1\": null, ") {
+        assert!(allowed(&mut follower).contains(&id));
+        follower.accept(id);
+    }
+}
+
+#[test]
 fn options_in_a_schema_are_not_the_requests() {
     let schema = json!({"type": "object", "x-guidance": {"whitespace_pattern": "x*"}});
     let follower = &mut plain(&Grammar::json_schema(schema));
@@ -417,6 +406,16 @@ fn a_tool_that_is_not_strict_is_held_as_far_as_it_goes() {
     let Err(error) = harmony.messages(None) else { panic!("it was taken") };
     assert_eq!(error.field(), Some("tools"));
     assert!(error.to_string().contains("add: "), "{error}");
+
+    // Where nothing of it is understood, any object goes.
+    let unknown = json!({"type": "object", "properties": {"a": {"type": "strin"}}});
+    chat.tools[0].function.parameters = Some(unknown);
+    chat.tools[0].function.strict = None;
+    assert!(takes_call(&mut answer(&chat, None), "{\"a\": \"3\"}"));
+    assert!(!takes_call(&mut answer(&chat, None), "[3]"));
+    chat.tools[0].function.strict = Some(true);
+    let harmony = Harmony { vocabulary: vocabulary(), tokenizer: tokenizer(), tokens, chat: &chat };
+    assert!(harmony.messages(None).is_err());
 }
 
 fn takes_call(follower: &mut Follower, text: &str) -> bool {

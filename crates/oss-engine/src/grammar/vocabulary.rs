@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::thread;
 use std::time::Instant;
 
 use llguidance::Logger;
@@ -33,6 +34,10 @@ const NODE_BYTES: usize = 12;
 /// While a tree is made: the text of each token by itself, and nodes with links.
 const WORD_BYTES: usize = 64;
 const BUILT_NODE_BYTES: usize = 24;
+
+/// The compiler goes down a schema, and from reference to reference, with some kilobytes of stack a
+/// level; `bounds` says how far. What it does not touch takes no memory.
+const STACK_BYTES: usize = 64 << 20;
 
 /// The longest reason that is told.
 const LONGEST_REASON: usize = 300;
@@ -114,22 +119,34 @@ impl Vocabulary {
     /// Compiles a grammar that came as the request's field `field`.
     ///
     /// # Errors
-    /// [`Error::Grammar`].
+    /// [`Error::Grammar`]; [`Error::Memory`] where the system refuses the compiler's stack.
     pub(crate) fn compile(
         self: &Arc<Self>,
         grammar: &Grammar,
         field: &'static str,
     ) -> Result<Matcher> {
-        // Some schemas trip the compiler up.
-        let parser = catch_unwind(AssertUnwindSafe(|| self.parser(grammar)));
-        let parser = parser.unwrap_or_else(|_| Err("the compiler failed".to_owned()));
-        match parser {
+        match self.parser_aside(grammar)? {
             Ok(parser) => Ok(Matcher::new(self.clone(), parser)),
             Err(reason) => {
                 let got = grammar.name();
                 Err(Error::Grammar { field, got, reason: one_line(&reason) })
             }
         }
+    }
+
+    /// The parser of a grammar, or why there is none, from a thread with a stack of its own.
+    fn parser_aside(&self, grammar: &Grammar) -> Result<Result<Parser, String>> {
+        let refused = |source| {
+            let action = "start a thread with";
+            Error::Memory(oss_memory::Error::Memory { action, bytes: STACK_BYTES, source })
+        };
+        thread::scope(|scope| {
+            let builder = thread::Builder::new().name("oss-grammar".to_owned());
+            let builder = builder.stack_size(STACK_BYTES);
+            let compiler = builder.spawn_scoped(scope, || self.parser(grammar)).map_err(refused)?;
+            // Some schemas trip the compiler up.
+            Ok(compiler.join().unwrap_or_else(|_| Err("the compiler failed".to_owned())))
+        })
     }
 
     fn parser(&self, grammar: &Grammar) -> Result<Parser, String> {
@@ -155,6 +172,8 @@ impl Vocabulary {
 
     /// What the follower cannot do.
     fn check(&self, lexemes: &LexerSpec) -> Result<(), String> {
+        // Nothing is taken back, but lexemes for which it could not be, those that end at a stop
+        // text or after so many tokens, want a driver above the parser, which there is not.
         lexemes.check_rollback().map_err(|error| error.to_string())?;
         let trie = self.tokens.tok_trie();
         let control = (0..trie.vocab_size() as u32).filter(|id| !self.text.is_allowed(*id));

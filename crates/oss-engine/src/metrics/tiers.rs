@@ -17,45 +17,6 @@ impl Back {
     }
 }
 
-/// What two caches have counted, one after the other.
-pub(crate) fn add_counts(mut counts: Stats, more: &Stats) -> Stats {
-    let (cold, more_cold) = (&mut counts.cold, &more.cold);
-    let counters = [
-        (&mut counts.reused_tokens, more.reused_tokens),
-        (&mut counts.hot_hits, more.hot_hits),
-        (&mut counts.warm_hits, more.warm_hits),
-        (&mut counts.cold_hits, more.cold_hits),
-        (&mut counts.prefetched_pages, more.prefetched_pages),
-        (&mut counts.inserted_blocks, more.inserted_blocks),
-        (&mut counts.duplicate_blocks, more.duplicate_blocks),
-        (&mut counts.hash_collisions, more.hash_collisions),
-        (&mut counts.thinned_pages, more.thinned_pages),
-        (&mut counts.evicted_pages, more.evicted_pages),
-        (&mut counts.moved_pages, more.moved_pages),
-        (&mut counts.moved_bytes, more.moved_bytes),
-        (&mut counts.copied_pages, more.copied_pages),
-        (&mut counts.copied_bytes, more.copied_bytes),
-        (&mut counts.compressed_pages, more.compressed_pages),
-        (&mut counts.compressed_bytes, more.compressed_bytes),
-        (&mut counts.restored_bytes, more.restored_bytes),
-        (&mut counts.incompressible_pages, more.incompressible_pages),
-        (&mut counts.warm_evicted_pages, more.warm_evicted_pages),
-        (&mut cold.restored_slots, more_cold.restored_slots),
-        (&mut cold.written_pages, more_cold.written_pages),
-        (&mut cold.written_bytes, more_cold.written_bytes),
-        (&mut cold.read_bytes, more_cold.read_bytes),
-        (&mut cold.dropped_writes, more_cold.dropped_writes),
-        (&mut cold.failed_writes, more_cold.failed_writes),
-        (&mut cold.bad_slots, more_cold.bad_slots),
-        (&mut cold.foreign, more_cold.foreign),
-        (&mut cold.evicted_pages, more_cold.evicted_pages),
-    ];
-    for (count, more) in counters {
-        *count += more;
-    }
-    counts
-}
-
 /// What each tier of the cache has and gave, counted in pages: sixteen positions of a group of
 /// layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -132,17 +93,6 @@ mod tests {
         let rates = [tiers.hot_rate(), tiers.warm_rate(), tiers.cold_rate()];
         assert_eq!(rates, [0.35, 0.15, 0.3]);
         assert_eq!(TierUse::default().hot_rate(), 0.0);
-    }
-
-    #[test]
-    fn what_two_caches_count_adds_up() {
-        assert_eq!(size_of::<Stats>(), 28 * size_of::<u64>(), "all counters are added");
-        let mut one = Stats::default();
-        (one.hot_hits, one.copied_bytes, one.cold.read_bytes) = (3, 100, 7);
-        assert_eq!(add_counts(one, &Stats::default()), one);
-        assert_eq!(add_counts(Stats::default(), &one), one);
-        let two = add_counts(one, &one);
-        assert_eq!((two.hot_hits, two.copied_bytes, two.cold.read_bytes), (6, 200, 14));
     }
 
     #[test]

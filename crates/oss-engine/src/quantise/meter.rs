@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use oss_cache::KvCache;
-use oss_model::{Batch, HeadRequest, Model, Row, State, forward, head};
+use oss_model::{Batch, Model, Row, State, forward, head};
 use oss_threads::{Chunks, Team};
 use std::ops::Range;
 
@@ -139,7 +139,7 @@ impl Reader {
         let n = window.tokens.len();
         for first in (0..n).step_by(ROWS) {
             let some = first..n.min(first + ROWS);
-            show(team, first, head(model, team, state, some, HeadRequest::Full));
+            show(team, first, head(model, team, state, some));
         }
         Ok(())
     }

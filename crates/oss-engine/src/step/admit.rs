@@ -21,9 +21,9 @@ impl Scheduler {
         {
             let mut task = self.queue.remove(next);
             let before = self.cache.stats();
-            let cached = self.give_sequence(&mut task);
+            let (cached, has_room) = self.give_sequence_and_room(&mut task);
             task.back.add(&before, &self.cache.stats());
-            if !self.make_room_for(&task) && !self.running.is_empty() {
+            if !has_room && !self.running.is_empty() {
                 self.take_sequence(&mut task);
                 self.queue.push(task);
                 break;
@@ -50,6 +50,33 @@ impl Scheduler {
         active < self.sequence_limit()
     }
 
+    /// Gives a task its sequence, and sees to room for the rest; returns how many tokens need not
+    /// be computed, and whether there is room.
+    fn give_sequence_and_room(&mut self, task: &mut Task) -> (usize, bool) {
+        let mut cached = self.give_sequence(task);
+        loop {
+            let (has_room, has_more) = self.make_room_for(task);
+            // What lies in lower tiers comes back to free pages: it may find some now.
+            if !has_more || !self.knows_more(task, cached) {
+                return (cached, has_room);
+            }
+            self.take_sequence(task);
+            cached = self.give_sequence(task);
+        }
+    }
+
+    /// Whether a longer prefix of a task is known than the one that it was given.
+    fn knows_more(&mut self, task: &Task, cached: usize) -> bool {
+        let most = self.most_known(task);
+        self.takes_over(task) && self.cache.lookup(&task.tokens[..most]).len() > cached
+    }
+
+    /// How many of a task's tokens it may find computed: all but the last one, unless its logits
+    /// are known too.
+    fn most_known(&mut self, task: &Task) -> usize {
+        task.tokens.len() - usize::from(!self.is_repeat(task))
+    }
+
     /// Gives a task its sequence: its session's, or a new one that begins with the longest prefix
     /// that the cache has; returns how many tokens need not be computed.
     fn give_sequence(&mut self, task: &mut Task) -> usize {
@@ -69,8 +96,7 @@ impl Scheduler {
     fn known_prefix(&mut self, task: &Task) -> (SequenceId, usize) {
         let resume = |id| self.sessions.resume(id, &task.tokens, &mut self.cache);
         let resumed = task.session.and_then(resume);
-        // The last token is computed unless its logits are known.
-        let most = task.tokens.len() - usize::from(!self.is_repeat(task));
+        let most = self.most_known(task);
         let cache = &mut self.cache;
         let had = resumed.map_or(0, |(_, len)| len);
         let found = cache.lookup(&task.tokens[..most]);
@@ -92,10 +118,12 @@ impl Scheduler {
         }
     }
 
-    /// Whether the cache holds the task's tokens beside those that others still have to compute;
-    /// what sessions keep and what slow consumers hold up goes first.
-    fn make_room_for(&mut self, task: &Task) -> bool {
-        let Some(sequence) = task.sequence else { return false };
+    /// Whether the cache holds the task's tokens beside those that others still have to compute,
+    /// and whether anything was given up for that: what sessions keep and what slow consumers hold
+    /// up goes first.
+    fn make_room_for(&mut self, task: &Task) -> (bool, bool) {
+        let Some(sequence) = task.sequence else { return (false, false) };
+        let mut has_more = false;
         loop {
             let others = self.running.iter().filter_map(|other| Some((other.sequence?, other)));
             let others = others.map(|(sequence, other)| (sequence, other.left(&self.cache)));
@@ -103,11 +131,12 @@ impl Scheduler {
             growing.extend(others);
             let rows = self.batching.max_rows.min(ALWAYS_ROWS);
             if self.cache.can_hold(&growing, rows).is_ok() {
-                return true;
+                return (true, has_more);
             }
             if !self.sessions.give_up_oldest(&mut self.cache) && !self.preempt_paused() {
-                return false;
+                return (false, has_more);
             }
+            has_more = true;
         }
     }
 

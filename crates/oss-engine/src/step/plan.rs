@@ -23,6 +23,8 @@ pub(crate) struct Plan {
     turn: usize,
     /// Which of the prompts has the first choice of the next step's rows.
     prompt_turn: usize,
+    /// Where a step has one row: whether an answer had the last one.
+    was_answer: bool,
 }
 
 /// The rows of one sequence.
@@ -87,7 +89,10 @@ impl Scheduler {
         // there is no other, both have it in turn.
         let for_prompts = usize::from(!prompts.is_empty());
         let most = match self.batching.max_rows - for_prompts {
-            0 => self.plan.prompt_turn % 2,
+            0 => {
+                self.plan.was_answer = !self.plan.was_answer && !answers.is_empty();
+                usize::from(self.plan.was_answer)
+            }
             most => most,
         };
         if answers.len() > most {
@@ -102,10 +107,13 @@ impl Scheduler {
         let mut room = self.pace.prompt_rows(parts.len(), room);
         // Where there is no room for all, each of the most urgent ones is first in turn.
         let urgent = prompts.partition_point(|task| task.priority == prompts[0].priority);
-        self.plan.prompt_turn += 1;
+        self.plan.prompt_turn += usize::from(room > 0);
         prompts[..urgent].rotate_left(self.plan.prompt_turn % urgent.max(1));
         for (index, task) in prompts.iter().enumerate() {
-            let share = (room / (prompts.len() - index)).max(SHARE);
+            // They share with those that are as urgent; others get what these leave.
+            let rest = &prompts[index..];
+            let alike = rest.partition_point(|other| other.priority == task.priority);
+            let share = (room / alike).max(SHARE);
             let rows = share.min(room).min(task.left(cache));
             if rows > 0 {
                 parts.push(Part { task: task.id, rows, drafts: 0, is_prompt: true });

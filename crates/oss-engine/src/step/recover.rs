@@ -6,9 +6,7 @@ use oss_cache::{KvCache, SequenceId};
 
 use crate::error::Error;
 use crate::event::Finish;
-use crate::metrics::add_counts;
 use crate::step::Scheduler;
-use crate::tiers;
 
 impl Scheduler {
     /// The step's requests fail; where a row is no number, its own alone, as no sequence has
@@ -73,9 +71,9 @@ impl Scheduler {
         let mut options = self.cache_options.clone();
         let shape = || self.model.cache_shape();
         // The old cache has to be gone before its file can be opened, and its memory had again.
-        match KvCache::new(shape(), tiers::page_bytes(&self.model)) {
+        match KvCache::new(shape(), shape().largest_page_bytes()) {
             Ok(least) => {
-                self.counted = add_counts(self.counted, &self.cache.stats());
+                self.counted += self.cache.stats();
                 self.cache = least;
             }
             Err(refused) => {

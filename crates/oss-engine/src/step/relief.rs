@@ -54,28 +54,42 @@ impl Scheduler {
             self.grow();
             return;
         }
-        let least = (self.cache.bytes_resident() + self.cache.warm_bytes()) / PART;
+        let least = self.bytes_to_give() / PART;
         let wanted = usize::try_from(pressure.shed_bytes()).unwrap_or(usize::MAX);
         let wanted = wanted.max(least).max(1);
         match level {
-            Level::Critical => self.shed_all(),
+            Level::Critical if self.gives_pages() => self.shed_all(),
+            Level::Critical => {
+                self.repeats.clear();
+                self.shed(usize::MAX);
+            }
             _ => self.shed(wanted),
         }
     }
 
     /// When an idle engine asks again; none where it has nothing to give.
     pub(crate) fn next_relief(&self) -> Option<Instant> {
-        let has = self.cache.bytes_resident() + self.cache.warm_bytes() > 0;
-        has.then(|| self.relief.next + (EVERY_IDLE - EVERY))
+        (self.bytes_to_give() > 0).then(|| self.relief.next + (EVERY_IDLE - EVERY))
+    }
+
+    /// Whether the system gets the memory of resident pages back: not where it was set aside.
+    pub(crate) fn gives_pages(&self) -> bool {
+        self.cache.bytes_reserved() == 0
+    }
+
+    /// Bytes that the system could get back from the cache, if no request used any.
+    fn bytes_to_give(&self) -> usize {
+        let resident = if self.gives_pages() { self.cache.bytes_resident() } else { 0 };
+        resident + self.cache.warm_bytes()
     }
 
     /// Gives back about so many bytes: compressed pages first, then pages kept for reuse, then what
-    /// sessions keep, the longest unused first.
+    /// sessions keep, the longest unused first; these only where that gives memory back.
     fn shed(&mut self, bytes: usize) {
         let (resident, warm) = (self.cache.bytes_resident(), self.cache.warm_bytes());
         self.cache.set_warm_limit(warm.saturating_sub(bytes));
         let rest = bytes.saturating_sub(warm);
-        if rest > 0 {
+        if rest > 0 && self.gives_pages() {
             let wanted = resident.saturating_sub(rest);
             let least = wanted.max(self.cache_options.capacity_bytes / LEFT);
             while self.limit_cache(wanted) > least
@@ -86,7 +100,8 @@ impl Scheduler {
         self.count_shed(resident + warm);
     }
 
-    /// Gives back all pages that no running request needs.
+    /// Gives up all pages that no running request needs, also where the system gets no memory back:
+    /// a step may want pages.
     pub(crate) fn shed_all(&mut self) {
         let before = self.cache.bytes_resident() + self.cache.warm_bytes();
         while self.sessions.give_up_oldest(&mut self.cache) {}

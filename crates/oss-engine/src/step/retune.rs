@@ -60,7 +60,7 @@ impl Scheduler {
         let now = self.state.as_ref().map_or(0, State::bytes);
         let taken = self.taken_beside_cache(scratch.max(now));
         let room = budget.saturating_sub(taken);
-        if self.cache.bytes_resident() + wanted > room {
+        if self.gives_pages() && self.cache.bytes_resident() + wanted > room {
             self.limit_cache(room.saturating_sub(wanted));
         }
         Ok(Some((budget, taken + self.cache.bytes_resident())))

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use oss_cache::KvCache;
-use oss_model::{Batch, HeadRequest, forward, head};
+use oss_model::{Batch, forward, head};
+use oss_sampler::Mask;
 use oss_simd::Isa;
 
 use crate::error::{Error, Result};
-use crate::event::Finish;
+use crate::event::{Finish, Token};
 use crate::metrics::Recorder;
 use crate::step::inject::{due_fault, refuse, strike};
 use crate::step::recover::is_refusal;
@@ -129,7 +130,7 @@ impl Scheduler {
             let first = chunk * HEAD_ROWS;
             let begin = Instant::now();
             let range = first..first + rows.len();
-            let logits = catch(|| Ok(head(model, team, state, range, HeadRequest::Full)))?;
+            let logits = catch(|| Ok(head(model, team, state, range)))?;
             *kernels += begin.elapsed();
             for (row, logits) in rows.iter().zip(logits.chunks_exact_mut(vocabulary)) {
                 let task = running.iter_mut().find(|task| task.id == row.task);
@@ -226,6 +227,10 @@ pub(crate) fn finish_row(
         Some(constraint) => constraint.mask()?,
         None => None,
     };
+    if let Some(got) = mask.map(Mask::vocabulary).filter(|got| *got != logits.len()) {
+        let reason = format!("its mask: got {got} tokens, expected {}", logits.len());
+        return Err(Error::Constraint { reason });
+    }
     let mask = match &mut task.at_least {
         Some(at_least) => at_least.mask(drawn, mask),
         None => mask,
@@ -233,7 +238,7 @@ pub(crate) fn finish_row(
     let begin = Instant::now();
     let draw = task.sampler.draw(isa, logits, task.tokens.len() as u64, mask)?;
     recorder.lock().draw_seconds += begin.elapsed().as_secs_f64();
-    let token = draw.into();
+    let token = Token::of(draw);
     Ok(task.take(token, recorder))
 }
 
@@ -244,6 +249,15 @@ pub(crate) fn catch<T>(part: impl FnOnce() -> Result<T>) -> Result<T> {
         let message = panic_message(&*panic);
         Err(Error::Panicked { message })
     })
+}
+
+/// Runs code of the program's own, where no request is to fail by it: its panic is told and ends
+/// nothing.
+pub(crate) fn contain(what: &'static str, code: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(code)) {
+        let message = panic_message(&*panic);
+        tracing::error!(what, %message, "code of the program's own panicked");
+    }
 }
 
 /// What a panic said.

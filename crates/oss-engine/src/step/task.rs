@@ -1,12 +1,13 @@
 //! One request on the step thread.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use oss_cache::{KvCache, SequenceId};
 use oss_sampler::Sampler;
 use oss_simd::Isa;
 
-use crate::constraint::Constraint;
+use crate::constraint::Held;
 use crate::error::Result;
 use crate::event::{End, Event, Finish, Timing, Token, Usage};
 use crate::fault::Fault;
@@ -15,6 +16,7 @@ use crate::output::Output;
 use crate::step::at_least::AtLeast;
 use crate::step::draft::Drafter;
 use crate::step::hold::Hold;
+use crate::step::run::catch;
 use crate::stream::Producer;
 
 /// One request: its tokens so far, and everything that decides the next one.
@@ -33,7 +35,7 @@ pub(crate) struct Task {
     pub(crate) sequence: Option<SequenceId>,
     pub(crate) ends: Ends,
     pub(crate) sampler: Sampler,
-    pub(crate) constraint: Option<Box<dyn Constraint>>,
+    pub(crate) constraint: Option<Held>,
     /// Holds the end back, where a fewest of tokens is asked for.
     pub(crate) at_least: Option<AtLeast>,
     /// Guesses what comes next, unless speculation is off.
@@ -151,7 +153,7 @@ impl Task {
         let Some(PromptLogprobs { tokens, top }) = &mut self.prompt_logprobs else { return Ok(()) };
         let id = self.tokens[position + 1];
         let scored = self.sampler.score(isa, logits, (position as u64 + 1, id), *top)?;
-        tokens.push(Token::from(scored));
+        tokens.push(Token::of(scored));
         Ok(())
     }
 
@@ -233,8 +235,8 @@ impl Task {
         self.clock.last_token = Some(now);
     }
 
-    /// Tells the stream that it is over.
-    pub(crate) fn end(mut self, finish: Finish) {
+    /// What is left to be told of an answer that ends as `finish`, and how it ends with that.
+    pub(crate) fn close(&mut self, finish: Finish) -> (Vec<Event>, Finish) {
         let mut events = Vec::new();
         // Whoever ends otherwise before the first token has not got them all.
         if self.drawn() == 0
@@ -243,12 +245,20 @@ impl Task {
         {
             events.push(Event::Prompt { tokens });
         }
-        self.output.finish(&mut events);
-        let calls = self.output.calls_tools();
-        let finish = match finish {
-            Finish::Stop if calls => Finish::ToolCalls,
-            finish => finish,
+        let calls = catch(|| {
+            self.output.finish(&mut events);
+            Ok(self.output.calls_tools())
+        });
+        let finish = match (finish, calls) {
+            (Finish::Stop, Ok(true)) => Finish::ToolCalls,
+            (Finish::Stop | Finish::Length, Err(error)) => Finish::Failed(Arc::new(error)),
+            (finish, _) => finish,
         };
+        (events, finish)
+    }
+
+    /// Tells the stream what is left, and that it is over.
+    pub(crate) fn end(mut self, mut events: Vec<Event>, finish: Finish) {
         let usage = Usage {
             prompt_tokens: self.prompt_len,
             cached_tokens: self.cached_tokens,

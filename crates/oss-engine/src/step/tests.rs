@@ -1,5 +1,6 @@
-//! How long streams wait for their next tokens while prompts are taken beside them: the loop of the
-//! step thread without the thread, by a clock that each step moves on by what its rows cost.
+//! How long streams wait for their next tokens while prompts are taken beside them, who gets rows,
+//! and what is fetched for those who wait: the loop of the step thread without the thread, by a
+//! clock that each step moves on by what its rows cost.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -55,7 +56,12 @@ struct Clocked {
 
 impl Clocked {
     fn new(cost: Cost) -> Self {
-        let options = EngineOptions {
+        Self::with(cost, |_, _| {})
+    }
+
+    /// One of other options, whose cache has others too.
+    fn with(cost: Cost, change: impl FnOnce(&mut EngineOptions, &mut oss_cache::Options)) -> Self {
+        let mut options = EngineOptions {
             threads: Some(1),
             reuse_prefixes: false,
             speculation: Speculation::Off,
@@ -67,6 +73,9 @@ impl Clocked {
             system_root: "/no/such/folder".into(),
             ..EngineOptions::default()
         };
+        let mut cache_options =
+            oss_cache::Options { capacity_bytes: 32 << 20, ..Default::default() };
+        change(&mut options, &mut cache_options);
         let load = LoadOptions {
             isa: Isa::detect().unwrap(),
             activation: None,
@@ -80,7 +89,6 @@ impl Clocked {
         let model = Arc::new(Model::load(Arc::new(container), load).unwrap());
         let subject = Subject::new(&census, &model, 0).unwrap();
         let tuning = SharedTuning::new(tuning::at_load(&subject, &options).unwrap());
-        let cache_options = oss_cache::Options { capacity_bytes: 32 << 20, ..Default::default() };
         let cache = KvCache::with_options(model.cache_shape(), &cache_options).unwrap();
         let (team, tuner) = (Team::new(1).unwrap(), Tuner { subject, tuning });
         let caches = (cache, cache_options);
@@ -92,12 +100,17 @@ impl Clocked {
 
     /// A request of so many tokens for as many others.
     fn submit(&mut self, prompt: usize, max_tokens: usize) {
+        self.submit_as(0, prompt, max_tokens);
+    }
+
+    /// The same, of some priority.
+    fn submit_as(&mut self, priority: i32, prompt: usize, max_tokens: usize) {
         let Scheduler { model, waiting, queue, .. } = &mut self.scheduler;
         let (vocabulary, greedy) = (model.config.vocabulary, oss_sampler::Options::greedy());
         waiting.fetch_add(1, Ordering::AcqRel);
         queue.push(Task {
             id: self.next_id,
-            priority: 0,
+            priority,
             session: None,
             prompt_len: prompt,
             message_ends: Vec::new(),
@@ -148,6 +161,14 @@ impl Clocked {
             }
         }
         longest
+    }
+
+    /// How many tokens of each prompt are left to compute, the oldest one's first.
+    fn prompts_left(&self) -> Vec<usize> {
+        let Scheduler { running, cache, .. } = &self.scheduler;
+        let mut prompts: Vec<&Task> = running.iter().filter(|task| task.drawn() == 0).collect();
+        prompts.sort_by_key(|task| task.id);
+        prompts.into_iter().map(|task| task.left(cache)).collect()
     }
 
     fn prompts_are_taken(&self) -> bool {
@@ -223,4 +244,67 @@ fn a_machine_that_becomes_slower_makes_streams_wait_for_a_few_steps_alone() {
     assert!(waits[..15].iter().all(|wait| *wait <= 1.001 * LIMIT), "{waits:?}");
     assert!(waits[15] <= 3.001 * LIMIT, "nobody foresees it: {waits:?}");
     assert!(waits[20..].iter().all(|wait| *wait <= 1.05 * LIMIT), "{waits:?}");
+}
+
+#[test]
+fn every_prompt_and_every_answer_goes_on_where_a_step_has_one_row() {
+    let mut clocked = Clocked::with(COST, |options, _| options.max_rows = Some(1));
+    clocked.submit(1, 1000);
+    clocked.step();
+    (0..2).for_each(|_| clocked.submit(40, 1));
+    let drawn = |clocked: &Clocked| clocked.scheduler.running[0].drawn();
+    let before = drawn(&clocked);
+    for _ in 0..60 {
+        clocked.step();
+    }
+    assert_eq!(clocked.prompts_left(), [25, 25]);
+    assert_eq!(drawn(&clocked), before + 30);
+}
+
+#[test]
+fn prompts_share_a_step_with_those_that_are_as_urgent_and_others_get_what_is_left() {
+    let mut clocked = Clocked::new(Cost { prompt: 0.02, ..COST });
+    for priority in [0, 1, 1, 0] {
+        clocked.submit_as(priority, 200, 1);
+    }
+    clocked.step();
+    assert_eq!(clocked.prompts_left(), [200, 72, 72, 200]);
+    clocked.step();
+    assert_eq!(clocked.prompts_left(), [144, 144]);
+}
+
+#[test]
+fn a_prefix_larger_than_the_queue_of_reads_is_fetched_before_there_is_a_place_for_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let queue = 4;
+    let keeping = || {
+        Clocked::with(Cost { prompt: 0.02, ..COST }, |options, cache| {
+            options.reuse_prefixes = true;
+            options.max_sequences = Some(1);
+            let (path, bytes) = (directory.path().join("pages"), 64 << 20);
+            cache.cold = Some(oss_cache::ColdOptions { path, bytes, queue, content_key: 1 });
+        })
+    };
+    let mut first = keeping();
+    first.submit(700, 1);
+    while !(first.scheduler.queue.is_empty() && first.scheduler.running.is_empty()) {
+        first.step();
+    }
+    first.scheduler.cache.persist().unwrap();
+    drop(first);
+
+    let mut second = keeping();
+    second.submit(3, 1000);
+    second.step();
+    second.submit(700, 1);
+    let Scheduler { cache, queue: waiting, .. } = &second.scheduler;
+    let found = cache.lookup(&waiting[0].tokens);
+    assert!(cache.missing(&found) > 10 * queue, "{} pages", cache.missing(&found));
+    for _ in 0..200 {
+        second.scheduler.admit();
+        second.scheduler.cache.wait_for_fetched();
+    }
+    let Scheduler { cache, queue: waiting, running, .. } = &second.scheduler;
+    assert_eq!((running.len(), waiting.len()), (1, 1), "it has no place yet");
+    assert_eq!(cache.missing(&cache.lookup(&waiting[0].tokens)), 0);
 }

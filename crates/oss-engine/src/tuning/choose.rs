@@ -331,7 +331,7 @@ mod tests {
     /// Eight performance cores with two CPUs each, and eight efficiency cores.
     #[test]
     fn performance_cores_are_usual_where_others_are_slower() {
-        let core = |cpus: Vec<usize>, kind| Core { cpus, package: 0, node: 0, kind };
+        let core = |cpus: Vec<usize>, kind| Core { cpus, node: 0, kind };
         let fast = (0..8).map(|i| core(vec![2 * i, 2 * i + 1], Kind::Performance));
         let slow = (16..24).map(|cpu| core(vec![cpu], Kind::Efficiency));
         let topology = Topology {

@@ -1,8 +1,7 @@
 //! Answers, events and what they report.
 
+use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
 
 use oss_engine::text::Special;
 use oss_engine::{
@@ -11,7 +10,7 @@ use oss_engine::{
 };
 use serde_json::Value;
 
-use crate::support::{engine, engine_with, exact, story};
+use crate::support::{block_on, engine, engine_with, exact, story};
 
 const GOLDEN: [(&str, &str); 6] = [
     ("short", include_str!("../../../oss-demo/data/golden/short.json")),
@@ -71,6 +70,8 @@ fn the_prompt_log_probability_is_that_of_the_reference() {
     let vocabulary = engine.config().vocabulary;
     let too_many = Request { prompt_logprobs: Some(vocabulary + 1), ..story("Once", 4) };
     assert_eq!(engine.generate(too_many).unwrap_err().field(), Some("prompt_logprobs"));
+    let too_many = Request { logprobs: Some(vocabulary + 1), ..story("Once", 4) };
+    assert_eq!(engine.generate(too_many).unwrap_err().field(), Some("logprobs"));
 }
 
 #[test]
@@ -227,9 +228,6 @@ impl Constraint for Digits {
     fn accept(&mut self, _token: u32) {
         self.accepted += 1;
     }
-    fn rollback(&mut self, tokens: usize) {
-        self.accepted -= tokens;
-    }
     fn is_finished(&self) -> bool {
         self.accepted == self.most
     }
@@ -247,31 +245,38 @@ fn a_constraint_decides_what_comes_and_when_it_is_over() {
     assert!(matches!(answer.finish, Finish::Stop));
 }
 
-struct Unpark(std::thread::Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
 #[test]
 fn async_code_reads_a_stream_without_a_runtime() {
     use futures_core::Stream as _;
-    let expected = engine().generate(story("There was a", 12)).unwrap();
-    let mut stream = engine().submit(story("There was a", 12)).unwrap();
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut context = Context::from_waker(&waker);
-    let mut text = String::new();
-    loop {
-        match Pin::new(&mut stream).poll_next(&mut context) {
-            Poll::Ready(Some(Event::Text(more))) => text.push_str(&more),
-            Poll::Ready(Some(_)) => {}
-            Poll::Ready(None) => break,
-            Poll::Pending => std::thread::park(),
+    let request = || story("There was a", 12);
+    let expected = engine().generate(request()).unwrap();
+    let mut stream = engine().submit(request()).unwrap().into_async();
+    let text = block_on(async {
+        let mut text = String::new();
+        while let Some(event) = poll_fn(|context| Pin::new(&mut stream).poll_next(context)).await {
+            if let Event::Text(more) = event {
+                text.push_str(&more);
+            }
         }
-    }
+        text
+    });
     assert_eq!(text, expected.text);
+    // How it ended is still to be had, as from a stream that blocks.
+    assert_eq!(block_on(stream.finish()).unwrap().usage, expected.usage);
+    let whole = block_on(engine().submit(request()).unwrap().into_async().finish()).unwrap();
+    assert_eq!((whole.ids(), whole.text), (expected.ids(), expected.text));
+}
+
+#[test]
+fn a_copy_of_a_request_gets_the_same_answer() {
+    let sampling = Sampling { temperature: Some(1.5), seed: Some(3), ..Sampling::default() };
+    let request = Request { sampling, logprobs: Some(2), ..Request::text("One day").max_tokens(9) };
+    let request = request.stop_at("dog").min_tokens(2);
+    let copy = request.try_clone().expect("it has no constraint");
+    let [answer, again] = [request, copy].map(|request| engine().generate(request).unwrap());
+    assert_eq!((again.tokens, again.text), (answer.tokens, answer.text));
+    let digits = Digits::new(engine().text().tokenizer().unwrap(), engine().config().vocabulary, 1);
+    assert!(story("One day", 1).constrained(digits).try_clone().is_none());
 }
 
 #[test]

@@ -99,7 +99,9 @@ fn a_tool_that_has_to_be_called_is_called() {
             ends += usize::from(matches!(event, Event::ToolCallEnd { index: 0 }));
         };
         let answer = engine().generate_with(request, count).unwrap();
-        assert_eq!((ends, answer.tool_calls.len()), (expected, 1));
+        let calls = (answer.tool_calls.len(), answer.cut_calls.len());
+        assert_eq!((ends, calls), (expected, (expected, 1 - expected)));
+        assert_eq!(answer.message().tool_calls, answer.tool_calls, "whole ones alone go on");
         assert_eq!(matches!(answer.finish, Finish::ToolCalls), expected == 1, "{answer:?}");
     }
     let wrong = ChatRequest { tool_choice: ToolChoice::Function("sing".to_owned()), ..chat };
@@ -140,6 +142,7 @@ fn what_is_left_of_a_stream_is_collected_wherever_it_was_read_to() {
         let rest = stream.collect_all().unwrap();
         assert_eq!(rest.ids(), whole.ids()[drawn..], "{taken} events were taken");
         assert_eq!(rest.tool_calls.len(), usize::from(taken <= start));
+        assert!(rest.cut_calls.is_empty(), "{rest:?}");
         assert!(matches!(rest.finish, Finish::ToolCalls), "{rest:?}");
         assert_eq!(rest.usage, whole.usage);
     }

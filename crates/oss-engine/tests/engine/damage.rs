@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use oss_engine::weights::Container;
-use oss_engine::{Engine, EngineOptions, Error, model};
+use oss_engine::{ColdTier, Engine, EngineOptions, Error, model};
 
-use crate::support::{eventually, options, story};
+use crate::support::{self, eventually, options, story};
 
 /// The demo model as a packed file.
 fn packed(directory: &Path) -> PathBuf {
@@ -68,26 +68,38 @@ fn an_idle_engine_sees_by_itself_that_its_file_was_cut_off() {
     assert!(matches!(error, Error::Model(model::Error::Damaged(_))), "{error:?}");
 }
 
+/// What was computed before is not believed by an engine that finds the section whole again.
 #[test]
 fn a_damaged_section_is_found_in_idle_time_and_requests_are_refused() {
+    let story = || story("Once upon a time", 40);
+    let right = support::engine().generate(story()).unwrap().ids();
     let directory = tempfile::tempdir().unwrap();
     let path = packed(directory.path());
     let packed = Container::open(&path).unwrap();
     let section = packed.packed().unwrap().find("experts.1").unwrap().clone();
     drop(packed);
-    let mut bytes = std::fs::read(&path).unwrap();
-    bytes[section.offset as usize] ^= 1;
-    std::fs::write(&path, bytes).unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    let mut damaged = whole.clone();
+    damaged[section.offset as usize] ^= 1;
 
     // A system that says that there is room.
     std::fs::create_dir_all(directory.path().join("proc")).unwrap();
     let text = "MemTotal: 1000000 kB\nMemAvailable: 900000 kB\n";
     std::fs::write(directory.path().join("proc/meminfo"), text).unwrap();
     for huge_pages in [false, true] {
+        std::fs::write(&path, &damaged).unwrap();
         let system_root = directory.path().to_path_buf();
+        let kept = directory.path().join(format!("kept, {huge_pages}"));
+        let cold = Some(ColdTier { directory: kept.clone(), bytes: 64 << 20 });
         let options = EngineOptions { huge_pages, system_root, stream_events: 4, ..options() };
-        let engine = Engine::load_with(&path, options).unwrap();
-        let ask = || engine.submit(story("Once upon a time", 40));
+        let options = EngineOptions { reuse_prefixes: true, repeat_bytes: 0, cold, ..options };
+        let engine = Engine::load_with(&path, options.clone()).unwrap();
+        engine.generate(story()).unwrap();
+        eventually("keys and values are in the file", || {
+            engine.pulse().expect("it runs");
+            engine.metrics().tiers.counts.cold.written_pages > 0
+        });
+        let ask = || engine.submit(story());
         let idle_for_long_enough = || std::thread::sleep(Duration::from_millis(1500));
         // Nothing is compared while a request runs, even if it waits for its reader.
         let running = ask().unwrap();
@@ -106,5 +118,22 @@ fn a_damaged_section_is_found_in_idle_time_and_requests_are_refused() {
         for part in ["demo.oss", "section experts.1", "got", &format!("{:x}", section.checksum)] {
             assert!(said.contains(part), "{said}");
         }
+        let file = std::fs::read_dir(&kept).unwrap().next().unwrap().unwrap().path();
+        eventually("the file of keys and values is emptied", || {
+            engine.pulse().expect("it runs");
+            file.metadata().unwrap().len() == 0
+        });
+        drop(engine);
+        assert_eq!(file.metadata().unwrap().len(), 0, "nothing is written at the end");
+        std::fs::write(&path, &whole).unwrap();
+        for again in [false, true] {
+            let engine = Engine::load_with(&path, options.clone()).unwrap();
+            let answer = engine.generate(story()).unwrap();
+            assert_eq!(answer.ids(), right);
+            let restored = engine.metrics().tiers.counts.cold.restored_slots;
+            let found = (restored > 0, answer.usage.cached_tokens > 0);
+            assert_eq!(found, (again, again), "what whole weights gave, and nothing else");
+        }
+        assert_eq!(std::fs::read_dir(&kept).unwrap().count(), 1, "it is one model");
     }
 }

@@ -7,10 +7,11 @@ use std::task::{Context, Wake, Waker};
 
 use oss_engine::weights::{Container, Data};
 use oss_engine::{
-    ColdTier, Engine, EngineOptions, Error, Event, Fault, Finish, Request, Speculation, model,
+    ColdTier, Constraint, Engine, EngineOptions, Error, Event, Fault, Mask, Request, Result,
+    Speculation, model,
 };
 
-use crate::support::{engine, engine_with, options, story};
+use crate::support::{block_on, engine, engine_with, options, story};
 
 fn ids(engine: &Engine, prompt: &str) -> Vec<u32> {
     engine.generate(story(prompt, 20)).unwrap().ids()
@@ -81,7 +82,7 @@ fn with_bad_expert(expert: usize) -> &'static [u8] {
 #[test]
 fn a_row_that_is_no_number_after_the_last_layer_fails_its_request_alone_and_is_not_found() {
     let good = || story("One day", 1);
-    let model = (0..8).map(with_bad_expert).find(|model| {
+    let model = (0..8).map(with_bad_expert).find(|&model| {
         let engine = Engine::from_bytes_with(model, options()).unwrap();
         engine.generate(good()).is_ok() && engine.generate(story(&long(), 1)).is_err()
     });
@@ -173,6 +174,19 @@ fn what_was_counted_before_a_panic_counts_after_it() {
     assert!(counts().inserted_blocks > after.inserted_blocks, "it was computed again");
 }
 
+/// One sequence at a time, and streams that never pause.
+fn one_by_one() -> EngineOptions {
+    EngineOptions { max_sequences: Some(1), stream_events: 10_000, ..options() }
+}
+
+/// A request that is at its answer, and goes on for long.
+fn running(engine: &Engine) -> oss_engine::Stream {
+    let endless = Request { ignore_stops: true, ..story("Once upon a time", 3000) };
+    let mut running = engine.submit(endless).unwrap();
+    assert!(running.by_ref().any(|event| matches!(event, Event::Token(_))));
+    running
+}
+
 struct Broken;
 
 impl Wake for Broken {
@@ -181,21 +195,60 @@ impl Wake for Broken {
     }
 }
 
+/// A constraint that allows everything, and panics when it is dropped.
+struct Sticky;
+
+impl Constraint for Sticky {
+    fn mask(&mut self) -> Result<Option<&Mask>> {
+        Ok(None)
+    }
+    fn accept(&mut self, _token: u32) {}
+}
+
+impl Drop for Sticky {
+    fn drop(&mut self) {
+        panic!("a constraint that does not go");
+    }
+}
+
 #[test]
-fn an_engine_whose_step_thread_has_panicked_can_be_dropped() {
+fn a_waker_or_a_dropped_constraint_that_panics_ends_no_request() {
     use futures_core::Stream as _;
-    let alone = EngineOptions { max_sequences: Some(1), stream_events: 10_000, ..options() };
-    let engine = engine_with(alone);
-    let endless = Request { ignore_stops: true, ..story("Once upon a time", 3000) };
-    let mut running = engine.submit(endless).unwrap();
-    assert!(running.by_ref().any(|event| matches!(event, Event::Token(_))));
-    let mut waiting = engine.submit(story("One day", 4)).unwrap();
+    let engine = engine_with(one_by_one());
+    let expected = plain("One day");
+    let before = running(&engine);
+    let mut waiting = engine.submit(story("One day", 20)).unwrap().into_async();
     let waker = Waker::from(Arc::new(Broken));
     assert!(Pin::new(&mut waiting).poll_next(&mut Context::from_waker(&waker)).is_pending());
-    drop(running);
-    let Some(Event::End(end)) = waiting.last() else { panic!("no end") };
-    assert!(matches!(end.finish, Finish::Failed(_)), "{end:?}");
+    drop(before);
+    crate::support::eventually("it is answered", || engine.metrics().completed == 1);
+    assert_eq!(block_on(waiting.finish()).unwrap().ids(), expected);
+
+    let sticky = || story("One day", 20).constrained(Sticky);
+    assert_eq!(engine.generate(sticky()).unwrap().ids(), expected);
+    let before = running(&engine);
+    let waiting = [sticky(), sticky()].map(|request| engine.submit(request).unwrap());
+    drop(waiting);
+    drop(before);
+    assert_eq!(ids(&engine, "One day"), expected);
+    assert!(engine.pulse().is_some());
+}
+
+#[test]
+fn an_engine_whose_step_thread_has_panicked_is_closed_and_can_be_dropped() {
+    let engine = engine_with(EngineOptions { queue_limit: 1, ..one_by_one() });
+    let running = running(&engine);
+    let waiting = engine.submit(story("One day", 4)).unwrap();
+    let error = engine.submit(story("One day", 4)).unwrap_err();
+    assert!(matches!(error, Error::Overloaded { .. }), "{error}");
+    engine.crash();
+    for stream in [running, waiting] {
+        let Some(Event::End(end)) = stream.last() else { panic!("no end") };
+        assert!(matches!(end.error(), Some(Error::Closed)), "{end:?}");
+    }
     crate::support::eventually("its thread is over", || engine.pulse().is_none());
+    let error = engine.submit(story("One day", 4)).unwrap_err();
+    assert!(matches!(error, Error::Closed), "nobody leaves the queue any more: {error}");
     drop(engine);
 }
 
@@ -206,6 +259,7 @@ fn all_requests_of_a_panicking_step_get_the_error() {
     let streams = [answer(), answer().with_fault(Fault::Panic { at: 30 })];
     for stream in streams.map(|request| engine.submit(request).unwrap()) {
         let error = stream.collect_all().unwrap_err();
+        assert!(matches!(error.root(), Error::Panicked { .. }), "{error}");
         assert!(error.to_string().contains("a fault was injected"), "{error}");
     }
 }
@@ -231,15 +285,32 @@ fn a_request_that_was_paused_during_a_panic_goes_on() {
 #[test]
 fn a_panicking_constraint_fails_its_own_request() {
     struct Bad;
-    impl oss_engine::Constraint for Bad {
-        fn mask(&mut self) -> oss_engine::Result<Option<&oss_engine::Mask>> {
+    impl Constraint for Bad {
+        fn mask(&mut self) -> Result<Option<&Mask>> {
             panic!("no grammar")
         }
         fn accept(&mut self, _token: u32) {}
-        fn rollback(&mut self, _tokens: usize) {}
     }
     let error = engine().generate(story("One day", 4).constrained(Bad)).unwrap_err();
     assert!(matches!(&error, Error::Panicked { message } if message == "no grammar"), "{error}");
+}
+
+#[test]
+fn a_mask_of_another_size_fails_its_own_request() {
+    struct Narrow(Mask);
+    impl Constraint for Narrow {
+        fn mask(&mut self) -> Result<Option<&Mask>> {
+            Ok(Some(&self.0))
+        }
+        fn accept(&mut self, _token: u32) {}
+    }
+    let vocabulary = engine().config().vocabulary;
+    for size in [7, vocabulary + 1] {
+        let request = story("One day", 4).min_tokens(2).constrained(Narrow(Mask::all(size)));
+        let error = engine().generate(request).unwrap_err().to_string();
+        let mask = format!("its mask: got {size} tokens, expected {vocabulary}");
+        assert_eq!(error, format!("the constraint failed: {mask}"));
+    }
 }
 
 #[test]

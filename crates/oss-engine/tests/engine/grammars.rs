@@ -287,7 +287,6 @@ impl Constraint for Free {
         Ok(None)
     }
     fn accept(&mut self, _token: u32) {}
-    fn rollback(&mut self, _tokens: usize) {}
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use oss_engine::model::{self, ExpertRoom, LoadOptions, Model};
 use oss_engine::weights::Container;
@@ -223,7 +223,7 @@ fn a_folder_makes_later_loads_map_what_the_first_one_packed() {
         let count = move |_, _| {
             seen.fetch_add(1, Ordering::Relaxed);
         };
-        let progress: Option<LoadProgress> = Some(Arc::new(count));
+        let progress = Some(LoadProgress::new(count));
         let options = EngineOptions { pack_directory, progress, ..small() };
         let engine = Engine::from_container(Arc::new(demo()), options).unwrap();
         let ids = engine.generate(story("Once upon a time", 20)).unwrap().ids();
@@ -237,13 +237,52 @@ fn a_folder_makes_later_loads_map_what_the_first_one_packed() {
 }
 
 #[test]
+fn a_packed_file_in_memory_gives_the_same_tokens() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = std::fs::read(packed(directory.path())).unwrap();
+    let loaded = Engine::from_bytes_with(file, options()).unwrap();
+    let request = || story("Once upon a time", 20);
+    let expected = engine().generate(request()).unwrap().tokens;
+    assert_eq!(loaded.generate(request()).unwrap().tokens, expected);
+}
+
+#[test]
+fn an_engine_waits_for_another_one_that_packs_the_same_model() {
+    let directory = tempfile::tempdir().unwrap();
+    let packed = directory.path().join("packed");
+    let load = |progress| {
+        let pack_directory = Some(packed.clone());
+        let options = EngineOptions { pack_directory, progress, ..small() };
+        let engine = Engine::from_container(Arc::new(demo()), options).unwrap();
+        engine.generate(story("Once upon a time", 20)).unwrap().ids()
+    };
+    let (begun, has_begun) = std::sync::mpsc::channel();
+    let is_first = AtomicBool::new(true);
+    let slow = LoadProgress::new(move |_, _| {
+        if is_first.swap(false, Ordering::Relaxed) {
+            begun.send(()).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(400));
+        }
+    });
+    let answers = std::thread::scope(|scope| {
+        let first = scope.spawn(|| load(Some(slow)));
+        has_begun.recv().unwrap();
+        let second = load(None);
+        [first.join().unwrap(), second]
+    });
+    let expected = engine().generate(story("Once upon a time", 20)).unwrap().ids();
+    assert_eq!(answers, [expected.clone(), expected]);
+    assert_eq!(std::fs::read_dir(&packed).unwrap().count(), 1);
+}
+
+#[test]
 fn a_model_file_that_is_changed_in_place_is_packed_anew() {
     let directory = tempfile::tempdir().unwrap();
     let (path, packed) = (directory.path().join("demo.gguf"), directory.path().join("packed"));
     let mut bytes = oss_demo::GGUF.to_vec();
     for round in 1..=2 {
         std::fs::write(&path, &bytes).unwrap();
-        let expected = Engine::from_bytes_with(bytes.clone().leak(), small()).unwrap();
+        let expected = Engine::from_bytes_with(bytes.clone(), small()).unwrap();
         let pack_directory = Some(packed.clone());
         let engine = Engine::load_with(&path, EngineOptions { pack_directory, ..small() }).unwrap();
         let [got, expected] = [engine, expected]

@@ -1,9 +1,7 @@
 //! Threads that are bound to CPUs.
 #![cfg(target_os = "linux")]
 
-use std::sync::Arc;
-
-use oss_engine::{Engine, EngineOptions, Error, Team, TeamOptions, Tune};
+use oss_engine::{Engine, EngineOptions, Error, LoadProgress, Team, TeamOptions, Tune};
 use oss_threads::topology::Topology;
 
 use crate::support::{engine, engine_with, options, prompts, story};
@@ -21,7 +19,7 @@ fn refused(options: EngineOptions) -> Error {
     fn packing(_done: u64, _of: u64) {
         panic!("weights are packed");
     }
-    let options = EngineOptions { progress: Some(Arc::new(packing)), ..options };
+    let options = EngineOptions { progress: Some(LoadProgress::new(packing)), ..options };
     Engine::from_bytes_with(oss_demo::GGUF, options).unwrap_err()
 }
 

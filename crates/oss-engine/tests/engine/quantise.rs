@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use oss_engine::model::{
-    Batch, HeadRequest, LoadOptions, Model, Precision, Row, Site, State, describe, forward, head,
-    pack_to_file,
+    Batch, LoadOptions, Model, Precision, Row, Site, State, describe, forward, head, pack_to_file,
 };
 use oss_engine::quantise::{Plan, Quantise, WINDOW};
 use oss_engine::weights::Container;
@@ -52,7 +51,7 @@ fn probabilities(container: Arc<Container>, window: &[u32]) -> Vec<Vec<f64>> {
     let rows: Vec<Row> = window.iter().enumerate().map(row).collect();
     let layers = 0..model.config.layers.len();
     forward(&model, &team, &mut state, &mut cache, Batch { rows: &rows }, layers).unwrap();
-    let logits = head(&model, &team, &mut state, 0..rows.len(), HeadRequest::Full);
+    let logits = head(&model, &team, &mut state, 0..rows.len());
     let softmax = |logits: &[f32]| -> Vec<f64> {
         let exponentials: Vec<f64> = logits.iter().map(|x| f64::from(*x).exp()).collect();
         let sum: f64 = exponentials.iter().sum();

@@ -35,6 +35,20 @@ fn a_cancelled_request_says_so() {
 }
 
 #[test]
+fn a_request_is_cancelled_from_another_thread_while_its_events_are_waited_for() {
+    let engine = engine_with(options());
+    let stream = engine.submit(endless()).unwrap();
+    let canceller = stream.canceller();
+    let other = canceller.clone();
+    let cancelling = std::thread::spawn(move || other.cancel());
+    assert!(matches!(stream.collect_all().unwrap().finish, Finish::Cancelled));
+    cancelling.join().unwrap();
+    canceller.cancel(); // it is over
+    drop(engine);
+    canceller.cancel();
+}
+
+#[test]
 fn more_requests_than_the_queue_holds_are_refused() {
     let options = EngineOptions { queue_limit: 2, max_sequences: Some(1), ..options() };
     let engine = engine_with(options);

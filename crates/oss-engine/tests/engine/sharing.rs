@@ -151,7 +151,6 @@ fn a_constraint_decides_about_a_repeat_too() {
             Ok(Some(&self.0))
         }
         fn accept(&mut self, _token: u32) {}
-        fn rollback(&mut self, _tokens: usize) {}
     }
     let repeating = engine_with(reusing());
     repeating.generate(story("One day", 3)).unwrap();

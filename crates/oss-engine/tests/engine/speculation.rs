@@ -127,9 +127,6 @@ impl oss_engine::Constraint for Turns {
         assert!(allowed.is_allowed(token), "{token} was never drawn");
         self.accepted += 1;
     }
-    fn rollback(&mut self, tokens: usize) {
-        self.accepted -= tokens;
-    }
     fn is_finished(&self) -> bool {
         self.accepted == self.most
     }

@@ -1,7 +1,10 @@
 //! Engines and requests of the demo model.
 
 use std::path::Path;
-use std::sync::OnceLock;
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 
 use oss_engine::weights::{Container, Data};
 use oss_engine::{Activation, Engine, EngineOptions, KvFormat, Request, Tune};
@@ -73,11 +76,32 @@ pub(crate) fn system(root: &Path, available_kb: usize) {
     std::fs::rename(root.join("new"), root.join("proc/meminfo")).unwrap();
 }
 
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Runs async code without a runtime.
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
+            return result;
+        }
+        thread::park();
+    }
+}
+
 /// Waits, within reason, until something holds.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = std::time::Instant::now();
     while !holds() {
         assert!(begin.elapsed().as_secs() < 20, "not within 20 s: {what}");
-        std::thread::sleep(std::time::Duration::from_millis(2));
+        thread::sleep(std::time::Duration::from_millis(2));
     }
 }

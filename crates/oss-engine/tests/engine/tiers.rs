@@ -153,6 +153,30 @@ fn tokens_are_the_same_from_the_file() {
 }
 
 #[test]
+fn sessions_that_fill_the_cache_make_room_for_what_comes_back_from_the_file() {
+    let directory = tempfile::tempdir().unwrap();
+    // A session keeps 54 pages of its prompt, and needs some more while that is computed: no two
+    // have room together, and what one leaves is too little for another's pages to come back to.
+    let engine = engine_with(EngineOptions {
+        cache_bytes: Some(100 * page_bytes()),
+        max_rows: Some(64),
+        eviction: PolicyKind::Lru,
+        ..cold(directory.path())
+    });
+    let mut sessions: Vec<_> = (0..3).map(|_| engine.session()).collect();
+    for round in 0..2 {
+        for (kind, session) in sessions.iter_mut().enumerate() {
+            let request = || Request::tokens(tokens(kind)).max_tokens(1).greedy();
+            let answer = session.generate(request()).unwrap();
+            let plain = crate::support::engine().generate(request()).unwrap();
+            assert_eq!(answer.ids(), plain.ids());
+            let cached = answer.usage.cached_tokens;
+            assert_eq!(cached > 0, round > 0, "round {round}, session {kind}: {cached} tokens");
+        }
+    }
+}
+
+#[test]
 fn tokens_are_the_same_after_a_restart_and_prompts_are_not_computed_again() {
     let directory = tempfile::tempdir().unwrap();
     let prompts = long();
@@ -262,6 +286,17 @@ fn a_folder_that_cannot_be_used_is_a_clear_error() {
     small.cold.as_mut().unwrap().bytes = 1000;
     let error = Engine::from_bytes_with(oss_demo::GGUF, small).unwrap_err();
     assert!(error.to_string().contains("1000 bytes"), "{error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn kept_keys_and_values_are_for_their_user_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    let directory = tempfile::tempdir().unwrap();
+    let folder = directory.path().join("kept");
+    drop(engine_with(cold(&folder)));
+    assert_eq!((mode(&folder), mode(&file_in(&folder))), (0o700, 0o600));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 mod random;
 
 use oss_cache::{KvCache, SequenceId};
-use oss_engine::model::{Batch, HeadRequest, LoadOptions, Model, Row, State, forward, head};
+use oss_engine::model::{Batch, LoadOptions, Model, Row, State, forward, head};
 use oss_engine::{Activation, Dtype, Isa, KvFormat, Pages, SparseAttention, Team};
 use oss_sampler::{Options, Sampler};
 use oss_weights::{Container, TensorPlan};
@@ -160,7 +160,7 @@ impl Decoder {
         let rows = [Row { sequence, position, token, wanted: true, draft: false }];
         let layers = 0..model.config.layers.len();
         forward(model, team, state, cache, Batch { rows: &rows }, layers).unwrap();
-        let logits = head(model, team, state, 0..1, HeadRequest::Full);
+        let logits = head(model, team, state, 0..1);
         let draw = self.sampler.draw(model.isa, logits, position as u64 + 1, None);
         self.token = draw.unwrap().token;
         self.sampler.accept(self.token);

@@ -163,10 +163,6 @@ impl Constraint for Moving {
         self.came += 1;
     }
 
-    fn rollback(&mut self, tokens: usize) {
-        panic!("{tokens} tokens were taken back: nothing of them should have been told");
-    }
-
     fn is_finished(&self) -> bool {
         self.came >= Self::END
     }

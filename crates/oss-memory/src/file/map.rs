@@ -91,25 +91,6 @@ impl Map {
         os::huge_bytes(bytes).map_err(Error::file("find the huge pages of", &self.inner.path))
     }
 
-    /// Keeps the pages of `range` resident until [`Map::unlock`] or the end of the map.
-    ///
-    /// # Errors
-    /// When the range passes the end of the file, or the process may not lock so much
-    /// (`ulimit -l`).
-    pub fn lock(&self, range: Range<usize>) -> Result<()> {
-        let bytes = self.part(range)?;
-        os::lock(bytes, true).map_err(Error::file("lock in memory", &self.inner.path))
-    }
-
-    /// Lets the pages of `range` be dropped again.
-    ///
-    /// # Errors
-    /// When the range passes the end of the file, or the system refuses.
-    pub fn unlock(&self, range: Range<usize>) -> Result<()> {
-        let bytes = self.part(range)?;
-        os::lock(bytes, false).map_err(Error::file("unlock in memory", &self.inner.path))
-    }
-
     fn part(&self, range: Range<usize>) -> Result<&[u8]> {
         let expected = self.bytes().len();
         self.bytes().get(range.clone()).ok_or_else(|| Error::Range {

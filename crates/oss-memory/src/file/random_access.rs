@@ -33,6 +33,19 @@ impl RandomAccess {
         Ok(Self { path: path.to_path_buf(), file, direct: false })
     }
 
+    /// [`RandomAccess::open`] for what is nobody else's business: a file that is made only this
+    /// user may read and write, where the system knows users (as Linux and macOS do). One that
+    /// exists stays as it is.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn open_private(path: &Path) -> Result<Self> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let file = os::open_private(&mut options, path).map_err(Error::file("open", path))?;
+        Ok(Self { path: path.to_path_buf(), file, direct: false })
+    }
+
     /// Opens the file at `path` for reading; writing to it fails.
     ///
     /// # Errors
@@ -55,11 +68,6 @@ impl RandomAccess {
             Err(error) if is_unknown(&error) => Self::open_read_only(path),
             Err(error) => Err(Error::file("open", path)(error)),
         }
-    }
-
-    /// Whether reads go past the system's cache of files.
-    pub fn is_direct(&self) -> bool {
-        self.direct
     }
 
     /// The path that it was opened by.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fmt, process};
 
-use crate::{Error, Result, os};
+use crate::{Error, Result};
 
 /// Bytes gathered before the system is called.
 const GATHER: usize = 1 << 20;
@@ -69,27 +69,12 @@ impl Writer {
         self.write_all(bytes).map_err(Error::file("write", &path))
     }
 
-    /// Writes zeros until the position is a multiple of `alignment`, and returns the position.
-    ///
-    /// # Errors
-    /// When the system refuses, as on a full disk.
-    ///
-    /// # Panics
-    /// When `alignment` is 0.
-    pub fn align(&mut self, alignment: u64) -> Result<u64> {
-        assert!(alignment > 0, "an alignment must be at least 1, got {alignment}");
-        let path = self.path.clone();
-        let position = self.stream_position().map_err(Error::file("write", &path))?;
-        let aligned = position.next_multiple_of(alignment);
-        let zeros = io::copy(&mut io::Read::take(io::repeat(0), aligned - position), self);
-        zeros.map_err(Error::file("write", &path))?;
-        Ok(aligned)
-    }
-
     /// Makes the file durable and gives it its name.
     ///
     /// # Errors
-    /// When the system refuses; the old file is then as it was.
+    /// When the system refuses to write the file or to rename it; the old one is then as it was. Or
+    /// when it cannot synchronise the directory: the new file has the name then, and a power cut
+    /// may bring the old one back.
     pub fn commit(mut self) -> Result<()> {
         let file = self.file.take().map(BufWriter::into_inner);
         let finish = |file: io::Result<File>| {
@@ -102,11 +87,7 @@ impl Writer {
             drop(fs::remove_file(&self.temporary));
             return Err(Error::File { action: "write", path: self.path.clone(), source });
         }
-        let directory = match self.path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        os::sync_directory(directory).map_err(Error::file("synchronise", directory))
+        super::sync_name(&self.path)
     }
 
     fn file(&mut self) -> &mut BufWriter<File> {

@@ -1,6 +1,6 @@
 //! Fallbacks for systems that are neither Linux nor macOS.
 
-use std::fs::File;
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::Path;
@@ -56,6 +56,16 @@ pub(crate) fn read_some_at(mut file: &File, bytes: &mut [u8], offset: u64) -> io
     file.read(bytes)
 }
 
+/// Who may read and write a new file, its directory decides.
+pub(crate) fn open_private(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    options.open(path)
+}
+
+/// Who may look into a new directory, the one above it decides.
+pub(crate) fn create_private_directory(path: &Path) -> io::Result<()> {
+    fs::create_dir_all(path)
+}
+
 /// Reads go through the system's cache.
 pub(crate) fn open_direct(_path: &Path) -> io::Result<File> {
     Err(io::ErrorKind::Unsupported.into())
@@ -74,7 +84,7 @@ pub(crate) fn sync_directory(_directory: &Path) -> io::Result<()> {
 }
 
 /// Memory cannot be locked here.
-pub(crate) fn lock(_memory: &[u8], _locked: bool) -> io::Result<()> {
+pub(crate) fn lock(_memory: &[u8]) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 

@@ -1,13 +1,11 @@
 //! System calls of Linux and macOS.
 
-use std::fs::File;
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
 use std::ops::Range;
 #[cfg(target_os = "linux")]
 use std::os::fd::AsRawFd;
-#[cfg(target_os = "linux")]
-use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use super::{Advice, Policy};
@@ -154,9 +152,6 @@ pub(crate) fn clear(memory: &mut [u8]) -> io::Result<()> {
 /// The system's number, or none where the system has no such advice and nothing is lost.
 fn number(advice: Advice) -> Option<libc::c_int> {
     match advice {
-        Advice::Sequential => Some(libc::MADV_SEQUENTIAL),
-        Advice::Random => Some(libc::MADV_RANDOM),
-        Advice::WillNeed => Some(libc::MADV_WILLNEED),
         Advice::DontNeed => Some(libc::MADV_DONTNEED),
         #[cfg(target_os = "linux")]
         Advice::HugePage => Some(libc::MADV_HUGEPAGE),
@@ -184,6 +179,16 @@ pub(crate) fn read_some_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Re
     }
 }
 
+/// Opens a file, made if there is none, which no other user may read or write then.
+pub(crate) fn open_private(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    options.mode(0o600).open(path)
+}
+
+/// Makes a directory and those above it; what is made no other user may look into.
+pub(crate) fn create_private_directory(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
 /// Opens a file for reading past the system's cache.
 #[cfg(target_os = "linux")]
 pub(crate) fn open_direct(path: &Path) -> io::Result<File> {
@@ -206,13 +211,12 @@ pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Keeps the pages that hold `memory` resident, or lets them go again.
-pub(crate) fn lock(memory: &[u8], locked: bool) -> io::Result<()> {
+/// Keeps the pages that hold `memory` resident while they are mapped.
+pub(crate) fn lock(memory: &[u8]) -> io::Result<()> {
     let (start, len) = (memory.as_ptr().cast(), memory.len());
     // SAFETY: the range is mapped, and locking changes no byte.
     #[expect(unsafe_code, reason = "asks the system")]
-    let status =
-        unsafe { if locked { libc::mlock(start, len) } else { libc::munlock(start, len) } };
+    let status = unsafe { libc::mlock(start, len) };
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

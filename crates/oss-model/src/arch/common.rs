@@ -1,10 +1,10 @@
 //! What the architectures have in common: the decoder's shape and the names of its tensors.
 
-use crate::config::{RopeConfig, RopeScaling};
+use crate::config::{Config, LayerConfig, RopeConfig, RopeScaling};
 use crate::error::{Error, Result};
-use crate::plan::{MatrixPlan, Rows, VectorPlan};
+use crate::plan::{MatrixPlan, ModelPlan, Rows, VectorPlan};
 use crate::rope::yarn_attention_factor;
-use crate::source::{Field, Source, field};
+use crate::source::{Field, Source, field, text_of};
 use oss_quant::kv::MAX_HEAD_DIM;
 
 /// Heads and widths of a decoder.
@@ -24,6 +24,7 @@ const HIDDEN: Field = field("hidden_size", "embedding_length");
 const HEAD_DIM: Field = field("head_dim", "attention.key_length");
 const EPSILON: Field = field("rms_norm_eps", "attention.layer_norm_rms_epsilon");
 const CONTEXT: Field = field("max_position_embeddings", "context_length");
+const THETA: Field = field("rope_theta", "rope.freq_base");
 
 /// Reads the shape and checks that its parts fit each other.
 pub(super) fn shape(source: &Source<'_>, embedding: &str) -> Result<Shape> {
@@ -48,6 +49,9 @@ pub(super) fn shape(source: &Source<'_>, embedding: &str) -> Result<Shape> {
         return Err(source.wrong(rotated, &dim.to_string(), &head_dim.to_string()));
     }
     let epsilon = source.required_number(EPSILON)?;
+    if epsilon < 0.0 || (epsilon as f32).is_infinite() {
+        return Err(source.wrong(EPSILON, &epsilon.to_string(), "0 or a small number above it"));
+    }
     // The vocabulary is as long as the embedding; a configuration may say it too.
     let vocabulary = match *source.tensor_shape(embedding)? {
         [rows, _] => rows,
@@ -69,24 +73,46 @@ pub(super) fn shape(source: &Source<'_>, embedding: &str) -> Result<Shape> {
     })
 }
 
+impl Shape {
+    /// The configuration of a decoder of this shape.
+    pub(super) fn config(
+        &self,
+        architecture: &'static str,
+        rope: RopeConfig,
+        layers: Vec<LayerConfig>,
+    ) -> Config {
+        Config {
+            architecture,
+            vocabulary: self.vocabulary,
+            hidden_dim: self.hidden_dim,
+            n_heads: self.n_heads,
+            n_kv_heads: self.n_kv_heads,
+            head_dim: self.head_dim,
+            norm_epsilon: self.norm_epsilon,
+            rope,
+            context_len: self.context_len,
+            layers,
+        }
+    }
+}
+
 /// The base and stretching of the rotary positions of heads; `truncate` is what holds when the file
 /// is silent.
-pub(super) fn rope(source: &Source<'_>, head_dim: usize, truncate: bool) -> Result<RopeConfig> {
-    let theta = if source.is_gguf() {
-        source.number(field("", "rope.freq_base"))?
-    } else {
-        match source.number(field("rope_theta", ""))? {
-            None => source.number(field("rope_parameters.rope_theta", ""))?,
-            theta => theta,
-        }
-    };
-    let theta = theta.unwrap_or(10_000.0);
+pub(super) fn rope(source: &Source<'_>, shape: &Shape, truncate: bool) -> Result<RopeConfig> {
+    let head_dim = shape.head_dim;
+    // Since 2025 the base stands with the stretching.
+    let mut beside = [SCALING.theta, PARAMETERS.theta].into_iter();
+    let named = beside.find(|field| source.json(*field).is_some()).unwrap_or(THETA);
+    let theta = source.number(named)?.unwrap_or(10_000.0);
     if theta <= 1.0 {
-        let field = field("rope_theta", "rope.freq_base");
-        return Err(source.wrong(field, &theta.to_string(), "above 1"));
+        return Err(source.wrong(named, &theta.to_string(), "above 1"));
     }
-    let scaling =
-        if source.is_gguf() { gguf_scaling(source, truncate)? } else { json_scaling(source)? };
+    let scaling = if source.is_gguf() {
+        gguf_scaling(source, truncate)?
+    } else {
+        refuse_partial(source)?;
+        json_scaling(source, shape.context_len)?
+    };
     if let RopeScaling::Divisors(divisors) = &scaling {
         let is_divisor = |divisor: f32| divisor > 0.0 && divisor.is_finite();
         if divisors.len() != head_dim / 2 || !divisors.iter().all(|divisor| is_divisor(*divisor)) {
@@ -107,19 +133,11 @@ pub(super) fn rope(source: &Source<'_>, head_dim: usize, truncate: bool) -> Resu
 /// The tensor that frequencies are divided by.
 const DIVISORS: &str = "rope_freqs.weight";
 
-/// A number above 0 that has to be there.
-fn positive(source: &Source<'_>, field: Field) -> Result<f64> {
-    let number = source.required_number(field)?;
-    if number > 0.0 && number.is_finite() {
-        return Ok(number);
-    }
-    Err(source.wrong(field, &number.to_string(), "a number above 0"))
-}
-
 fn gguf_scaling(source: &Source<'_>, truncate: bool) -> Result<RopeScaling> {
     let number = |key| source.number(field("", key));
     let kind = source.text(field("", "rope.scaling.type"))?;
-    let required = |key| positive(source, field("", key));
+    let positive = |key| source.positive(field("", key));
+    let required = |key| source.required_positive(field("", key));
     let original = "rope.scaling.original_context_length";
     let divisors = source.container.find(DIVISORS);
     let kind = match kind {
@@ -146,14 +164,14 @@ fn gguf_scaling(source: &Source<'_>, truncate: bool) -> Result<RopeScaling> {
             }
             let factor = required(key)?;
             // GGUF has what the usual one is multiplied by.
-            let usual = |times: f64| times * yarn_attention_factor(factor);
+            let usual = |times: f64| times * yarn_attention_factor(factor, 1.0);
             RopeScaling::Yarn {
                 factor,
-                beta_fast: number("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
-                beta_slow: number("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
+                beta_fast: positive("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
+                beta_slow: positive("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
                 original: required(original)?,
                 truncate,
-                attention_factor: number("rope.scaling.attn_factor")?.map(usual),
+                attention_factor: positive("rope.scaling.attn_factor")?.map(usual),
             }
         }
         Some((other, _)) => {
@@ -179,27 +197,47 @@ fn linear_key(source: &Source<'_>) -> Result<Option<&'static str>> {
     Ok(None)
 }
 
-fn json_scaling(source: &Source<'_>) -> Result<RopeScaling> {
-    for parent in [
-        ["rope_scaling.rope_type", "rope_scaling.type"],
-        ["rope_parameters.rope_type", "rope_parameters.type"],
-    ] {
-        let kind = match source.text(field(parent[0], ""))? {
-            None => source.text(field(parent[1], ""))?,
+/// The stretching that `config.json` says, in one of two objects, as transformers reads them.
+fn json_scaling(source: &Source<'_>, context_len: usize) -> Result<RopeScaling> {
+    for fields in [&SCALING, &PARAMETERS] {
+        let Some(value) = source.json(fields.object) else { continue };
+        let Some(object) = value.as_object() else {
+            return Err(source.wrong(fields.object, &text_of(value), "an object"));
+        };
+        let kind = match source.text(fields.kind)? {
+            None => source.text(fields.old_kind)?,
             kind => kind,
         };
-        let Some(kind) = kind else { continue };
-        return if parent[0].starts_with("rope_scaling") {
-            json_scaling_of(source, &kind, &SCALING)
-        } else {
-            json_scaling_of(source, &kind, &PARAMETERS)
-        };
+        match kind {
+            Some(kind) => return json_scaling_of(source, &kind, fields, context_len),
+            // What holds of positions that are not stretched, too.
+            None if object.keys().all(|key| key == "rope_theta" || key == PARTIAL) => {}
+            None => return Err(source.wrong(fields.kind, "nothing", "how positions stretch")),
+        }
     }
     Ok(RopeScaling::None)
 }
 
+/// The field that says which share of a head turns.
+const PARTIAL: &str = "partial_rotary_factor";
+
+/// Refuses heads of which only a part turns.
+fn refuse_partial(source: &Source<'_>) -> Result<()> {
+    for field in [field(PARTIAL, ""), SCALING.partial, PARAMETERS.partial] {
+        if let Some(share) = source.number(field)?.filter(|share| *share != 1.0) {
+            return Err(source.wrong(field, &share.to_string(), "1"));
+        }
+    }
+    Ok(())
+}
+
 /// Names of the fields of a stretching, under `rope_scaling` or `rope_parameters`.
 struct ScalingFields {
+    object: Field,
+    kind: Field,
+    old_kind: Field,
+    theta: Field,
+    partial: Field,
     factor: Field,
     low: Field,
     high: Field,
@@ -208,19 +246,28 @@ struct ScalingFields {
     beta_slow: Field,
     truncate: Field,
     attention_factor: Field,
+    mscale: Field,
+    mscale_all_dim: Field,
 }
 
 macro_rules! scaling_fields {
-    ($parent:literal) => {
+    ($object:literal) => {
         ScalingFields {
-            factor: field(concat!($parent, ".factor"), ""),
-            low: field(concat!($parent, ".low_freq_factor"), ""),
-            high: field(concat!($parent, ".high_freq_factor"), ""),
-            original: field(concat!($parent, ".original_max_position_embeddings"), ""),
-            beta_fast: field(concat!($parent, ".beta_fast"), ""),
-            beta_slow: field(concat!($parent, ".beta_slow"), ""),
-            truncate: field(concat!($parent, ".truncate"), ""),
-            attention_factor: field(concat!($parent, ".attention_factor"), ""),
+            object: field($object, ""),
+            kind: field(concat!($object, ".rope_type"), ""),
+            old_kind: field(concat!($object, ".type"), ""),
+            theta: field(concat!($object, ".rope_theta"), ""),
+            partial: field(concat!($object, ".partial_rotary_factor"), ""),
+            factor: field(concat!($object, ".factor"), ""),
+            low: field(concat!($object, ".low_freq_factor"), ""),
+            high: field(concat!($object, ".high_freq_factor"), ""),
+            original: field(concat!($object, ".original_max_position_embeddings"), ""),
+            beta_fast: field(concat!($object, ".beta_fast"), ""),
+            beta_slow: field(concat!($object, ".beta_slow"), ""),
+            truncate: field(concat!($object, ".truncate"), ""),
+            attention_factor: field(concat!($object, ".attention_factor"), ""),
+            mscale: field(concat!($object, ".mscale"), ""),
+            mscale_all_dim: field(concat!($object, ".mscale_all_dim"), ""),
         }
     };
 }
@@ -228,8 +275,13 @@ macro_rules! scaling_fields {
 const SCALING: ScalingFields = scaling_fields!("rope_scaling");
 const PARAMETERS: ScalingFields = scaling_fields!("rope_parameters");
 
-fn json_scaling_of(source: &Source<'_>, kind: &str, fields: &ScalingFields) -> Result<RopeScaling> {
-    let required = |field| positive(source, field);
+fn json_scaling_of(
+    source: &Source<'_>,
+    kind: &str,
+    fields: &ScalingFields,
+    context_len: usize,
+) -> Result<RopeScaling> {
+    let required = |field| source.required_positive(field);
     match kind {
         "default" => Ok(RopeScaling::None),
         "linear" => Ok(RopeScaling::Linear { factor: required(fields.factor)? }),
@@ -239,16 +291,53 @@ fn json_scaling_of(source: &Source<'_>, kind: &str, fields: &ScalingFields) -> R
             high: required(fields.high)?,
             original: required(fields.original)?,
         }),
-        "yarn" => Ok(RopeScaling::Yarn {
-            factor: required(fields.factor)?,
-            beta_fast: source.number(fields.beta_fast)?.unwrap_or(32.0),
-            beta_slow: source.number(fields.beta_slow)?.unwrap_or(1.0),
-            original: required(fields.original)?,
-            truncate: source.flag(fields.truncate)?.unwrap_or(true),
-            attention_factor: source.number(fields.attention_factor)?,
-        }),
+        "yarn" => {
+            let factor = required(fields.factor)?;
+            Ok(RopeScaling::Yarn {
+                factor,
+                beta_fast: source.positive(fields.beta_fast)?.unwrap_or(32.0),
+                beta_slow: source.positive(fields.beta_slow)?.unwrap_or(1.0),
+                original: source.positive(fields.original)?.unwrap_or(context_len as f64),
+                truncate: source.flag(fields.truncate)?.unwrap_or(true),
+                attention_factor: json_attention_factor(source, fields, factor)?,
+            })
+        }
         other => Err(source.unsupported("rope scaling", other, "linear, llama3 or yarn")),
     }
+}
+
+/// What YaRN multiplies queries and keys with, where the file says it: itself, or by two
+/// coefficients of which none is 0.
+fn json_attention_factor(
+    source: &Source<'_>,
+    fields: &ScalingFields,
+    stretch: f64,
+) -> Result<Option<f64>> {
+    let coefficient = |field| -> Result<Option<f64>> {
+        match source.number(field)? {
+            Some(number) if number != 0.0 => source.positive(field),
+            _ => Ok(None),
+        }
+    };
+    let coefficients = (coefficient(fields.mscale)?, coefficient(fields.mscale_all_dim)?);
+    Ok(match (source.positive(fields.attention_factor)?, coefficients) {
+        (Some(factor), _) => Some(factor),
+        (None, (Some(one), Some(all))) => {
+            Some(yarn_attention_factor(stretch, one) / yarn_attention_factor(stretch, all))
+        }
+        (None, _) => None,
+    })
+}
+
+/// Whether a tensor may be there of which no part of the model is made.
+pub(super) fn is_spare(source: &Source<'_>, plan: &ModelPlan, tensor: &str) -> bool {
+    // What the base and the width of heads say, as checkpoints of 2023 have it in each layer.
+    let is_frequencies = tensor.ends_with("rotary_emb.inv_freq");
+    // Read with the configuration.
+    let is_divisors = source.is_gguf() && tensor == DIVISORS;
+    // The embedding once more.
+    let is_head = plan.is_tied() && tensor == Names::new(source).head();
+    is_frequencies || is_divisors || is_head
 }
 
 /// The names of a decoder's tensors in both kinds of file.
@@ -286,35 +375,25 @@ impl Names {
         if self.gguf { gguf } else { json }
     }
 
-    /// Query, key and value, one below the other; `interleaved` where the file stores rotated
-    /// heads pair by pair.
-    pub(super) fn qkv(&self, layer: usize, shape: &Shape, interleaved: bool) -> MatrixPlan {
-        let heads = interleaved.then_some(shape.head_dim);
-        let dim = |heads| heads * shape.head_dim;
-        let part = |gguf, json, count, interleaved_heads| Rows {
-            interleaved_heads,
-            ..Rows::all(self.layer(layer, gguf, json), count)
+    /// Query, key and value, one below the other: the rows of each one's `weight`, or the numbers
+    /// of its `bias`; `interleaved` where the file stores rotated heads pair by pair.
+    pub(super) fn qkv(
+        &self,
+        layer: usize,
+        shape: &Shape,
+        kind: &str,
+        interleaved: bool,
+    ) -> [Rows; 3] {
+        let interleaved = interleaved.then_some(shape.head_dim);
+        let part = |gguf: &str, json: &str, n_heads, interleaved_heads| {
+            let tensor = self.layer(layer, &format!("{gguf}.{kind}"), &format!("{json}.{kind}"));
+            Rows { interleaved_heads, ..Rows::all(tensor, n_heads * shape.head_dim) }
         };
-        MatrixPlan::Stacked(vec![
-            part("attn_q.weight", "self_attn.q_proj.weight", dim(shape.n_heads), heads),
-            part("attn_k.weight", "self_attn.k_proj.weight", dim(shape.n_kv_heads), heads),
-            part("attn_v.weight", "self_attn.v_proj.weight", dim(shape.n_kv_heads), None),
-        ])
-    }
-
-    /// The biases of [`Names::qkv`].
-    pub(super) fn qkv_bias(&self, layer: usize, shape: &Shape, interleaved: bool) -> VectorPlan {
-        let heads = interleaved.then_some(shape.head_dim);
-        let dim = |heads| heads * shape.head_dim;
-        let part = |gguf, json, count, interleaved_heads| Rows {
-            interleaved_heads,
-            ..Rows::all(self.layer(layer, gguf, json), count)
-        };
-        VectorPlan::Stacked(vec![
-            part("attn_q.bias", "self_attn.q_proj.bias", dim(shape.n_heads), heads),
-            part("attn_k.bias", "self_attn.k_proj.bias", dim(shape.n_kv_heads), heads),
-            part("attn_v.bias", "self_attn.v_proj.bias", dim(shape.n_kv_heads), None),
-        ])
+        [
+            part("attn_q", "self_attn.q_proj", shape.n_heads, interleaved),
+            part("attn_k", "self_attn.k_proj", shape.n_kv_heads, interleaved),
+            part("attn_v", "self_attn.v_proj", shape.n_kv_heads, None),
+        ]
     }
 
     /// All rows of one tensor of a layer.

@@ -4,9 +4,10 @@ use super::common::{Names, Shape, rope, shape};
 use crate::config::{Config, FeedForward, LayerConfig};
 use crate::error::{Error, Result};
 use crate::plan::{
-    ExpertsPlan, FeedForwardPlan, LayerPlan, MatrixPlan, ModelPlan, NetworkPlan, Rows, VectorPlan,
+    ExpertsPlan, FeedForwardPlan, LayerPlan, MatrixPlan, ModelPlan, NetworkPlan, Numbers, Rows,
+    VectorPlan,
 };
-use crate::source::{Source, field};
+use crate::source::{Source, field, text_of};
 use oss_kernels::elementwise::Gate;
 
 /// The factor inside the sigmoid; no published configuration has a field for it.
@@ -16,6 +17,10 @@ const LIMIT: f64 = 7.0;
 
 /// The most experts of all layers together, a hundred times those of published models.
 const MAX_EXPERTS: usize = 1 << 20;
+
+/// The matrices of all experts in safetensors.
+const GATE_UP: &str = "mlp.experts.gate_up_proj";
+const DOWN: &str = "mlp.experts.down_proj";
 
 struct Experts {
     inner_dim: usize,
@@ -42,7 +47,7 @@ pub(super) fn describe(source: &Source<'_>) -> Result<(Config, ModelPlan)> {
     if let Some(other) = source.text(field("hidden_act", "hidden_act"))?.filter(|x| x != "silu") {
         return Err(source.unsupported("activation", &other, "silu"));
     }
-    let limit = source.number(field("swiglu_limit", "swiglu_clamp_exp"))?.unwrap_or(LIMIT);
+    let limit = source.positive(field("swiglu_limit", "swiglu_clamp_exp"))?.unwrap_or(LIMIT);
     let windows = windows(source, n_layers)?;
     let gate = Gate::Clamped { alpha: ALPHA, limit: limit as f32 };
     let feed_forward = FeedForward::Experts {
@@ -51,19 +56,9 @@ pub(super) fn describe(source: &Source<'_>) -> Result<(Config, ModelPlan)> {
         top: experts.top,
     };
     let layer = |window| LayerConfig { window, feed_forward, gate };
-    let config = Config {
-        architecture: "gpt-oss",
-        vocabulary: shape.vocabulary,
-        hidden_dim: shape.hidden_dim,
-        n_heads: shape.n_heads,
-        n_kv_heads: shape.n_kv_heads,
-        head_dim: shape.head_dim,
-        norm_epsilon: shape.norm_epsilon,
-        // The published configuration says `truncate: false`, and GGUF has no field for it.
-        rope: rope(source, shape.head_dim, false)?,
-        context_len: shape.context_len,
-        layers: windows.into_iter().map(layer).collect(),
-    };
+    // The published configuration says `truncate: false`, and GGUF has no field for it.
+    let rope = rope(source, &shape, false)?;
+    let config = shape.config("gpt-oss", rope, windows.into_iter().map(layer).collect());
     let tied = source.flag(field("tie_word_embeddings", "tie_word_embeddings"))?.unwrap_or(false);
     let plan = ModelPlan {
         embedding: names.embedding(),
@@ -74,8 +69,8 @@ pub(super) fn describe(source: &Source<'_>) -> Result<(Config, ModelPlan)> {
     Ok((config, plan))
 }
 
-/// Refuses experts that are not there before any is listed: every layer's router has a row for
-/// each.
+/// Refuses experts that are not there before any is listed, every layer's router has a row for
+/// each, and those whose matrices lie otherwise.
 fn check_experts(
     source: &Source<'_>,
     names: &Names,
@@ -105,8 +100,27 @@ fn check_experts(
                 expected,
             });
         }
+        if !source.is_gguf() {
+            check_type(source, names.layer(layer, "", GATE_UP))?;
+            check_type(source, names.layer(layer, "", DOWN))?;
+        }
     }
     Ok(())
+}
+
+/// Refuses experts in safetensors that are no blocks of codes, as published: those of floats lie
+/// with rows and columns exchanged.
+fn check_type(source: &Source<'_>, tensor: String) -> Result<()> {
+    let dtype = source.tensor_dtype(&tensor)?;
+    if dtype.block_len() > 1 {
+        return Ok(());
+    }
+    Err(Error::Shape {
+        path: source.path().to_owned(),
+        tensor,
+        got: dtype.name().to_owned(),
+        expected: "blocks of codes, as published: floats lie the other way round".to_owned(),
+    })
 }
 
 /// Which layers see only a window: those that `layer_types` says, else every second from the first.
@@ -117,7 +131,7 @@ fn windows(source: &Source<'_>, n_layers: usize) -> Result<Vec<Option<usize>>> {
         return Ok((0..n_layers).map(|i| i.is_multiple_of(2).then_some(window)).collect());
     };
     let list = list.as_array().filter(|list| list.len() == n_layers).ok_or_else(|| {
-        source.wrong(types, &list.to_string(), &format!("a list of {n_layers} strings"))
+        source.wrong(types, &text_of(list), &format!("a list of {n_layers} strings"))
     })?;
     list.iter()
         .map(|kind| match kind.as_str() {
@@ -125,7 +139,7 @@ fn windows(source: &Source<'_>, n_layers: usize) -> Result<Vec<Option<usize>>> {
             Some("full_attention") => Ok(None),
             _ => {
                 let expected = "sliding_attention or full_attention";
-                Err(source.unsupported("layer type", &kind.to_string(), expected))
+                Err(source.unsupported("layer type", &text_of(kind), expected))
             }
         })
         .collect()
@@ -143,8 +157,10 @@ fn layer_plan(
     let vector = |gguf, json, len| names.vector(layer, gguf, json, len);
     LayerPlan {
         attention_norm: vector("attn_norm.weight", "input_layernorm.weight", hidden),
-        qkv: names.qkv(layer, shape, false),
-        qkv_bias: Some(names.qkv_bias(layer, shape, false)),
+        qkv: MatrixPlan::Stacked(names.qkv(layer, shape, "weight", false).into()),
+        qkv_bias: Some(VectorPlan::Stacked(
+            names.qkv(layer, shape, "bias", false).map(Numbers::Of).into(),
+        )),
         output: names.matrix(layer, "attn_output.weight", "self_attn.o_proj.weight", hidden),
         output_bias: Some(vector("attn_output.bias", "self_attn.o_proj.bias", hidden)),
         sinks: Some(vector("attn_sinks.weight", "self_attn.sinks", shape.n_heads)),
@@ -157,17 +173,17 @@ fn layer_plan(
             router: names.matrix(layer, "ffn_gate_inp.weight", "mlp.router.weight", n),
             router_bias: Some(vector("ffn_gate_inp.bias", "mlp.router.bias", n)),
             experts: (0..n).map(|e| network(source, names, layer, e, (shape, experts))).collect(),
-            gate_up_bias: Some(gate_up_bias(source, names, layer, experts)),
-            down_bias: Some(vector("ffn_down_exps.bias", "mlp.experts.down_proj_bias", n * hidden)),
         })),
+        gate_up_bias: Some(gate_up_bias(source, names, layer, experts)),
+        down_bias: Some(vector("ffn_down_exps.bias", "mlp.experts.down_proj_bias", n * hidden)),
     }
 }
 
 /// The gate rows and the up rows of an expert. GGUF has a tensor of each; the published
-/// checkpoints have one tensor in which gate and up alternate.
+/// checkpoints have one tensor, which is both, in which gate and up alternate.
 fn gate_and_up(
     source: &Source<'_>,
-    (gate, up, both): (String, String, String),
+    (gate, up): (String, String),
     first: usize,
     count: usize,
 ) -> (Rows, Rows) {
@@ -177,7 +193,7 @@ fn gate_and_up(
     } else {
         let rows =
             |tensor, odd| Rows { first: 2 * first + odd, step: 2, ..Rows::all(tensor, count) };
-        (rows(both.clone(), 0), rows(both, 1))
+        (rows(gate, 0), rows(up, 1))
     }
 }
 
@@ -189,17 +205,17 @@ fn network(
     (shape, experts): (&Shape, &Experts),
 ) -> NetworkPlan {
     let (inner, hidden) = (experts.inner_dim, shape.hidden_dim);
-    let both = "mlp.experts.gate_up_proj";
     let tensors = (
-        names.layer(layer, "ffn_gate_exps.weight", both),
-        names.layer(layer, "ffn_up_exps.weight", both),
-        names.layer(layer, "ffn_gate_exps.weight", both),
+        names.layer(layer, "ffn_gate_exps.weight", GATE_UP),
+        names.layer(layer, "ffn_up_exps.weight", GATE_UP),
     );
     let (gate, up) = gate_and_up(source, tensors, expert * inner, inner);
-    let down = names.layer(layer, "ffn_down_exps.weight", "mlp.experts.down_proj");
+    let down = names.layer(layer, "ffn_down_exps.weight", DOWN);
+    let down = Rows { first: expert * hidden, ..Rows::all(down, hidden) };
+    let of_all = |rows: Rows| Rows { experts: Some(experts.n_experts), ..rows };
     NetworkPlan {
-        gate_up: MatrixPlan::Paired(gate, up),
-        down: MatrixPlan::Stacked(vec![Rows { first: expert * hidden, ..Rows::all(down, hidden) }]),
+        gate_up: MatrixPlan::Paired(of_all(gate), of_all(up)),
+        down: MatrixPlan::Stacked(vec![of_all(down)]),
     }
 }
 
@@ -208,9 +224,9 @@ fn gate_up_bias(source: &Source<'_>, names: &Names, layer: usize, experts: &Expe
     let tensors = (
         names.layer(layer, "ffn_gate_exps.bias", both),
         names.layer(layer, "ffn_up_exps.bias", both),
-        names.layer(layer, "ffn_gate_exps.bias", both),
     );
     let count = experts.n_experts * experts.inner_dim;
     let (gate, up) = gate_and_up(source, tensors, 0, count);
+    let (gate, up) = (Numbers::Of(gate), Numbers::Of(up));
     VectorPlan::Paired { gate, up, repeat: experts.n_experts }
 }

@@ -2,9 +2,9 @@
 
 use super::common::{Names, Shape, rope, shape};
 use crate::config::{Config, FeedForward, LayerConfig};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::plan::{
-    FeedForwardPlan, LayerPlan, MatrixPlan, ModelPlan, NetworkPlan, Rows, VectorPlan,
+    FeedForwardPlan, LayerPlan, MatrixPlan, ModelPlan, NetworkPlan, Numbers, Rows, VectorPlan,
 };
 use crate::source::{Source, field};
 use oss_kernels::elementwise::Gate;
@@ -20,34 +20,30 @@ pub(super) fn describe(source: &Source<'_>) -> Result<(Config, ModelPlan)> {
         feed_forward: FeedForward::Dense { inner_dim },
         gate: Gate::Silu,
     };
-    let config = Config {
-        architecture: "llama",
-        vocabulary: shape.vocabulary,
-        hidden_dim: shape.hidden_dim,
-        n_heads: shape.n_heads,
-        n_kv_heads: shape.n_kv_heads,
-        head_dim: shape.head_dim,
-        norm_epsilon: shape.norm_epsilon,
-        rope: rope(source, shape.head_dim, true)?,
-        context_len: shape.context_len,
-        layers: vec![layer; n_layers],
+    let rope = rope(source, &shape, true)?;
+    let config = shape.config("llama", rope, vec![layer; n_layers]);
+    let flag = |name| Ok::<_, Error>(source.flag(field(name, ""))?.unwrap_or(false));
+    let tied = match source.is_gguf() {
+        true => !source.has_tensor(&names.head()),
+        false => flag("tie_word_embeddings")?,
     };
-    let tied = if source.is_gguf() {
-        !source.has_tensor(&names.head())
-    } else {
-        source.flag(field("tie_word_embeddings", ""))?.unwrap_or(false)
-    };
-    let biased = source.flag(field("attention_bias", "attention_bias"))?.unwrap_or(false)
-        || (source.is_gguf() && source.has_tensor("blk.0.attn_q.bias"));
+    let biased = Biased { attention: flag("attention_bias")?, feed_forward: flag("mlp_bias")? };
     let plan = ModelPlan {
         embedding: names.embedding(),
         norm: VectorPlan::one(names.norm(), shape.hidden_dim),
         head: (!tied).then(|| names.head()),
         layers: (0..n_layers)
-            .map(|i| layer_plan(source, &names, i, &shape, (inner_dim, biased)))
+            .map(|i| layer_plan(source, &names, i, &shape, (inner_dim, &biased)))
             .collect(),
     };
     Ok((config, plan))
+}
+
+/// Which halves of the layers have biases, as `config.json` says. In GGUF files those are there
+/// whose tensors are.
+struct Biased {
+    attention: bool,
+    feed_forward: bool,
 }
 
 fn refuse_unsupported(source: &Source<'_>) -> Result<()> {
@@ -56,9 +52,6 @@ fn refuse_unsupported(source: &Source<'_>) -> Result<()> {
     }
     if let Some(other) = source.text(field("hidden_act", "hidden_act"))?.filter(|x| x != "silu") {
         return Err(source.unsupported("activation", &other, "silu"));
-    }
-    if source.flag(field("mlp_bias", "mlp_bias"))?.unwrap_or(false) {
-        return Err(source.unsupported("mlp_bias", "true", "false"));
     }
     let window = field("sliding_window", "attention.sliding_window");
     if let Some(n) = source.count(window)?.filter(|n| *n > 0) {
@@ -72,27 +65,41 @@ fn layer_plan(
     names: &Names,
     layer: usize,
     shape: &Shape,
-    (inner, biased): (usize, bool),
+    (inner, biased): (usize, &Biased),
 ) -> LayerPlan {
     let hidden = shape.hidden_dim;
     let vector = |gguf, json, len| names.vector(layer, gguf, json, len);
-    let rows = |gguf, json| Rows::all(names.layer(layer, gguf, json), inner);
+    let rows = |gguf, json, count| Rows::all(names.layer(layer, gguf, json), count);
+    let bias = |rows: Rows, said: bool| {
+        let is_there = if source.is_gguf() { source.has_tensor(&rows.tensor) } else { said };
+        if is_there { Numbers::Of(rows) } else { Numbers::Zeros(rows.count) }
+    };
+    let attention_bias = |rows| bias(rows, biased.attention);
+    let network_bias = |rows| bias(rows, biased.feed_forward);
+    let one = |numbers| VectorPlan::Stacked(vec![numbers]).unless_zeros();
     // GGUF's converter stores the rotated heads of this architecture pair by pair.
-    let interleaved = source.is_gguf();
+    let qkv = |kind| names.qkv(layer, shape, kind, source.is_gguf());
     LayerPlan {
         attention_norm: vector("attn_norm.weight", "input_layernorm.weight", hidden),
-        qkv: names.qkv(layer, shape, interleaved),
-        qkv_bias: biased.then(|| names.qkv_bias(layer, shape, interleaved)),
+        qkv: MatrixPlan::Stacked(qkv("weight").into()),
+        qkv_bias: VectorPlan::Stacked(qkv("bias").map(attention_bias).into()).unless_zeros(),
         output: names.matrix(layer, "attn_output.weight", "self_attn.o_proj.weight", hidden),
-        output_bias: biased.then(|| vector("attn_output.bias", "self_attn.o_proj.bias", hidden)),
+        output_bias: one(attention_bias(rows("attn_output.bias", "self_attn.o_proj.bias", hidden))),
         sinks: None,
         feed_forward_norm: vector("ffn_norm.weight", "post_attention_layernorm.weight", hidden),
         feed_forward: FeedForwardPlan::Dense(Box::new(NetworkPlan {
             gate_up: MatrixPlan::Paired(
-                rows("ffn_gate.weight", "mlp.gate_proj.weight"),
-                rows("ffn_up.weight", "mlp.up_proj.weight"),
+                rows("ffn_gate.weight", "mlp.gate_proj.weight", inner),
+                rows("ffn_up.weight", "mlp.up_proj.weight", inner),
             ),
             down: names.matrix(layer, "ffn_down.weight", "mlp.down_proj.weight", hidden),
         })),
+        gate_up_bias: VectorPlan::Paired {
+            gate: network_bias(rows("ffn_gate.bias", "mlp.gate_proj.bias", inner)),
+            up: network_bias(rows("ffn_up.bias", "mlp.up_proj.bias", inner)),
+            repeat: 1,
+        }
+        .unless_zeros(),
+        down_bias: one(network_bias(rows("ffn_down.bias", "mlp.down_proj.bias", hidden))),
     }
 }

@@ -28,7 +28,7 @@ pub(crate) fn run(page: &mut Page<'_>, layer: usize) -> Result<()> {
             foresee::run(page, layer);
             while let Some(round) = rounds.next(&page.state.routing.active)? {
                 gate_up(page, layer, experts, &round); //                inner [slots, inner_dim]
-                down(page, experts, &round); //                          outer [slots, hidden]
+                down(page, layer, experts, &round); //                   outer [slots, hidden]
             }
             combine(page, layer); //                                     x += Σ share · outer
         }
@@ -69,7 +69,7 @@ impl GateUp<'_> {
 
 fn dense(page: &mut Page<'_>, layer: usize, network: &Network) {
     let (model, team) = (page.model, page.team);
-    let config = &model.config.layers[layer];
+    let (config, weights) = (&model.config.layers[layer], &model.weights.layers[layer]);
     let n_rows = page.batch.rows.len();
     let State { tiling, normed, inner, x, scratch, identity, .. } = &mut *page.state;
     let (tiling, threads) = (*tiling, team.threads());
@@ -82,22 +82,20 @@ fn dense(page: &mut Page<'_>, layer: usize, network: &Network) {
     let blocks = config.feed_forward.inner_dim().div_ceil(columns);
     let (input, factors) = normed.view();
     team.phase(cuts.ranges() * blocks, out, |unit, (mut tile, scratch)| {
-        let (stored, groups, n) = network.gate_up.unit(unit.index % blocks, unit_rows);
+        let block = unit.index % blocks;
+        let (stored, groups, n) = network.gate_up.unit(block, unit_rows);
         let range = cuts.range(unit.index / blocks);
         let (rows, factors) = (&rows[range.clone()], &factors[range]);
         let matrix = model.weights.matrix(stored);
         let product = Product { matrix, input, activation: model.activation };
-        let unit = GateUp { model, config, product, rows, groups, n, factors, bias: None };
+        let bias = weights.gate_up_bias.as_ref().map(|bias| &bias[unit_rows * block..][..n]);
+        let unit = GateUp { model, config, product, rows, groups, n, factors, bias };
         unit.run(scratch, &mut tile);
     });
     let (activation, input) = (model.activation, inner.view());
     let call = Call { model, team, tiling, activation, input, factors: &[], rows };
-    call.project(
-        &network.down,
-        None,
-        To::Add(x, normed, Next::attention(model, layer + 1)),
-        scratch,
-    );
+    let to = To::Add(x, normed, Next::attention(model, layer + 1));
+    call.project(&network.down, weights.down_bias.as_deref(), to, scratch);
 }
 
 fn sizes(page: &Page<'_>, layer: usize) -> (usize, usize, usize) {
@@ -152,6 +150,7 @@ fn gate_up(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights, round: &R
     let tiles = input::tiles(inner, RowCuts::At(splits), columns);
     let blocks = inner_dim.div_ceil(columns);
     let (input, _) = normed.view();
+    let biases = model.weights.layers[layer].gate_up_bias.as_deref();
     let units = experts * blocks;
     page.team.phase(units, (tiles, PerWorker::new(scratch)), |unit, (mut tile, scratch)| {
         let (index, block) = (round.range.start + unit.index / blocks, unit.index % blocks);
@@ -162,15 +161,14 @@ fn gate_up(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights, round: &R
         let (stored, groups, n) = guard.network().gate_up.unit(block, unit_rows);
         let matrix = guard.matrix(stored);
         let product = Product { matrix, input, activation: model.activation };
-        let bias = weights.gate_up_bias.as_ref();
-        let bias = bias.map(|bias| &bias[(2 * expert * inner_dim) + unit_rows * block..][..n]);
+        let bias = biases.map(|all| &all[(2 * expert * inner_dim) + unit_rows * block..][..n]);
         let unit = GateUp { model, config, product, rows, groups, n, factors, bias };
         unit.run(scratch, &mut tile);
     });
 }
 
 /// Their second matrices.
-fn down(page: &mut Page<'_>, weights: &ExpertWeights, round: &Round<'_>) {
+fn down(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights, round: &Round<'_>) {
     let (model, team) = (page.model, page.team);
     let hidden = model.config.hidden_dim;
     let State { tiling, routing, inner, outer, scratch, identity, .. } = &mut *page.state;
@@ -182,15 +180,16 @@ fn down(page: &mut Page<'_>, weights: &ExpertWeights, round: &Round<'_>) {
     let tiles = Tiles::new(outer, hidden, RowCuts::At(splits), unit_rows);
     let blocks = tiles.column_blocks();
     let input = inner.view();
+    let biases = model.weights.layers[layer].down_bias.as_deref();
     let units = experts * blocks;
     team.phase(units, (tiles, PerWorker::new(scratch)), |unit, (mut tile, scratch)| {
         let (index, block) = (round.range.start + unit.index / blocks, unit.index % blocks);
         let rows = &identity[routing.splits[index]..routing.splits[index + 1]];
         let guard = round.expert(index, &routing.active);
         let (stored, groups, n) = guard.network().down.unit(block, unit_rows);
-        let bias = weights.down_bias.as_ref().map(|bias| {
+        let bias = biases.map(|all| {
             let expert = routing.active[index] as usize;
-            &bias[expert * hidden..][tile.columns()]
+            &all[expert * hidden..][tile.columns()]
         });
         let width = 16 * groups.len();
         let matrix = guard.matrix(stored);

@@ -6,8 +6,7 @@ use crate::state::WorkerScratch;
 use crate::tiling::Tiling;
 use crate::weights::Fused;
 use oss_kernels::{Activation, Input, Product, expect_soon};
-use oss_quant::GROUP_ROWS;
-use oss_threads::{Chunks, PerWorker, Team, Tiles};
+use oss_threads::{PerWorker, Team, Tiles};
 
 /// What a product is computed with.
 pub(crate) struct Call<'a> {
@@ -121,30 +120,6 @@ impl Call<'_> {
                 next.take((sums, width), tile.columns(), normed);
             }
         });
-    }
-
-    /// Computes only the matrix rows `ids`, `out` is `[rows, ids]`.
-    pub(crate) fn some_rows(
-        &self,
-        matrix: &Fused,
-        ids: &[u32],
-        out: &mut [f32],
-        scratch: &mut [WorkerScratch],
-    ) {
-        let n = ids.len();
-        for (input_row, out) in self.rows.iter().zip(out.chunks_exact_mut(n.max(1))) {
-            let parts = (Chunks::new(out, 1), PerWorker::new(scratch));
-            self.team.phase(n, parts, |unit, (to, scratch)| {
-                let row = ids[unit.index] as usize;
-                assert!(row < matrix.rows, "row {row} of {}", matrix.rows);
-                let (stored, groups, _) = matrix.unit(row / GROUP_ROWS, GROUP_ROWS);
-                let weights = self.model.weights.matrix(stored);
-                let product =
-                    Product { matrix: weights, input: self.input, activation: self.activation };
-                let sums = scratch.multiply(self.model.isa, product, &[*input_row], groups);
-                to[0] = sums[row % GROUP_ROWS] * self.factor(*input_row).unwrap_or(1.0);
-            });
-        }
     }
 
     /// What the products of a row of the input are multiplied by.

@@ -31,8 +31,8 @@ impl Weights {
     /// Norms, biases and sinks in a fixed order; where a layer has none, none.
     fn vectors(&self) -> impl Iterator<Item = Option<&Vec<f32>>> {
         let in_layers = self.layers.iter().flat_map(|layer| {
-            let experts = match &layer.feed_forward {
-                FeedForwardWeights::Experts(experts) => Some(experts),
+            let router_bias = match &layer.feed_forward {
+                FeedForwardWeights::Experts(experts) => experts.router_bias.as_ref(),
                 FeedForwardWeights::Dense(_) => None,
             };
             [
@@ -41,9 +41,9 @@ impl Weights {
                 layer.output_bias.as_ref(),
                 layer.sinks.as_ref(),
                 Some(&layer.feed_forward_norm),
-                experts.and_then(|experts| experts.router_bias.as_ref()),
-                experts.and_then(|experts| experts.gate_up_bias.as_ref()),
-                experts.and_then(|experts| experts.down_bias.as_ref()),
+                router_bias,
+                layer.gate_up_bias.as_ref(),
+                layer.down_bias.as_ref(),
             ]
         });
         [Some(&self.norm)].into_iter().chain(in_layers)

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::plan::{MatrixPlan, Rows};
 use crate::precision::Precision;
 use oss_quant::{Dtype, Packing};
-use oss_weights::Container;
+use oss_weights::{Container, shown};
 use std::collections::HashSet;
 
 /// Matrices begin at multiples of this.
@@ -152,30 +152,28 @@ impl<'a> Layout<'a> {
             None => Ok(()),
             Some((tensor, dtype)) => Err(Error::Field {
                 path: self.container.path().to_owned(),
-                field: format!("precision of {tensor}"),
+                field: format!("precision of {}", shown(tensor)),
                 got: dtype.name().to_owned(),
                 expected: "the name of a matrix".to_owned(),
             }),
         }
     }
 
-    /// A tensor's type, once its shape is found to hold the rows.
+    /// A tensor's type, once its shape is found to be that of the rows.
     fn dtype(&self, rows: &Rows, cols: usize) -> Result<Dtype> {
         let (dtype, shape) = self.catalog.get(self.container, &rows.tensor)?;
-        let (last, outer) = shape
-            .split_last()
-            .map_or((0, 0), |(last, outer)| (*last, outer.iter().product::<usize>()));
-        let needed = rows.first + rows.step * rows.count.saturating_sub(1) + 1;
-        // Reading all rows must leave none: what a plan does not name would be silently ignored.
-        if last != cols
-            || outer < needed
-            || (rows.first == 0 && rows.step == 1 && shape.len() < 3 && outer != rows.count)
-        {
+        // Rows that a plan does not name would be left out silently.
+        let each = rows.step * rows.count;
+        let expected = match rows.experts {
+            Some(experts) => vec![experts, each, cols],
+            None => vec![each, cols],
+        };
+        if shape != expected {
             return Err(Error::Shape {
                 path: self.container.path().to_owned(),
                 tensor: rows.tensor.clone(),
                 got: format!("{shape:?}"),
-                expected: format!("{needed} rows of {cols}"),
+                expected: format!("{expected:?}"),
             });
         }
         Ok(dtype)

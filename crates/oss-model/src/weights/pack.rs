@@ -147,18 +147,26 @@ impl<'a> Tensors<'a> {
         let changed = self.changed(group)?;
         let row = |index: usize| match &changed[index % GROUP_ROWS] {
             Some(bytes) => Row::Plain(bytes),
-            None => self.row(index).1,
+            None => self.row(index).2,
         };
-        let wrong = |source| self.wrong(self.found[0].0, source);
-        packing.pack_group(group, row, out).map_err(wrong)
+        packing.pack_group(group, row, out).map_err(|error| match error {
+            // Of the tensor's own row: the job may have rows of several, in another order.
+            oss_quant::Error::ScaleNotFinite { row, block, got } => {
+                let (tensor, row, _) = self.row(row);
+                let source = oss_quant::Error::ScaleNotFinite { row, block, got };
+                self.wrong(&tensor.info.name, source)
+            }
+            other => self.wrong(self.found[0].0, other),
+        })
     }
 
-    /// The tensor and the bytes of a row of the job.
-    fn row(&self, index: usize) -> (&Tensor<'a>, Row<'a>) {
+    /// The tensor of a row of the job, which of its rows that is, and its bytes.
+    fn row(&self, index: usize) -> (&Tensor<'a>, usize, Row<'a>) {
         let (rows, index) = self.job.source.row(index);
         let tensor = self.found.iter().find(|(name, _)| *name == rows.tensor);
         let (_, tensor) = tensor.expect("all tensors of the job were looked up");
-        (tensor, row_of(tensor, rows.source(index), self.job.stored.packing.cols))
+        let row = rows.source(index);
+        (tensor, row, row_of(tensor, row, self.job.stored.packing.cols))
     }
 
     /// The rows of a group that are of another type than the job's, encoded as that.
@@ -168,22 +176,38 @@ impl<'a> Tensors<'a> {
         let mut changed = [const { None }; GROUP_ROWS];
         let mut numbers = Vec::new();
         for index in first..packing.rows.min(first + GROUP_ROWS) {
-            let (Tensor { info, .. }, row) = self.row(index);
+            let (Tensor { info, .. }, row, bytes) = self.row(index);
             if info.dtype == to {
                 continue;
             }
-            let mut encode = || {
-                numbers.resize(packing.cols, 0.0);
-                row.dequantise(Isa::scalar(), info.dtype, &mut numbers)?;
-                let mut bytes = vec![0; to.row_bytes(packing.cols).unwrap_or_default()];
-                to.quantise_row(&numbers, &mut bytes)?;
-                Ok(bytes)
-            };
-            let encoded: oss_quant::Result<_> = encode();
-            changed[index - first] =
-                Some(encoded.map_err(|source| self.wrong(&info.name, source))?);
+            let wrong = |source| self.wrong(&info.name, source);
+            numbers.resize(packing.cols, 0.0);
+            bytes.dequantise(Isa::scalar(), info.dtype, &mut numbers).map_err(wrong)?;
+            self.check_finite((&info.name, row), &numbers)?;
+            let mut encoded = vec![0; to.row_bytes(packing.cols).unwrap_or_default()];
+            to.quantise_row(&numbers, &mut encoded).map_err(wrong)?;
+            if to.block_len() == 1 {
+                // A float of fewer bits may be infinite where the file's number is not.
+                to.dequantise_row(Isa::scalar(), &encoded, &mut numbers).map_err(wrong)?;
+                self.check_finite((&info.name, row), &numbers)?;
+            }
+            changed[index - first] = Some(encoded);
         }
         Ok(changed)
+    }
+
+    /// Refuses a tensor's row with numbers that are infinite or none, in the file or as the job
+    /// has them.
+    fn check_finite(&self, (tensor, row): (&str, usize), numbers: &[f32]) -> Result<()> {
+        let Some(column) = numbers.iter().position(|number| !number.is_finite()) else {
+            return Ok(());
+        };
+        Err(Error::Shape {
+            path: self.container.path().to_owned(),
+            tensor: tensor.to_owned(),
+            got: format!("{} in row {row}, column {column}", numbers[column]),
+            expected: format!("finite numbers, to be packed as {}", self.job.dtype.name()),
+        })
     }
 
     fn wrong(&self, tensor: &str, source: oss_quant::Error) -> Error {

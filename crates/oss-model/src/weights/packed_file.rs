@@ -6,7 +6,7 @@ use crate::catalog::Catalog;
 use crate::content_key;
 use crate::error::{Error, Result};
 use oss_weights::packed::{METADATA, SectionPlan, TENSOR, Writer};
-use oss_weights::{Container, Data, Fingerprint, Kind, gguf};
+use oss_weights::{Container, Data, Fingerprint, Kind, gguf, shown};
 use std::path::Path;
 
 /// The `kind` of sections that hold packed matrices.
@@ -83,7 +83,7 @@ pub(super) fn plain<'a>(container: &'a Container, name: &str) -> Result<&'a [u8]
         Data::Plain(bytes) => Ok(bytes),
         Data::Split { .. } => Err(Error::Shape {
             path: container.path().to_owned(),
-            tensor: name.to_owned(),
+            tensor: shown(name),
             got: "codes and scales apart, used by no layer".to_owned(),
             expected: "a plain tensor".to_owned(),
         }),

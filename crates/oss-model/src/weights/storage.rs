@@ -8,8 +8,8 @@ use crate::error::{Error, Result};
 use oss_memory::file::{self, DIRECT_ALIGNMENT, RandomAccess};
 use oss_memory::placement::{MemoryPolicy, Replicas};
 use oss_memory::{Buffer, Pages};
-use oss_weights::Container;
 use oss_weights::packed::{Reader, Section};
+use oss_weights::{Container, shown};
 use rayon::prelude::*;
 use std::ops::Range;
 use std::path::Path;
@@ -54,6 +54,7 @@ impl Storage {
             };
             let (length, kind, format) = (section.length, &section.kind, &section.format);
             if length != expected.bytes as u64 || kind != MATRICES || format != LAYOUT {
+                let (kind, format) = (shown(kind), shown(format));
                 return Err(wrong(format!("{length} bytes of {kind} in layout {format}")));
             }
             reader.want_huge_pages(&section.name);

@@ -1,7 +1,7 @@
 //! Vectors and single rows, read as numbers.
 
 use crate::error::{Error, Result};
-use crate::plan::{Rows, VectorPlan};
+use crate::plan::{Numbers, Rows, VectorPlan};
 use crate::source::Source;
 use oss_memory::zeros;
 use oss_simd::Isa;
@@ -37,14 +37,19 @@ fn shape_error(container: &Container, tensor: &Tensor<'_>, expected: &str) -> Er
 
 fn of_tensor(container: &Container, rows: &Rows) -> Result<Vec<f32>> {
     let tensor = container.tensor(&rows.tensor)?;
-    let n: usize = tensor.info.shape.iter().product();
-    let needed = rows.first + rows.step * rows.count.saturating_sub(1) + 1;
-    if n < needed || n > rows.step * rows.count {
-        let expected = format!("{} numbers", rows.step * rows.count);
-        return Err(shape_error(container, &tensor, &expected));
+    let expected = rows.step * rows.count;
+    if tensor.info.shape.iter().product::<usize>() != expected {
+        return Err(shape_error(container, &tensor, &format!("{expected} numbers")));
     }
     let all = all(container, &tensor)?;
     Ok((0..rows.count).map(|i| all[rows.source(i)]).collect())
+}
+
+fn of_part(container: &Container, part: &Numbers) -> Result<Vec<f32>> {
+    match part {
+        Numbers::Of(rows) => of_tensor(container, rows),
+        Numbers::Zeros(n) => Ok(zeros(*n)?),
+    }
 }
 
 /// The numbers of a planned vector.
@@ -52,16 +57,16 @@ pub(super) fn read(container: &Container, plan: &VectorPlan) -> Result<Vec<f32>>
     match plan {
         VectorPlan::Stacked(parts) => {
             let mut out = Vec::new();
-            for rows in parts {
-                out.extend(of_tensor(container, rows)?);
+            for part in parts {
+                out.extend(of_part(container, part)?);
             }
             Ok(out)
         }
         VectorPlan::Paired { gate, up, repeat } => {
-            let (gate, up) = (of_tensor(container, gate)?, of_tensor(container, up)?);
+            let (gate, up) = (of_part(container, gate)?, of_part(container, up)?);
             let each = gate.len() / repeat;
-            let experts = gate.chunks_exact(each).zip(up.chunks_exact(each));
-            let pairs = experts.flat_map(|(gate, up)| gate.chunks(16).zip(up.chunks(16)));
+            let networks = gate.chunks_exact(each).zip(up.chunks_exact(each));
+            let pairs = networks.flat_map(|(gate, up)| gate.chunks(16).zip(up.chunks(16)));
             Ok(pairs.flat_map(|(gate, up)| gate.iter().chain(up)).copied().collect())
         }
     }

@@ -6,7 +6,7 @@ use oss_kernels::Activation;
 use oss_kernels::attention::SparseAttention;
 use oss_memory::Pages;
 use oss_memory::placement::MemoryPolicy;
-use oss_model::{Batch, HeadRequest, LoadOptions, Model, Row, State, forward, head, team_options};
+use oss_model::{Batch, LoadOptions, Model, Row, State, forward, head, team_options};
 use oss_quant::kv::KvFormat;
 use oss_simd::Isa;
 use oss_threads::Team;
@@ -145,6 +145,6 @@ impl Runner {
     }
 
     pub fn head(&mut self, rows: usize) -> &[f32] {
-        head(&self.model, &self.team, &mut self.state, 0..rows, HeadRequest::Full)
+        head(&self.model, &self.team, &mut self.state, 0..rows)
     }
 }

@@ -20,6 +20,12 @@ pub(crate) const fn record_with_min(code_bytes: usize) -> Record {
     Record { blocks: 2, code_bytes, tail_bytes: 128 }
 }
 
+/// Whether the f16 of these bits is neither infinite nor no number.
+pub(crate) const fn is_finite(bits: u16) -> bool {
+    const EXPONENT: u16 = 0x7c00;
+    bits & EXPONENT != EXPONENT
+}
+
 /// The number whose f16 bytes are at `at`.
 pub(crate) fn half_at(bytes: &[u8], at: usize) -> f32 {
     half::f16::from_le_bytes(*array(bytes, at)).to_f32()

@@ -44,6 +44,7 @@ fn refine(values: &[f32], inverse: f32) -> (f32, f32) {
 impl Blocks for Iq4Nl {
     const LEN: usize = 32;
     const BYTES: usize = 18;
+    const HALVES_AT: &'static [usize] = &[0];
     type Codes = Nibbles;
     type Unpacked = Iq4Nl;
 

@@ -94,6 +94,7 @@ fn encode_with(values: &[f32], e: u8) -> (Codes, f64) {
 impl Blocks for Mxfp4 {
     const LEN: usize = 32;
     const BYTES: usize = 17;
+    const HALVES_AT: &'static [usize] = &[];
     type Codes = Nibbles;
     type Unpacked = Mxfp4;
 
@@ -126,8 +127,8 @@ impl Blocks for Mxfp4 {
         block[1..].copy_from_slice(&pair_nibbles(&codes));
     }
 
-    fn check(block: &[u8]) -> Result<(), u8> {
-        if block[0] == NAN { Err(NAN) } else { Ok(()) }
+    fn check(block: &[u8]) -> Result<(), u16> {
+        if block[0] == NAN { Err(NAN.into()) } else { Ok(()) }
     }
 
     fn put_codes(block: &[u8], _part: usize, plane: &mut [u8], lane: usize) {

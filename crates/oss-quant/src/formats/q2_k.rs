@@ -40,6 +40,7 @@ fn scaled<S: Simd>(s: S, tail: &[u8], half: usize, which: usize) -> S::F32 {
 impl Blocks for Q2K {
     const LEN: usize = 256;
     const BYTES: usize = 84;
+    const HALVES_AT: &'static [usize] = &[80, 82];
     type Codes = Pairs;
     type Unpacked = Q2K;
 

@@ -38,6 +38,7 @@ fn scales(block: &[u8]) -> [u8; 16] {
 impl Blocks for Q3K {
     const LEN: usize = 256;
     const BYTES: usize = 110;
+    const HALVES_AT: &'static [usize] = &[108];
     type Codes = <Q6K as Blocks>::Codes;
     type Unpacked = Q6K;
 

@@ -24,6 +24,7 @@ pub(crate) const CODEC: Codec = Codec::of_blocks::<Q4_0>();
 impl Blocks for Q4_0 {
     const LEN: usize = 32;
     const BYTES: usize = 18;
+    const HALVES_AT: &'static [usize] = &[0];
     type Codes = Nibbles;
     type Unpacked = Q4_0;
 

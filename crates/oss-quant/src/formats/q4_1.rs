@@ -25,6 +25,7 @@ pub(crate) const CODEC: Codec = Codec::of_blocks::<Q4_1>();
 impl Blocks for Q4_1 {
     const LEN: usize = 32;
     const BYTES: usize = 20;
+    const HALVES_AT: &'static [usize] = &[0, 2];
     type Codes = Nibbles;
     type Unpacked = Q4_1;
 

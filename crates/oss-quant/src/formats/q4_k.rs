@@ -26,6 +26,7 @@ pub(crate) const CODEC: Codec = Codec::of_blocks::<Q4K>();
 impl Blocks for Q4K {
     const LEN: usize = 256;
     const BYTES: usize = 144;
+    const HALVES_AT: &'static [usize] = &[0, 2];
     type Codes = Nibbles;
     type Unpacked = Q4K;
 

@@ -25,6 +25,7 @@ pub(crate) const CODEC: Codec = Codec::of_blocks::<Q5_0>();
 impl Blocks for Q5_0 {
     const LEN: usize = 32;
     const BYTES: usize = 22;
+    const HALVES_AT: &'static [usize] = &[0];
     type Codes = NibblesAndBits;
     type Unpacked = Q5_0;
 

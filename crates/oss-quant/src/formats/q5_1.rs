@@ -26,6 +26,7 @@ pub(crate) const CODEC: Codec = Codec::of_blocks::<Q5_1>();
 impl Blocks for Q5_1 {
     const LEN: usize = 32;
     const BYTES: usize = 24;
+    const HALVES_AT: &'static [usize] = &[0, 2];
     type Codes = NibblesAndBits;
     type Unpacked = Q5_1;
 

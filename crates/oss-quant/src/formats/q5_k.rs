@@ -27,6 +27,7 @@ pub(crate) const CODEC: Codec = Codec::of_blocks::<Q5K>();
 impl Blocks for Q5K {
     const LEN: usize = 256;
     const BYTES: usize = 176;
+    const HALVES_AT: &'static [usize] = &[0, 2];
     type Codes = NibblesAndBits;
     type Unpacked = Q5K;
 

@@ -39,6 +39,7 @@ pub(crate) fn signed_scales(scales: [f32; 16], limit: i32) -> (half::f16, [i8; 1
 impl Blocks for Q6K {
     const LEN: usize = 256;
     const BYTES: usize = 210;
+    const HALVES_AT: &'static [usize] = &[208];
     type Codes = NibblesAndPairs;
     type Unpacked = Q6K;
 

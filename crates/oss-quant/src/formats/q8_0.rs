@@ -26,6 +26,7 @@ pub(crate) const CODEC: Codec = Codec::of_blocks::<Q8_0>();
 impl Blocks for Q8_0 {
     const LEN: usize = 32;
     const BYTES: usize = 34;
+    const HALVES_AT: &'static [usize] = &[0];
     type Codes = Bytes;
     type Unpacked = Q8_0;
 

@@ -269,10 +269,11 @@ fn codes_of_keys_are_the_nearest_with_ties_to_even() {
 #[test]
 fn formats_are_found_by_name() {
     for format in KvFormat::ALL {
-        assert_eq!(KvFormat::from_name(format.name()), Some(format));
-        assert_eq!(KvFormat::from_name(&format.to_string().to_uppercase()), Some(format));
+        assert_eq!(format.to_string().parse::<KvFormat>(), Ok(format));
     }
-    assert_eq!(KvFormat::from_name("int2"), None);
+    let error = "int2".parse::<KvFormat>().unwrap_err().to_string();
+    let expected = "expected f32, f16, bf16, int8 or int4";
+    assert_eq!(error, format!("got the format of keys and values int2, {expected}"));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Makes tokens that continue a repetition less likely, the more the longer it is.
 
-use super::{Adjust, Filter, Step};
+use super::{Adjust, Filter, Step, change};
 use crate::options::{check, check_token};
 
 pub(super) const FILTER: Filter = Filter {
@@ -61,7 +61,8 @@ fn penalise(adjust: &mut Adjust<'_>) {
     for &(id, length) in found.iter() {
         let beyond = f64::from(length) - dry.allowed_length as f64;
         let penalty = f64::from(dry.multiplier) * f64::from(dry.base).powf(beyond);
-        adjust.logits[id as usize] -= penalty.min(f64::from(f32::MAX)) as f32;
+        let penalty = penalty.min(f64::from(f32::MAX)) as f32;
+        change(&mut adjust.logits[id as usize], |logit| logit - penalty);
     }
 }
 

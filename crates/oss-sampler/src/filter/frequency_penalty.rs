@@ -1,6 +1,6 @@
 //! Makes tokens less likely by how often they were generated.
 
-use super::{Adjust, Filter, Step};
+use super::{Adjust, Filter, Step, change};
 use crate::options::check;
 
 pub(super) const FILTER: Filter = Filter {
@@ -15,6 +15,7 @@ pub(super) const FILTER: Filter = Filter {
 
 fn penalise(adjust: &mut Adjust<'_>) {
     for (id, count) in adjust.history.counts() {
-        adjust.logits[id as usize] -= adjust.options.frequency_penalty * count.generated as f32;
+        let penalty = adjust.options.frequency_penalty * count.generated as f32;
+        change(&mut adjust.logits[id as usize], |logit| logit - penalty);
     }
 }

@@ -1,6 +1,6 @@
 //! Adds what the caller wants to single logits.
 
-use super::{Adjust, Filter, Step};
+use super::{Adjust, Filter, Step, change};
 use crate::options::{check, check_token};
 
 pub(super) const FILTER: Filter = Filter {
@@ -18,6 +18,10 @@ pub(super) const FILTER: Filter = Filter {
 
 fn add(adjust: &mut Adjust<'_>) {
     for &(id, bias) in &adjust.options.logit_bias {
-        adjust.logits[id as usize] += bias;
+        let logit = &mut adjust.logits[id as usize];
+        match bias == f32::NEG_INFINITY {
+            true => *logit = bias,
+            false => change(logit, |logit| logit + bias),
+        }
     }
 }

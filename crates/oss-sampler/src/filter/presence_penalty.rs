@@ -1,6 +1,6 @@
 //! Makes tokens that were generated before less likely, by a fixed amount.
 
-use super::{Adjust, Filter, Step};
+use super::{Adjust, Filter, Step, change};
 use crate::options::check;
 
 pub(super) const FILTER: Filter = Filter {
@@ -14,9 +14,10 @@ pub(super) const FILTER: Filter = Filter {
 };
 
 fn penalise(adjust: &mut Adjust<'_>) {
+    let penalty = adjust.options.presence_penalty;
     for (id, count) in adjust.history.counts() {
         if count.generated > 0 {
-            adjust.logits[id as usize] -= adjust.options.presence_penalty;
+            change(&mut adjust.logits[id as usize], |logit| logit - penalty);
         }
     }
 }

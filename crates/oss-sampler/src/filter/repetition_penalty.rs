@@ -1,6 +1,6 @@
 //! Makes tokens that occurred before less likely, by scale.
 
-use super::{Adjust, Filter, Step};
+use super::{Adjust, Filter, Step, change};
 use crate::options::check;
 
 pub(super) const FILTER: Filter = Filter {
@@ -17,7 +17,7 @@ pub(super) const FILTER: Filter = Filter {
 fn penalise(adjust: &mut Adjust<'_>) {
     let penalty = adjust.options.repetition_penalty;
     for (id, _) in adjust.history.counts() {
-        let logit = &mut adjust.logits[id as usize];
-        *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
+        let scale = |logit: f32| if logit > 0.0 { logit / penalty } else { logit * penalty };
+        change(&mut adjust.logits[id as usize], scale);
     }
 }

@@ -41,24 +41,42 @@ impl ChatCall {
         if messages.is_empty() {
             return Err(Refusal::field("messages", "got none, expected at least 1"));
         }
-        let tools = fields.list("tools")?.unwrap_or_default();
+        let mut call = Self::of(app, engine, &mut fields, common, messages, |fields| {
+            effort("reasoning_effort", fields.take("reasoning_effort")?)
+        })?;
+        call.include_reasoning = fields.take("include_reasoning")?.unwrap_or(true);
+        Ok(call)
+    }
+
+    /// The call of a conversation of `messages`, with what chats and responses say of it in fields
+    /// of the same names; `effort` reads how long the model shall think.
+    ///
+    /// # Errors
+    /// A field of another type, or not supported.
+    pub(crate) fn of(
+        app: &App,
+        engine: &Engine,
+        fields: &mut Fields,
+        common: Common,
+        messages: Vec<Message>,
+        effort: impl FnOnce(&mut Fields) -> Result<Option<Effort>, Refusal>,
+    ) -> Result<Self, Refusal> {
+        let tools: Vec<Tool> = fields.list("tools")?.unwrap_or_default();
         let tool_choice = tool_choice(fields.take("tool_choice")?, engine)?;
         parallel(fields.take("parallel_tool_calls")?, &tools, engine)?;
-        let (template_variables, effort_of_template) = template(&mut fields, engine)?;
+        let (template_variables, effort_of_template) = template(fields, engine)?;
         let chat = ChatRequest {
             tools,
             tool_choice,
-            reasoning_effort: effort("reasoning_effort", fields.take("reasoning_effort")?)?
-                .or(effort_of_template),
+            reasoning_effort: effort(fields)?.or(effort_of_template),
             response_format: common.format.as_ref().and_then(|format| format.told.clone()),
-            date: app.options.tell_date.then(|| clock::date(clock::unix_seconds())),
+            date: app.options.tell_date.then(clock::date),
             template_variables,
             ..ChatRequest::new(messages)
         };
         known_tools(&chat, engine)?;
         apart(&common, &chat, engine)?;
-        let include_reasoning = fields.take("include_reasoning")?.unwrap_or(true);
-        Ok(Self { common, chat, include_reasoning })
+        Ok(Self { common, chat, include_reasoning: true })
     }
 
     /// How much work its reading is, as the length of a body: compiling a grammar is as much as
@@ -140,7 +158,7 @@ pub(crate) fn effort(name: &str, given: Option<String>) -> Result<Option<Effort>
 
 /// The variables of the chat template. The harmony format has none: of what clients send as such,
 /// how long to think is honoured, and the rest refused.
-pub(crate) fn template(
+fn template(
     fields: &mut Fields,
     engine: &Engine,
 ) -> Result<(Map<String, Value>, Option<Effort>), Refusal> {
@@ -162,7 +180,7 @@ pub(crate) fn template(
 }
 
 /// Whether tools are called. A call can be required where the format tells calls from answers.
-pub(crate) fn tool_choice(choice: Option<Value>, engine: &Engine) -> Result<ToolChoice, Refusal> {
+fn tool_choice(choice: Option<Value>, engine: &Engine) -> Result<ToolChoice, Refusal> {
     let field = "tool_choice";
     let Some(choice) = choice else { return Ok(ToolChoice::Auto) };
     let (can_force, expected) = match engine.text().is_harmony() {
@@ -185,7 +203,7 @@ pub(crate) fn tool_choice(choice: Option<Value>, engine: &Engine) -> Result<Tool
 }
 
 /// Refuses tools that a model would never hear of: not every chat template writes them.
-pub(crate) fn known_tools(chat: &ChatRequest, engine: &Engine) -> Result<(), Refusal> {
+fn known_tools(chat: &ChatRequest, engine: &Engine) -> Result<(), Refusal> {
     let text = engine.text();
     if chat.tools.is_empty() || chat.tool_choice == ToolChoice::None || text.is_harmony() {
         return Ok(());
@@ -202,7 +220,7 @@ pub(crate) fn known_tools(chat: &ChatRequest, engine: &Engine) -> Result<(), Ref
 }
 
 /// Refuses a format beside tools where nothing tells a call from an answer: neither could be held.
-pub(crate) fn apart(common: &Common, chat: &ChatRequest, engine: &Engine) -> Result<(), Refusal> {
+fn apart(common: &Common, chat: &ChatRequest, engine: &Engine) -> Result<(), Refusal> {
     let offered = !chat.tools.is_empty() && chat.tool_choice != ToolChoice::None;
     if common.format.is_none() || !offered || engine.text().is_harmony() {
         return Ok(());
@@ -212,11 +230,7 @@ pub(crate) fn apart(common: &Common, chat: &ChatRequest, engine: &Engine) -> Res
 }
 
 /// The harmony format waits after each call; with templates nothing keeps a model from several.
-pub(crate) fn parallel(
-    allowed: Option<bool>,
-    tools: &[Tool],
-    engine: &Engine,
-) -> Result<(), Refusal> {
+fn parallel(allowed: Option<bool>, tools: &[Tool], engine: &Engine) -> Result<(), Refusal> {
     match allowed {
         Some(false) if !tools.is_empty() && !engine.text().is_harmony() => {
             Err(Refusal::unsupported("parallel_tool_calls", false, "true"))

@@ -1,21 +1,19 @@
 //! The body of `/v1/responses`.
 
-use oss_engine::text::chat::{FunctionCall, Message, Role, Tool, ToolCall};
-use oss_engine::{ChatRequest, Engine};
+use oss_engine::Engine;
+use oss_engine::text::chat::{FunctionCall, Message, Role, ToolCall};
+use oss_engine::text::harmony::Effort;
 use serde_json::{Map, Value, json};
 
 use crate::app::App;
-use crate::clock;
-use crate::read::chat::{
-    ChatCall, apart, effort, known_tools, max_tokens, message, parallel, template, tool_choice,
-};
+use crate::read::chat::{ChatCall, effort, max_tokens, message};
 use crate::read::common::Common;
 use crate::read::fields::{Fields, missing, read, short};
 use crate::read::format::{self, Nesting};
 use crate::refusal::Refusal;
 
 /// What is said of everything that needs responses to be kept.
-pub(crate) const STATELESS: &str =
+const STATELESS: &str =
     "null: this server keeps no responses, send the whole conversation as input";
 
 /// A conversation to answer, and what the answer repeats of it.
@@ -48,29 +46,19 @@ impl ResponseCall {
             messages.push(Message::system(instructions));
         }
         input(fields.take("input")?.ok_or_else(|| missing("input"))?, &mut messages)?;
-        let tools: Vec<Tool> = fields.list("tools")?.unwrap_or_default();
-        let tool_choice = tool_choice(fields.take("tool_choice")?, engine)?;
-        parallel(fields.take("parallel_tool_calls")?, &tools, engine)?;
-        let (template_variables, effort_of_template) = template(&mut fields, engine)?;
-        let reasoning = fields.take("reasoning")?.unwrap_or_default();
-        let mut reasoning = Fields::within("reasoning", reasoning);
-        // Reasoning comes whole: there is nothing that would write a summary.
-        reasoning.refuse("summary", &[json!("auto")])?;
-        reasoning.refuse("generate_summary", &[json!("auto")])?;
-        let chat = ChatRequest {
-            tools,
-            tool_choice,
-            reasoning_effort: effort("reasoning.effort", reasoning.take("effort")?)?
-                .or(effort_of_template),
-            response_format: common.format.as_ref().and_then(|format| format.told.clone()),
-            date: app.options.tell_date.then(|| clock::date(clock::unix_seconds())),
-            template_variables,
-            ..ChatRequest::new(messages)
-        };
-        known_tools(&chat, engine)?;
-        apart(&common, &chat, engine)?;
-        Ok(Self { chat: ChatCall { common, chat, include_reasoning: true }, echoed })
+        let chat = ChatCall::of(app, engine, &mut fields, common, messages, reasoning_effort)?;
+        Ok(Self { chat, echoed })
     }
+}
+
+/// How long the model shall think, which lies in `reasoning` here.
+fn reasoning_effort(fields: &mut Fields) -> Result<Option<Effort>, Refusal> {
+    let reasoning = fields.take("reasoning")?.unwrap_or_default();
+    let mut reasoning = Fields::within("reasoning", reasoning);
+    // Reasoning comes whole: there is nothing that would write a summary.
+    reasoning.refuse("summary", &[json!("auto")])?;
+    reasoning.refuse("generate_summary", &[json!("auto")])?;
+    effort("reasoning.effort", reasoning.take("effort")?)
 }
 
 /// What the engine does not do, and what needs responses to be kept.

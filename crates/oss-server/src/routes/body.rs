@@ -96,3 +96,31 @@ impl Body for Lent {
         self.lock().size_hint()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics;
+    use crate::options::ServerOptions;
+    use oss_engine::{Engine, EngineOptions, Tune};
+
+    #[test]
+    fn whoever_would_wait_to_be_read_behind_too_many_is_429_and_counted() {
+        let app = App::new(ServerOptions { max_unread: 1, ..ServerOptions::default() });
+        let options = EngineOptions { threads: Some(1), tune: Tune::Off, ..Default::default() };
+        app.ready(Engine::from_bytes_with(oss_demo::GGUF, options).unwrap());
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.enable_all().build().unwrap();
+        let read = || runtime.block_on(read(&app, Request::new(axum::body::Body::from("{}"))));
+        let first = read().unwrap();
+        let refused = read().map(|_| ()).unwrap_err();
+        assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(refused.code, Some("queue_full"));
+        assert!(refused.retry_after.is_some_and(|seconds| (1..=60).contains(&seconds)));
+        let page = metrics::page(&app);
+        let shed = "oss_requests_shed_total{model_name=\"model\",engine=\"0\"} 1\n";
+        assert!(page.contains(shed), "{page}");
+        drop(first);
+        assert_eq!(&*read().unwrap(), b"{}");
+    }
+}

@@ -34,7 +34,6 @@ pub(crate) async fn loads(State(app): State<Arc<App>>) -> Result<Response, Refus
         "utilization": (metrics.running as f64 / most.max(1) as f64).min(1.0),
         "max_running_requests": most,
     });
-    let now = clock::timestamp(clock::unix_seconds());
-    let loads = json!({"timestamp": now, "dp_rank_count": 1, "loads": [load]});
+    let loads = json!({"timestamp": clock::timestamp(), "dp_rank_count": 1, "loads": [load]});
     Ok(routes::json(loads.to_string()))
 }

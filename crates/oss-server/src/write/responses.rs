@@ -1,6 +1,6 @@
 //! Answers of `/v1/responses`: items that open, grow and close, each step an event.
 
-use oss_engine::{Engine, Event, Finish};
+use oss_engine::{BETWEEN_MESSAGES, Engine, Event, Finish};
 use serde_json::{Map, Value, json};
 
 use crate::read::ResponseCall;
@@ -9,9 +9,6 @@ use crate::sse::{Frames, Out};
 use crate::write::logprobs::{Attribution, Control};
 use crate::write::usage::{ResponseUsage, WireUsage};
 use crate::{clock, ids};
-
-/// What the engine puts between two messages that it shows.
-const BETWEEN: &str = "\n\n";
 
 /// Follows one answer and writes its events; the last one holds the whole response.
 pub(crate) struct ResponseWriter {
@@ -184,7 +181,7 @@ impl ResponseWriter {
     fn own<'t>(&self, kind: &str, text: &'t str) -> &'t str {
         let begins = self.open.as_ref().is_some_and(|item| item.text.is_empty());
         let follows = begins && self.output.iter().any(|item| item["type"] == kind);
-        text.strip_prefix(BETWEEN).filter(|_| follows).unwrap_or(text)
+        text.strip_prefix(BETWEEN_MESSAGES).filter(|_| follows).unwrap_or(text)
     }
 
     fn grow(&mut self, delta: &str, out: &mut Out) {

@@ -90,22 +90,6 @@ fn a_request_that_takes_too_long_ends_with_504() {
 }
 
 #[test]
-fn whoever_would_wait_to_be_read_behind_too_many_is_429() {
-    let options = ServerOptions { max_unread: 0, ..server_options() };
-    let running = start(options, engine_options());
-    let body = json!({"prompt": "Once", "max_tokens": 1});
-    for path in ["/v1/completions", "/v1/completions/render", "/tokenize"] {
-        let refused = post(running.address, path, &body);
-        assert_eq!(refused.status(), 429, "{path}: {}", refused.body);
-        assert!(refused.head.header("retry-after").is_some());
-        assert_eq!(refused.json()["error"]["code"], "queue_full");
-    }
-    assert_eq!(load(running.address)["num_waiting_reqs"], 0);
-    let page = get(running.address, "/metrics").body;
-    assert!(page.contains("oss_requests_shed_total{model_name=\"demo\",engine=\"0\"} 3"), "{page}");
-}
-
-#[test]
 fn requests_that_wait_to_be_read_are_counted() {
     let running = start(server_options(), engine_options());
     let address = running.address;

@@ -193,8 +193,10 @@ fn unknown_models_paths_and_methods_are_not_found() {
     assert_eq!(get(server(), "/v1/embeddings").status(), 404);
     assert_eq!(get(server(), CHAT).status(), 405);
     for path in ["/v1/embeddings", CHAT] {
-        assert!(get(server(), path).json()["error"]["message"].is_string());
+        let message = get(server(), path).json()["error"]["message"].clone();
+        assert!(message.as_str().is_some_and(|said| said.contains(path)), "{message}");
     }
+    assert_eq!(get(server(), CHAT).head.header("allow"), Some("POST"));
 }
 
 #[test]
@@ -247,6 +249,15 @@ fn a_key_is_asked_for_where_there_is_one() {
     }
     assert_eq!(drain("x-forwarded-for: 10.0.0.1\r\nauthorization: Bearer secret\r\n"), 202);
     assert!(running.ended().is_none());
+}
+
+#[test]
+fn options_out_of_their_range_are_refused_before_it_listens() {
+    let options = oss_server::ServerOptions { max_connections: 0, ..server_options() };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let error = runtime.block_on(oss_server::Server::bind(options)).map(|_| ()).unwrap_err();
+    let said = error.to_string();
+    assert!(said.starts_with("option max_connections: got 0, expected 1 to "), "{said}");
 }
 
 #[test]

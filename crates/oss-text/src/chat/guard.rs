@@ -1,6 +1,14 @@
 //! Keeping content from becoming control tokens on its way through a template.
 
+use std::collections::HashSet;
+use std::ops::RangeInclusive;
+
 use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+
+/// The two planes of private use: what stands for nothing that anybody writes.
+const PRIVATE: [RangeInclusive<char>; 2] = ['\u{F0000}'..='\u{FFFFD}', '\u{100000}'..='\u{10FFFD}'];
 
 /// Stand-ins for characters that could be part of a control token.
 pub(super) struct Guard {
@@ -21,13 +29,16 @@ pub(super) enum Level {
 }
 
 impl Guard {
-    /// Chooses stand-ins, from the private use area, that neither the template nor the request
+    /// Chooses stand-ins, from the planes of private use, that neither the template nor the request
     /// holds.
+    ///
+    /// # Errors
+    /// [`Error::NoStandIns`].
     pub(super) fn new<'a>(
         names: impl Iterator<Item = &'a str>,
         source: &str,
         context: &Map<String, Value>,
-    ) -> Self {
+    ) -> Result<Self> {
         let names: Vec<String> = names.map(str::to_owned).collect();
         let telling = |name: &String| -> Vec<char> {
             let ends = name.chars().next().into_iter().chain(name.chars().next_back());
@@ -36,13 +47,17 @@ impl Guard {
         let mut characters: Vec<char> = names.iter().flat_map(telling).collect();
         characters.sort_unstable();
         characters.dedup();
-        let mut used = std::collections::HashSet::new();
+        let mut used = HashSet::new();
         let mut note = |text: &str| used.extend(text.chars().filter(|&c| is_private(c)));
         note(source);
         each_string(context, &mut note);
-        let free = ('\u{F0000}'..='\u{FFFFD}').filter(|c| !used.contains(c));
-        let pairs = characters.into_iter().zip(free).collect();
-        Self { names, pairs }
+        let free = PRIVATE.into_iter().flatten().filter(|c| !used.contains(c));
+        let expected = characters.len();
+        let pairs: Vec<(char, char)> = characters.into_iter().zip(free).collect();
+        if pairs.len() < expected {
+            return Err(Error::NoStandIns { got: pairs.len(), expected });
+        }
+        Ok(Self { names, pairs })
     }
 
     /// Puts stand-ins into everything but the variables that the model's files set. Tells whether
@@ -148,7 +163,7 @@ impl Guard {
 }
 
 fn is_private(character: char) -> bool {
-    ('\u{F0000}'..='\u{FFFFD}').contains(&character)
+    PRIVATE.iter().any(|plane| plane.contains(&character))
 }
 
 fn each_string(fields: &Map<String, Value>, see: &mut impl FnMut(&str)) {
@@ -168,5 +183,42 @@ fn each_string_of(value: &Value, see: &mut impl FnMut(&str)) {
         }
         Value::Object(fields) => each_string(fields, see),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// The guard of `<|end|>` in a text, and the context that holds it.
+    fn guard(text: &str) -> (Result<Guard>, Map<String, Value>) {
+        let context = Map::from_iter([("text".to_owned(), json!(text))]);
+        (Guard::new(["<|end|>"].into_iter(), "{{ text }}", &context), context)
+    }
+
+    #[test]
+    fn stand_ins_are_found_in_the_second_plane_where_the_first_is_used_up() {
+        let [first, second] = PRIVATE;
+        let text: String = first.chain(second.take(7)).chain("<|end|>".chars()).collect();
+        let (guard, mut context) = guard(&text);
+        let guard = guard.unwrap();
+        assert!(guard.hide(&mut context, &Map::new(), Level::Characters));
+        let hidden = context["text"].as_str().unwrap();
+        assert!(!hidden.contains(['<', '|', '>']) && hidden.contains("end"));
+        let (restored, protected) = guard.restore(hidden);
+        assert!(restored == text);
+        assert_eq!(protected.len(), 4, "the four signs of the name");
+    }
+
+    #[test]
+    fn without_stand_ins_there_is_no_guard() {
+        let mut text: String = PRIVATE.into_iter().flatten().skip(2).collect();
+        let (error, _) = guard(&text);
+        let said = "the conversation leaves 2 private-use characters from U+F0000 on unused, \
+                    expected at least 3";
+        assert_eq!(error.err().unwrap().to_string(), said);
+        text.pop();
+        assert!(guard(&text).0.is_ok());
     }
 }

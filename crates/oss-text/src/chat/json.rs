@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 /// `json.dumps(value, ensure_ascii=False)`: a space after `,` and `:`, nothing but what JSON
 /// demands is escaped.
-pub fn to_json(value: &Value) -> String {
+pub(super) fn to_json(value: &Value) -> String {
     Style::default().write(value)
 }
 

@@ -101,7 +101,8 @@ impl Template {
         let mut template = Self::new(&source)?;
         for name in ["bos_token", "eos_token", "unk_token", "pad_token"] {
             let token = config.get(name);
-            let text = token.and_then(|token| token.as_str().or(token.get("content")?.as_str()));
+            let text =
+                token.and_then(|token| token.as_str().or_else(|| token.get("content")?.as_str()));
             if let Some(text) = text {
                 template.names.insert(name.to_owned(), text.into());
             }
@@ -132,7 +133,7 @@ impl Template {
     /// # Errors
     /// [`Error::TemplateRefusal`] if the template itself objects, else [`Error::TemplateRender`].
     pub fn render_text(&self, request: &Request<'_>) -> Result<String> {
-        self.run(self.context(request))
+        self.run(self.context(request), self.now(request))
     }
 
     /// The prompt in both forms. Only the template's own text becomes control tokens; what
@@ -152,11 +153,11 @@ impl Template {
     /// tokens in the content; it does not get to see them, and `text` is what it writes then.
     ///
     /// # Errors
-    /// As [`Template::render_text`].
+    /// As [`Template::render_text`]; [`Error::NoStandIns`].
     pub fn render(&self, request: &Request<'_>, tokenizer: &Tokenizer) -> Result<Prompt> {
-        let context = self.context(request);
-        let plain = self.run(context.clone())?;
-        let guard = Guard::new(tokenizer.special_tokens(), &self.source, &context);
+        let (context, now) = (self.context(request), self.now(request));
+        let plain = self.run(context.clone(), now)?;
+        let guard = Guard::new(tokenizer.special_tokens(), &self.source, &context)?;
         let encoded = |text: String, protected: &[usize]| {
             let ids = tokenizer.encode_guarded(&text, protected);
             Prompt { text, ids }
@@ -165,7 +166,7 @@ impl Template {
         if !guard.hide(&mut hidden, &self.names, Level::Characters) {
             return Ok(encoded(plain, &[]));
         }
-        if let Ok(written) = self.run(hidden) {
+        if let Ok(written) = self.run(hidden, now) {
             let (text, protected) = guard.restore(&written);
             if text == plain {
                 return Ok(encoded(text, &protected));
@@ -173,12 +174,11 @@ impl Template {
         }
         let mut hidden = context;
         guard.hide(&mut hidden, &self.names, Level::Names);
-        let (text, protected) = guard.restore(&self.run(hidden)?);
+        let (text, protected) = guard.restore(&self.run(hidden, now)?);
         Ok(encoded(text, &protected))
     }
 
-    fn run(&self, context: Map<String, Value>) -> Result<String> {
-        let now = context.get(NOW).and_then(Value::as_i64);
+    fn run(&self, context: Map<String, Value>, now: Option<i64>) -> Result<String> {
         let mut context = Jinja::from(Serde(context));
         if let Some(now) = now {
             let strftime_now = move |format: String| clock::strftime(&format, now);
@@ -204,11 +204,13 @@ impl Template {
         context.insert("tools".to_owned(), tools);
         context.insert("documents".to_owned(), Value::Null);
         context.insert("add_generation_prompt".to_owned(), request.add_generation_prompt.into());
-        let asks = self.source.contains("strftime_now is ");
-        if let Some(now) = request.now.or_else(|| (!asks).then(clock::now)) {
-            context.insert(NOW.to_owned(), now.into());
-        }
         context
+    }
+
+    /// The time that the template is told, if any.
+    fn now(&self, request: &Request<'_>) -> Option<i64> {
+        let asks = self.source.contains("strftime_now is ");
+        request.now.or_else(|| (!asks).then(clock::now))
     }
 
     fn message(&self, message: &Message) -> Value {
@@ -249,9 +251,6 @@ impl Template {
         }
     }
 }
-
-/// The context's name for the time; no template can write it.
-const NOW: &str = "strftime now";
 
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();

@@ -1,5 +1,7 @@
 //! From OpenAI's chat messages to a harmony conversation.
 
+use std::collections::HashMap;
+
 use super::conversation::{
     ChannelConfig, Content, Conversation, DeveloperContent, Effort, Message, Namespace,
     RecipientPlace, ResponseFormat, SystemContent,
@@ -76,8 +78,10 @@ impl Conversation {
             };
             out.push(developer(DeveloperContent { instructions, tools, formats }));
         }
-        for (index, message) in messages.iter().enumerate().skip(rest) {
+        let mut calls = Calls::default();
+        for (index, message) in messages.iter().enumerate() {
             match message.role {
+                _ if index < rest => {}
                 Role::System | Role::Developer => {
                     let instructions = Some(need_content(index, message)?);
                     out.push(developer(DeveloperContent { instructions, ..Default::default() }));
@@ -88,8 +92,9 @@ impl Conversation {
                     out.push(Message { name, ..Message::new(Role::User, text) });
                 }
                 Role::Assistant => assistant(&mut out, index, message)?,
-                Role::Tool => out.push(result(&messages[..index], index, message)?),
+                Role::Tool => out.push(result(&calls, index, message)?),
             }
+            calls.add(message);
         }
         Ok(Self { messages: out })
     }
@@ -145,14 +150,37 @@ fn assistant(out: &mut Vec<Message>, index: usize, message: &chat::Message) -> R
     Ok(())
 }
 
-fn result(before: &[chat::Message], index: usize, message: &chat::Message) -> Result<Message> {
-    let calls = || before.iter().rev().flat_map(|message| message.tool_calls.iter().rev());
+/// The calls so far, by what tells to which of them a result belongs.
+#[derive(Default)]
+struct Calls<'a> {
+    /// The function's name by the call's id, of equal ids the latest.
+    by_id: HashMap<&'a str, &'a str>,
+    /// The name of the function that was called last.
+    latest: Option<&'a str>,
+}
+
+impl<'a> Calls<'a> {
+    fn add(&mut self, message: &'a chat::Message) {
+        for call in &message.tool_calls {
+            self.by_id.insert(&call.id, &call.function.name);
+            self.latest = Some(&call.function.name);
+        }
+    }
+
+    /// The function whose result has this id.
+    fn answered(&self, id: Option<&str>) -> Option<&'a str> {
+        id.and_then(|id| self.by_id.get(id).copied()).or(self.latest)
+    }
+}
+
+fn result(calls: &Calls<'_>, index: usize, message: &chat::Message) -> Result<Message> {
     let id = message.tool_call_id.as_deref().filter(|id| !id.is_empty());
     let named = message.name.as_deref().filter(|name| !name.is_empty());
-    let answered = || calls().find(|call| Some(call.id.as_str()) == id).or_else(|| calls().next());
-    let name = named
-        .or_else(|| answered().map(|call| call.function.name.as_str()))
-        .ok_or(Error::Message { index, role: "tool", expected: "call that it answers" })?;
+    let name = named.or_else(|| calls.answered(id)).ok_or(Error::Message {
+        index,
+        role: "tool",
+        expected: "call that it answers",
+    })?;
     Ok(Message {
         name: Some(format!("functions.{}", name.strip_prefix("functions.").unwrap_or(name))),
         recipient: Some("assistant".to_owned()),

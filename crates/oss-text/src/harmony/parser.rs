@@ -52,7 +52,6 @@ pub struct Parser {
     tokens: Tokens,
     decoder: Decoder,
     state: State,
-    first_role: Option<Role>,
 }
 
 #[derive(Clone, Debug)]
@@ -70,27 +69,15 @@ impl Parser {
     /// # Errors
     /// The vocabulary lacks the format's markers.
     pub fn new(tokenizer: &Tokenizer) -> Result<Self> {
-        Self::with_role(tokenizer, Some(Role::Assistant))
+        let tokens = Tokens::of(tokenizer)?;
+        let decoder = Decoder::without_special(tokenizer);
+        let state = State::Header(Draft::of_role(Role::Assistant));
+        Ok(Self { tokenizer: tokenizer.clone(), tokens, decoder, state })
     }
 
     /// Whether a token is none of a text's.
     pub fn is_control(&self, id: u32) -> bool {
         self.tokenizer.is_special(id)
-    }
-
-    /// A parser for tokens that begin with `<|start|>`, such as a whole conversation.
-    ///
-    /// # Errors
-    /// As [`Parser::new`].
-    pub fn from_start(tokenizer: &Tokenizer) -> Result<Self> {
-        Self::with_role(tokenizer, None)
-    }
-
-    fn with_role(tokenizer: &Tokenizer, first_role: Option<Role>) -> Result<Self> {
-        let tokens = Tokens::of(tokenizer)?;
-        let decoder = Decoder::without_special(tokenizer);
-        let state = State::Header(first_role.map_or_else(Draft::default, Draft::of_role));
-        Ok(Self { tokenizer: tokenizer.clone(), tokens, decoder, state, first_role })
     }
 
     /// The header of the open message, if one is open.
@@ -136,8 +123,7 @@ impl Parser {
     /// Tells the parser that no token follows. It is ready for another completion then.
     pub fn finish(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
-        let next = self.first_role.map_or_else(Draft::default, Draft::of_role);
-        self.close(End::Eof, next, &mut events);
+        self.close(End::Eof, Draft::of_role(Role::Assistant), &mut events);
         events
     }
 

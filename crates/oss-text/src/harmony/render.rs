@@ -28,16 +28,6 @@ pub fn render(conversation: &Conversation, tokenizer: &Tokenizer) -> Result<Vec<
     Ok(writer.ids)
 }
 
-/// The conversation's messages alone, without stale thinking.
-///
-/// # Errors
-/// As [`render`].
-pub fn render_messages(conversation: &Conversation, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
-    let mut writer = Writer::new(conversation, tokenizer)?;
-    writer.conversation(conversation)?;
-    Ok(writer.ids)
-}
-
 struct Writer<'a> {
     tokenizer: &'a Tokenizer,
     tokens: Tokens,

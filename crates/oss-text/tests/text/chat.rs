@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use oss_text::chat::{Message, Request, Template, Tool, seconds_until};
+use oss_text::chat::{Message, Request, Role, Template, Tool, seconds_until};
 use oss_text::harmony::{ChatOptions, Conversation, Effort, ResponseFormat, render};
 use oss_text::{Error, Special, Tokenizer};
 use proptest::prelude::*;
@@ -62,6 +62,11 @@ fn a_template_that_asks_for_a_clock_has_one_only_where_the_day_is_told() {
     assert_eq!(written(asks, None), "26 Jul 2024");
     assert_eq!(written(needs, day), "2025");
     assert!(written(needs, None).parse::<u32>().unwrap() >= 2025);
+    // No variable of the request is the clock.
+    let clock = variables(&json!({"strftime now": i64::MAX}));
+    let request = Request { variables: clock, ..Request::default() };
+    let prompt = Template::new(asks).unwrap().render(&request, &DEMO).unwrap();
+    assert_eq!(prompt.text, "26 Jul 2024");
 }
 
 fn golden(name: &str) -> Value {
@@ -243,6 +248,10 @@ fn a_template_and_its_names_come_from_the_configuration() {
         {"name": "default", "template": "{{ eos_token }}"}]});
     let template = Template::from_config(config.to_string().as_bytes()).unwrap().unwrap();
     assert_eq!(template.render_text(&Request::default()).unwrap(), "<|return|>");
+    let source = "{{ bos_token }}{{ eos_token }}";
+    let config = json!({"bos_token": "<s>", "eos_token": "</s>", "chat_template": source});
+    let template = Template::from_config(config.to_string().as_bytes()).unwrap().unwrap();
+    assert_eq!(template.render_text(&Request::default()).unwrap(), "<s></s>");
     assert!(Template::from_config(b"{}").unwrap().is_none());
 
     // What the files say is a control token; what the request says is not.
@@ -289,6 +298,38 @@ fn a_tools_result_without_a_call_is_an_error() {
     let messages = [Message::user("x"), Message::tool("1", "y")];
     let error = Conversation::from_chat(&messages, &[], &options).unwrap_err();
     assert!(error.to_string().starts_with("message 1 (tool) has no call"), "{error}");
+}
+
+#[test]
+fn a_tools_result_is_of_the_call_with_its_id_or_of_the_latest_one() {
+    let calls = |calls: &[(&str, &str)]| {
+        let call = |(id, name): &(&str, &str)| json!({"id": id, "function": {"name": name}});
+        let calls: Vec<Value> = calls.iter().map(call).collect();
+        serde_json::from_value::<Message>(json!({"role": "assistant", "tool_calls": calls}))
+            .unwrap()
+    };
+    let named = Message { name: Some("own".to_owned()), ..Message::tool("a", "") };
+    let messages = [
+        Message { tool_calls: calls(&[("s", "system")]).tool_calls, ..Message::system("Call.") },
+        Message::tool("s", ""),
+        calls(&[("a", "first"), ("b", "second"), ("", "nameless")]),
+        Message::tool("a", ""),
+        Message::tool("b", ""),
+        Message::tool("unknown", ""),
+        Message::tool("", ""),
+        named,
+        calls(&[("a", "again")]),
+        Message::tool("a", ""),
+        Message::tool("b", ""),
+        Message::tool("unknown", ""),
+    ];
+    let conversation = Conversation::from_chat(&messages, &[], &ChatOptions::default()).unwrap();
+    let results = conversation.messages.iter().filter(|message| message.role == Role::Tool);
+    let names: Vec<&str> =
+        results.map(|message| message.name.as_deref().unwrap_or_default()).collect();
+    let expected =
+        ["system", "first", "second", "nameless", "nameless", "own", "again", "second", "again"];
+    assert_eq!(names, expected.map(|name| format!("functions.{name}")));
 }
 
 fn nasty() -> impl Strategy<Value = String> {

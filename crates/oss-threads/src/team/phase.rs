@@ -25,15 +25,6 @@ impl Body {
         assert!(!nested, "a phase was started inside the body of a phase, expected outside");
         Self(())
     }
-
-    /// # Panics
-    /// When the thread is inside a body.
-    pub(super) fn assert_outside() {
-        assert!(
-            !IN_BODY.get(),
-            "a lease was asked for inside the body of a phase, expected outside"
-        );
-    }
 }
 
 impl Drop for Body {

@@ -27,7 +27,9 @@ const TYPES: [(u32, Dtype); 20] = [
 ];
 
 /// Number and name of the types that GGUF has and this project has not.
-const UNSUPPORTED: [(u32, &str); 14] = [
+const UNSUPPORTED: [(u32, &str); 23] = [
+    (4, "Q4_2"),
+    (5, "Q4_3"),
     (9, "Q8_1"),
     (15, "Q8_K"),
     (16, "IQ2_XXS"),
@@ -38,10 +40,17 @@ const UNSUPPORTED: [(u32, &str); 14] = [
     (22, "IQ2_S"),
     (23, "IQ4_XS"),
     (29, "IQ1_M"),
+    (31, "Q4_0_4_4"),
+    (32, "Q4_0_4_8"),
+    (33, "Q4_0_8_8"),
     (34, "TQ1_0"),
     (35, "TQ2_0"),
-    (4, "Q4_2"),
-    (5, "Q4_3"),
+    (36, "IQ4_NL_4_4"),
+    (37, "IQ4_NL_4_8"),
+    (38, "IQ4_NL_8_8"),
+    (40, "NVFP4"),
+    (41, "Q1_0"),
+    (42, "Q2_0"),
 ];
 
 /// The type of a number.

@@ -201,11 +201,6 @@ impl Reader {
         self.advise(name, Advice::DontNeed);
     }
 
-    /// Tells the system that a section's pages are needed soon.
-    pub fn prefetch(&self, name: &str) {
-        self.advise(name, Advice::WillNeed);
-    }
-
     /// Asks the system to read a section into huge pages, where it is not in memory yet.
     pub fn want_huge_pages(&self, name: &str) {
         self.advise(name, Advice::HugePage);

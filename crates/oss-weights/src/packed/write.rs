@@ -207,15 +207,6 @@ impl Writer {
         self.states()[self.number(name)].0 == State::Complete
     }
 
-    /// Complete and total bytes of all sections, for progress.
-    pub fn progress(&self) -> (u64, u64) {
-        let states = self.states();
-        let sections = self.layout.sections.iter().zip(states.iter());
-        let complete = sections.filter(|(_, state)| state.0 == State::Complete);
-        let total = self.layout.sections.iter().map(|section| section.length).sum();
-        (complete.map(|(section, _)| section.length).sum(), total)
-    }
-
     /// Writes a whole section.
     ///
     /// # Errors
@@ -278,17 +269,6 @@ impl Writer {
         let header = read_header(&RandomAccess::open_read_only(&self.goal)?)?;
         let ours = self.layout.plan_checksum;
         Ok(header.is_some_and(|header| !header.partial && header.plan_checksum == ours))
-    }
-
-    /// Gives up: removes the partial file.
-    ///
-    /// # Errors
-    /// When the system refuses.
-    pub fn discard(self) -> Result<()> {
-        if self.file.has_its_name()? {
-            file::remove(&self.partial)?;
-        }
-        Ok(())
     }
 }
 

@@ -1,15 +1,21 @@
 //! The flags of the server.
 
+use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Parser;
+use anyhow::{Result, anyhow, ensure};
+use clap::{ArgAction, Parser};
 use oss_engine::{
-    ColdTier, EngineOptions, Pages, Placement, PolicyKind, SparseAttention, Tune, parse_bytes,
+    Activation, ColdTier, EngineOptions, KvFormat, Pages, Placement, PolicyKind, SparseAttention,
+    Speculation, Tune, parse_bytes,
 };
 use oss_server::ServerOptions;
 use tracing::Level;
+
+/// The variable that has the key where no flag has it.
+const KEY_VARIABLE: &str = "OSS_SERVER_API_KEY";
 
 /// Serves a model over HTTP, as OpenAI's API describes it.
 #[derive(Parser)]
@@ -38,9 +44,21 @@ pub(crate) struct Flags {
     /// threads than CPUs that this process may use
     #[arg(long)]
     pin: bool,
-    /// Measuring the machine at load: off, on, or a directory where the numbers are kept
-    #[arg(long, value_parser = tune, default_value = "on")]
+    /// Measuring the machine at load: off, on, or a directory where the numbers are kept, such as
+    /// ./numbers
+    #[arg(long, default_value_t)]
     tune: Tune,
+    /// Guesses at an answer's next tokens that are verified together: auto, off, or how many (1 to
+    /// 15); it never changes tokens
+    #[arg(long, default_value_t)]
+    speculation: Speculation,
+    /// How activations meet weights: f32, bf16, int8 or int16; default: int8, in narrow models
+    /// int16
+    #[arg(long)]
+    activations: Option<Activation>,
+    /// How keys and values are stored: f32, bf16, f16, int8 or int4
+    #[arg(long, default_value_t = KvFormat::Bf16)]
+    kv: KvFormat,
     /// Memory for weights, keys and values and scratch together, such as 8GB or 500MiB
     #[arg(long, value_parser = parse_bytes)]
     max_memory: Option<usize>,
@@ -76,6 +94,9 @@ pub(crate) struct Flags {
     /// vm.nr_hugepages; transparent where they are too few) or ordinary ones
     #[arg(long, default_value_t = Pages::Huge)]
     pages: Pages,
+    /// Whether the weights of a packed file are brought onto huge pages where there is room
+    #[arg(long, default_value_t = true, action = ArgAction::Set)]
+    huge_pages: bool,
     /// What tokens of long contexts see instead of everything, faster and at some loss: how many of
     /// the first and of the last positions, and how many of the best blocks of 64 between, such as
     /// 64,1024,32; default: everything
@@ -130,7 +151,7 @@ pub(crate) struct Flags {
 }
 
 impl Flags {
-    pub(crate) fn server(&self) -> ServerOptions {
+    pub(crate) fn server(&self) -> Result<ServerOptions> {
         let named = || {
             // What stands behind a dot in a directory's name is no ending: Llama-3.2-1B.
             let name = match self.model.is_dir() {
@@ -139,11 +160,10 @@ impl Flags {
             };
             name.map(|name| name.to_string_lossy().into_owned())
         };
-        let from_environment = || std::env::var("OSS_SERVER_API_KEY").ok();
-        ServerOptions {
+        Ok(ServerOptions {
             address: SocketAddr::new(self.host, self.port),
             model_name: self.model_name.clone().or_else(named).unwrap_or_else(|| "model".into()),
-            api_key: self.api_key.clone().or_else(from_environment).filter(|key| !key.is_empty()),
+            api_key: key(self.api_key.clone(), std::env::var_os(KEY_VARIABLE))?,
             max_body: self.max_body,
             max_unread: self.queue,
             max_connections: self.max_connections,
@@ -153,7 +173,7 @@ impl Flags {
             drain_timeout: self.drain_timeout,
             stall_timeout: self.stall_timeout,
             tell_date: self.tell_date,
-        }
+        })
     }
 
     pub(crate) fn engine(&self) -> EngineOptions {
@@ -162,6 +182,9 @@ impl Flags {
             threads: self.threads,
             pin: self.pin,
             tune: self.tune.clone(),
+            speculation: self.speculation,
+            activation: self.activations,
+            kv_format: self.kv,
             max_memory: self.max_memory,
             cache_bytes: self.cache_memory,
             eviction: self.eviction,
@@ -171,6 +194,7 @@ impl Flags {
             pack_directory: self.pack_directory.clone(),
             placement: self.placement,
             pages: self.pages,
+            huge_pages: self.huge_pages,
             sparse_attention: self.sparse_attention,
             context_len: self.context,
             queue_limit: self.queue,
@@ -183,12 +207,38 @@ impl Flags {
     }
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "the shape of a parser of flags")]
-fn tune(text: &str) -> Result<Tune, String> {
-    Ok(match text {
-        "off" => Tune::Off,
-        "on" => Tune::AtLoad,
-        directory => Tune::Stored(directory.into()),
+/// The key that clients have to show, out of the flag or the variable. One that was given and is
+/// none is an error: the server would be open otherwise.
+fn key(flag: Option<String>, variable: Option<OsString>) -> Result<Option<String>> {
+    if let Some(key) = flag {
+        ensure!(!key.is_empty(), "--api-key: got an empty key, expected one, or no flag");
+        return Ok(Some(key));
+    }
+    let Some(key) = variable else { return Ok(None) };
+    let no_text = |_| anyhow!("{KEY_VARIABLE}: got a key that is not UTF-8, expected one that is");
+    let key = key.into_string().map_err(no_text)?;
+    ensure!(!key.is_empty(), "{KEY_VARIABLE}: got an empty key, expected one, or no variable");
+    Ok(Some(key))
+}
+
+/// The flag that sets an option of the server or the engine which can be out of its range.
+pub(crate) fn flag_of(option: &str) -> Option<&'static str> {
+    Some(match option {
+        "api_key" => "--api-key or OSS_SERVER_API_KEY",
+        "context_len" => "--context",
+        "drain_settle" => "--drain-settle",
+        "drain_timeout" => "--drain-timeout",
+        "idle_timeout" => "--idle-timeout",
+        "max_body" => "--max-body",
+        "max_connections" => "--max-connections",
+        "max_sequences" => "--max-sequences",
+        "max_unread" | "queue_limit" => "--queue",
+        "prefill_chunk" => "--prefill-chunk",
+        "request_timeout" => "--request-timeout",
+        "sparse_attention.window" => "--sparse-attention",
+        "stall_timeout" => "--stall-timeout",
+        "threads" => "--threads",
+        _ => return None,
     })
 }
 
@@ -219,11 +269,17 @@ mod tests {
         let model = ["oss-server", "--model", "a/b.gguf", "--sparse-attention", "64,1024,32"];
         let memory =
             ["--placement", "row-slab", "--pages", "reserved", "--eviction", "lfu", "--pin"];
-        let keep = ["--keep", "kept", "--keep-unused-days", "30"];
-        let flags = Flags::try_parse_from(model.into_iter().chain(memory).chain(keep));
-        let flags = flags.unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(flags.server().model_name, "b");
-        assert_eq!(flags.server().max_unread, flags.engine().queue_limit);
+        let keep = ["--keep", "kept", "--keep-unused-days", "30", "--huge-pages", "false"];
+        let numbers = ["--activations", "int16", "--kv", "int8", "--speculation", "4"];
+        let flags = model.into_iter().chain(memory).chain(keep).chain(numbers);
+        let flags = Flags::try_parse_from(flags).unwrap_or_else(|error| panic!("{error}"));
+        let server = flags.server().unwrap();
+        assert_eq!(server.model_name, "b");
+        assert_eq!(server.max_unread, flags.engine().queue_limit);
+        assert_eq!(flags.engine().activation, Some(Activation::Int16));
+        assert_eq!(flags.engine().kv_format, KvFormat::Int8);
+        assert_eq!(flags.engine().speculation, Speculation::Always(4));
+        assert!(!flags.engine().huge_pages);
         assert_eq!(flags.engine().placement, Placement::RowSlab);
         assert_eq!(flags.engine().pages, Pages::Reserved);
         assert_eq!(flags.engine().eviction, PolicyKind::Lfu);
@@ -234,11 +290,68 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_given_is_the_engines_own_default() {
+        let flags = Flags::try_parse_from(["oss-server", "--model", "a.gguf"]);
+        let engine = flags.unwrap_or_else(|error| panic!("{error}")).engine();
+        let defaults = EngineOptions::default();
+        assert_eq!(engine.tune, defaults.tune);
+        assert_eq!(engine.speculation, defaults.speculation);
+        assert_eq!(engine.activation, defaults.activation);
+        assert_eq!(engine.kv_format, defaults.kv_format);
+        assert_eq!(engine.huge_pages, defaults.huge_pages);
+    }
+
+    #[test]
+    fn kinds_of_activations_are_known_by_their_names() {
+        for activation in Activation::ALL {
+            assert_eq!(activation.to_string().parse::<Activation>(), Ok(activation));
+        }
+        let flags = ["oss-server", "--model", "a.gguf", "--activations", "int9"];
+        let error = Flags::try_parse_from(flags).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("'int9'") && error.contains("bf16, int8 or int16"), "{error}");
+    }
+
+    #[test]
+    fn a_key_that_was_given_and_is_none_is_an_error() {
+        let flag = |key: &str| Some(key.to_owned());
+        let variable = |key: &str| Some(OsString::from(key));
+        assert_eq!(key(None, None).unwrap(), None);
+        assert_eq!(key(flag("a"), variable("b")).unwrap(), flag("a"));
+        assert_eq!(key(None, variable("b")).unwrap(), flag("b"));
+        let error = key(flag(""), variable("b")).unwrap_err().to_string();
+        assert_eq!(error, "--api-key: got an empty key, expected one, or no flag");
+        let error = key(None, variable("")).unwrap_err().to_string();
+        assert_eq!(error, "OSS_SERVER_API_KEY: got an empty key, expected one, or no variable");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_key_that_is_no_text_is_an_error() {
+        use std::os::unix::ffi::OsStringExt as _;
+        let error = key(None, Some(OsString::from_vec(vec![0xff]))).unwrap_err().to_string();
+        assert!(error.starts_with("OSS_SERVER_API_KEY: got a key that is not UTF-8"), "{error}");
+    }
+
+    #[test]
+    fn the_flag_of_an_option_is_one_of_the_flags() {
+        let long: Vec<String> = <Flags as clap::CommandFactory>::command()
+            .get_arguments()
+            .filter_map(|argument| argument.get_long().map(|name| format!("--{name}")))
+            .collect();
+        let options = ["context_len", "max_unread", "queue_limit", "sparse_attention.window"];
+        for option in options {
+            let flag = flag_of(option).unwrap();
+            assert!(long.iter().any(|known| known == flag), "{flag}");
+        }
+        assert_eq!(flag_of("temperature"), None);
+    }
+
+    #[test]
     fn the_name_of_a_directory_is_the_whole_of_it() {
         let directory = std::env::temp_dir().join(format!("oss-{}-3.2-1B", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let flags = Flags::try_parse_from(["oss-server", "--model", directory.to_str().unwrap()]);
-        let name = flags.unwrap_or_else(|error| panic!("{error}")).server().model_name;
+        let name = flags.unwrap_or_else(|error| panic!("{error}")).server().unwrap().model_name;
         std::fs::remove_dir(&directory).unwrap();
         assert!(name.ends_with("-3.2-1B"), "{name}");
     }

@@ -10,7 +10,7 @@ use std::thread;
 use anyhow::{Context, Result};
 use clap::Parser;
 use oss_engine::Engine;
-use oss_server::Server;
+use oss_server::{Error, Server};
 use tokio::signal;
 use tokio::sync::oneshot;
 
@@ -40,8 +40,8 @@ fn serve(flags: &Flags) -> Result<()> {
         .build()
         .context("no threads for connections")?;
     runtime.block_on(async {
-        let options = flags.server();
-        let server = Server::bind(options).await?;
+        let options = flags.server()?;
+        let server = Server::bind(options).await.map_err(named)?;
         let handle = server.handle();
         tracing::info!(address = %server.address(), model = %flags.model.display(), "listening");
         let (model, options) = (flags.model.clone(), flags.engine());
@@ -51,8 +51,22 @@ fn serve(flags: &Flags) -> Result<()> {
                 handle.drain();
             }
         });
-        Ok(server.run().await?)
+        server.run().await.map_err(named)
     })
+}
+
+/// An error behind the flag that sets the option which it is about.
+fn named(error: Error) -> anyhow::Error {
+    let flag = match &error {
+        Error::Option { field, .. } | Error::Load(oss_engine::Error::Option { field, .. }) => {
+            flags::flag_of(field)
+        }
+        _ => None,
+    };
+    match flag {
+        Some(flag) => anyhow::Error::new(error).context(flag),
+        None => error.into(),
+    }
 }
 
 /// Tells of the first signal; the second ends the process at once. The thread that listens lives as
