@@ -4,8 +4,9 @@ use std::fs::{self, File};
 use std::io::{Read as _, Seek as _};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
@@ -46,6 +47,10 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
+/// Between two looks at how much memory a process has.
+const SHORTEST: Duration = Duration::from_millis(5);
+const LONGEST: Duration = Duration::from_secs(1);
+
 /// Runs a command and returns what it prints and the most memory it has had resident, in bytes;
 /// 0 where the system has no `/proc` to read that from.
 pub(crate) fn watched(command: &mut Command) -> Result<(String, u64)> {
@@ -54,14 +59,23 @@ pub(crate) fn watched(command: &mut Command) -> Result<(String, u64)> {
     let mut said = tempfile::tempfile()?;
     command.stdin(Stdio::null()).stdout(printed.try_clone()?).stderr(said.try_clone()?);
     let mut child = command.spawn().with_context(|| format!("cannot run {shown}"))?;
-    let mut peak = 0;
-    let status = loop {
-        peak = peak.max(high_water(child.id()).unwrap_or(0));
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        thread::sleep(Duration::from_millis(5));
-    };
+    let (process, ended) = (child.id(), AtomicBool::new(false));
+    let (status, peak) = thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let (begin, mut peak) = (Instant::now(), 0);
+            while !ended.load(Ordering::Relaxed) {
+                peak = peak.max(high_water(process).unwrap_or(0));
+                // Looks take time from what is measured: the longer it runs, the fewer.
+                thread::park_timeout((begin.elapsed() / 16).clamp(SHORTEST, LONGEST));
+            }
+            peak
+        });
+        let status = child.wait();
+        ended.store(true, Ordering::Relaxed);
+        watcher.thread().unpark();
+        (status, watcher.join().expect("the watcher does not panic"))
+    });
+    let status = status?;
     if !status.success() {
         bail!("{shown}: {status}\n{}", text(&mut said)?.trim());
     }

@@ -11,10 +11,12 @@ mod frequency;
 mod readers;
 mod table;
 
+use super::together::together;
 use crate::error::{Error, Result};
 use oss_memory::file::{DIRECT_ALIGNMENT, RandomAccess};
 use oss_memory::placement::MemoryPolicy;
-use oss_memory::{Buffer, Pages, Piece};
+use oss_memory::{Buffer, HUGE_PAGE, Pages, Piece, page_size};
+use rayon::prelude::*;
 use readers::Readers;
 use std::ops::Range;
 use std::sync::Arc;
@@ -135,6 +137,7 @@ impl ExpertSlots {
             |start: usize| matrices.iter().map(move |bytes| start + bytes.start..start + bytes.end);
         let matrices: Vec<_> = (0..slots).flat_map(|slot| in_slot(slot * slot_bytes)).collect();
         policy.place(&mut memory, &matrices)?;
+        touch(&mut memory)?;
         let mut rest = memory.into_piece();
         let mut free = Vec::with_capacity(slots);
         for _ in 0..slots {
@@ -255,6 +258,17 @@ impl ExpertSlots {
         }
         self.readers.wake();
     }
+}
+
+/// Has the system give memory now that it would give within the first read of each slot, where a
+/// request would wait for it.
+fn touch(memory: &mut Buffer) -> Result<()> {
+    let page = page_size();
+    let touch = |part: &mut [u8]| part.iter_mut().step_by(page).for_each(|byte| *byte = 0);
+    together(|| {
+        memory.par_chunks_mut(HUGE_PAGE).for_each(touch);
+        Ok(())
+    })
 }
 
 /// Bytes of a slot that takes any of the experts.
