@@ -2,6 +2,19 @@
 
 use std::ops::AddAssign;
 
+/// What two caches have counted, one after the other, adds up: every counter by its name, so that
+/// one that is forgotten does not compile.
+macro_rules! adds_up {
+    ($stats:ident { $($count:ident),+ $(,)? }) => {
+        impl AddAssign for $stats {
+            fn add_assign(&mut self, more: Self) {
+                let Self { $($count),+ } = more;
+                $(self.$count += $count;)+
+            }
+        }
+    };
+}
+
 /// Counters since the cache was made. Pages are counted per group: a position of a model with two
 /// groups lies in two pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,59 +63,28 @@ pub struct Stats {
     pub cold: ColdStats,
 }
 
-impl AddAssign for Stats {
-    /// What two caches have counted, one after the other.
-    fn add_assign(&mut self, more: Stats) {
-        // Every counter by its name: one that is forgotten here does not compile.
-        let Stats {
-            reused_tokens,
-            hot_hits,
-            warm_hits,
-            cold_hits,
-            prefetched_pages,
-            inserted_blocks,
-            duplicate_blocks,
-            hash_collisions,
-            thinned_pages,
-            evicted_pages,
-            moved_pages,
-            moved_bytes,
-            copied_pages,
-            copied_bytes,
-            compressed_pages,
-            compressed_bytes,
-            restored_bytes,
-            incompressible_pages,
-            warm_evicted_pages,
-            cold,
-        } = self;
-        let counters = [
-            (reused_tokens, more.reused_tokens),
-            (hot_hits, more.hot_hits),
-            (warm_hits, more.warm_hits),
-            (cold_hits, more.cold_hits),
-            (prefetched_pages, more.prefetched_pages),
-            (inserted_blocks, more.inserted_blocks),
-            (duplicate_blocks, more.duplicate_blocks),
-            (hash_collisions, more.hash_collisions),
-            (thinned_pages, more.thinned_pages),
-            (evicted_pages, more.evicted_pages),
-            (moved_pages, more.moved_pages),
-            (moved_bytes, more.moved_bytes),
-            (copied_pages, more.copied_pages),
-            (copied_bytes, more.copied_bytes),
-            (compressed_pages, more.compressed_pages),
-            (compressed_bytes, more.compressed_bytes),
-            (restored_bytes, more.restored_bytes),
-            (incompressible_pages, more.incompressible_pages),
-            (warm_evicted_pages, more.warm_evicted_pages),
-        ];
-        for (count, more) in counters {
-            *count += more;
-        }
-        *cold += more.cold;
-    }
-}
+adds_up!(Stats {
+    reused_tokens,
+    hot_hits,
+    warm_hits,
+    cold_hits,
+    prefetched_pages,
+    inserted_blocks,
+    duplicate_blocks,
+    hash_collisions,
+    thinned_pages,
+    evicted_pages,
+    moved_pages,
+    moved_bytes,
+    copied_pages,
+    copied_bytes,
+    compressed_pages,
+    compressed_bytes,
+    restored_bytes,
+    incompressible_pages,
+    warm_evicted_pages,
+    cold,
+});
 
 /// Counters of the file of cold pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -129,37 +111,17 @@ pub struct ColdStats {
     pub evicted_pages: u64,
 }
 
-impl AddAssign for ColdStats {
-    /// What two caches have counted, one after the other.
-    fn add_assign(&mut self, more: ColdStats) {
-        // Every counter by its name: one that is forgotten here does not compile.
-        let ColdStats {
-            restored_slots,
-            written_pages,
-            written_bytes,
-            read_bytes,
-            dropped_writes,
-            failed_writes,
-            bad_slots,
-            foreign,
-            evicted_pages,
-        } = self;
-        let counters = [
-            (restored_slots, more.restored_slots),
-            (written_pages, more.written_pages),
-            (written_bytes, more.written_bytes),
-            (read_bytes, more.read_bytes),
-            (dropped_writes, more.dropped_writes),
-            (failed_writes, more.failed_writes),
-            (bad_slots, more.bad_slots),
-            (foreign, more.foreign),
-            (evicted_pages, more.evicted_pages),
-        ];
-        for (count, more) in counters {
-            *count += more;
-        }
-    }
-}
+adds_up!(ColdStats {
+    restored_slots,
+    written_pages,
+    written_bytes,
+    read_bytes,
+    dropped_writes,
+    failed_writes,
+    bad_slots,
+    foreign,
+    evicted_pages,
+});
 
 #[cfg(test)]
 mod tests {
