@@ -55,9 +55,9 @@ impl Scheduler {
     fn give_sequence_and_room(&mut self, task: &mut Task) -> (usize, bool) {
         let mut cached = self.give_sequence(task);
         loop {
-            let (has_room, has_more) = self.make_room_for(task);
+            let (has_room, gave_up) = self.make_room_for(task);
             // What lies in lower tiers comes back to free pages: it may find some now.
-            if !has_more || !self.knows_more(task, cached) {
+            if !gave_up || !self.knows_more(task, cached) {
                 return (cached, has_room);
             }
             self.take_sequence(task);
@@ -123,7 +123,7 @@ impl Scheduler {
     /// up goes first.
     fn make_room_for(&mut self, task: &Task) -> (bool, bool) {
         let Some(sequence) = task.sequence else { return (false, false) };
-        let mut has_more = false;
+        let mut gave_up = false;
         loop {
             let others = self.running.iter().filter_map(|other| Some((other.sequence?, other)));
             let others = others.map(|(sequence, other)| (sequence, other.left(&self.cache)));
@@ -131,12 +131,12 @@ impl Scheduler {
             growing.extend(others);
             let rows = self.batching.max_rows.min(ALWAYS_ROWS);
             if self.cache.can_hold(&growing, rows).is_ok() {
-                return (true, has_more);
+                return (true, gave_up);
             }
             if !self.sessions.give_up_oldest(&mut self.cache) && !self.preempt_paused() {
-                return (false, has_more);
+                return (false, gave_up);
             }
-            has_more = true;
+            gave_up = true;
         }
     }
 
