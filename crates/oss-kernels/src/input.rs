@@ -58,6 +58,16 @@ impl fmt::Display for Activation {
     }
 }
 
+/// Reads a kind as it is displayed.
+///
+/// ```
+/// use oss_kernels::Activation;
+///
+/// for activation in Activation::ALL {
+///     assert_eq!(activation.to_string().parse::<Activation>(), Ok(activation));
+/// }
+/// assert!("int9".parse::<Activation>().is_err());
+/// ```
 impl FromStr for Activation {
     type Err = ParseActivationError;
 
