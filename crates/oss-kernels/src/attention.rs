@@ -10,7 +10,7 @@
 //! Tiles that no query of a call sees are not read; one that does not see a tile is left as it is.
 
 use crate::prefetch::ask;
-use oss_quant::kv::{KvCodec, KvFormat, KvVisitor};
+use oss_quant::kv::{KvCodec, KvFormat, KvVisitor, Pairs, Products};
 use oss_simd::{Isa, Kernel, Simd, math};
 use std::{marker::PhantomData, ops::Range};
 
@@ -51,13 +51,17 @@ impl Shape {
     /// Numbers of scratch that [`attend`] needs for `n_heads` query heads of all tokens together.
     #[must_use]
     pub const fn scratch_len(&self, n_heads: usize) -> usize {
-        n_heads * (TILE + self.head_dim) + 2 * self.partial_len(n_heads)
+        n_heads * (TILE + self.even_head_dim()) + 2 * self.partial_len(n_heads)
     }
 
     /// Numbers in what [`attend_split`] finds of a split for so many query heads.
     #[must_use]
     pub const fn partial_len(&self, n_heads: usize) -> usize {
         n_heads * (self.padded_head_dim() + LANES + 1)
+    }
+
+    const fn even_head_dim(&self) -> usize {
+        self.head_dim.next_multiple_of(2)
     }
 
     const fn padded_head_dim(&self) -> usize {
@@ -157,7 +161,7 @@ pub fn attend_split<'a, 's>(
     let after = TileSlots::default();
     run(Call { isa, shape, queries, slot: &slot, after, scratch, to: To::Split(split) });
     let all = queries.len() * n_heads;
-    &scratch[all * (TILE + shape.head_dim)..][..shape.partial_len(all)]
+    &scratch[all * (TILE + shape.even_head_dim())..][..shape.partial_len(all)]
 }
 
 /// The attention of some tokens out of what [`attend_split`] found of each split that any of them
@@ -230,6 +234,7 @@ struct Attend<'a, 'b, C> {
 
 impl<C: KvCodec> Kernel for Attend<'_, '_, C> {
     type Output = ();
+    const MULTIPLIES_BF16: bool = C::Products::OF_BF16;
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
@@ -238,15 +243,15 @@ impl<C: KvCodec> Kernel for Attend<'_, '_, C> {
         let n_heads = queries[0].heads.len() / dim;
         // From here on "heads" are those of all queries, one query after the other.
         let all = queries.len() * n_heads;
-        let (heads, rest) = scratch.split_at_mut(all * dim);
-        // Those that are computed together lie together, dimension by dimension.
+        let even = shape.even_head_dim();
+        let (heads, rest) = scratch.split_at_mut(all * even);
+        // Those that are computed together lie together, two dimensions by two.
+        let mut of_all = queries.iter().flat_map(|query| query.heads.chunks_exact(dim));
         for (h, n) in together::<S>(all) {
-            let to = &mut heads[h * dim..(h + n) * dim];
-            match n {
-                8 => lay_together::<8>(queries, h, to),
-                4 => lay_together::<4>(queries, h, to),
-                2 => lay_together::<2>(queries, h, to),
-                _ => lay_together::<1>(queries, h, to),
+            let (pairs, _) = heads[h * even..(h + n) * even].as_chunks_mut::<2>();
+            for i in 0..n {
+                let head = of_all.next().expect("as many heads as queries have");
+                lay::<S, C::Products>(s, head, (i, n), pairs);
             }
         }
         let (scores, rest) = rest.split_at_mut(all * TILE);
@@ -320,7 +325,7 @@ impl Kernel for Join<'_, '_> {
     fn run<S: Simd>(self, s: S) {
         let Self { shape, queries, partial, scratch, give } = self;
         let all = queries.len() * (queries[0].heads.len() / shape.head_dim);
-        let (heads, rest) = scratch.split_at_mut(all * shape.head_dim);
+        let (heads, rest) = scratch.split_at_mut(all * shape.even_head_dim());
         let len = shape.partial_len(all);
         let mut total = Running::new(&mut rest[..len], all);
         total.clear();
@@ -357,18 +362,15 @@ fn together<S: Simd>(n_heads: usize) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// Lays N heads from head `h` on together: `[head_dim, N]`.
+/// Lays the i-th of n heads that are computed together among the others, as factors:
+/// `[head_dim / 2, n]` pairs.
 #[inline(always)]
-fn lay_together<const N: usize>(queries: &[Query<'_>], h: usize, to: &mut [f32]) {
-    let (dim, n_heads) = (to.len() / N, queries[0].heads.len() * N / to.len());
-    let mut from: [&[f32]; N] = [&[]; N];
-    for (i, from) in from.iter_mut().enumerate() {
-        let (query, head) = ((h + i) / n_heads, (h + i) % n_heads);
-        *from = &queries[query].heads[head * dim..][..dim];
-    }
-    for (d, to) in to.as_chunks_mut::<N>().0.iter_mut().enumerate() {
-        for (to, from) in to.iter_mut().zip(from) {
-            *to = from[d];
+fn lay<S: Simd, P: Products>(s: S, head: &[f32], (i, n): (usize, usize), to: &mut [[f32; 2]]) {
+    let mut factors = [0.0; 16];
+    for (sixteen, to) in head.chunks(16).zip(to.chunks_mut(8 * n)) {
+        P::store_factors(s, s.load_partial(sixteen), &mut factors);
+        for (pair, to) in factors.as_chunks::<2>().0.iter().zip(to.chunks_exact_mut(n)) {
+            to[i] = *pair;
         }
     }
 }
@@ -443,14 +445,14 @@ impl Tile<'_, '_> {
         scores: &mut [f32],
         running: &mut Running<'_>,
     ) {
-        let (dim, padded) = (self.shape.head_dim, self.shape.padded_head_dim());
-        for (h, n) in together::<S>(heads.len() / dim) {
+        let (even, padded) = (self.shape.even_head_dim(), self.shape.padded_head_dim());
+        for (h, n) in together::<S>(heads.len() / even) {
             let mut some = Running {
                 max: &mut running.max[h..h + n],
                 sum: &mut running.sum[h..h + n],
                 values: &mut running.values[h * padded..(h + n) * padded],
             };
-            let heads = &heads[h * dim..(h + n) * dim];
+            let (heads, _) = heads[h * even..(h + n) * even].as_chunks::<2>();
             let scores = &mut scores[h * TILE..(h + n) * TILE];
             match n {
                 8 if const { wide::<S>() } => {
@@ -471,7 +473,7 @@ impl Tile<'_, '_> {
     fn add_heads<S: Simd, C: KvCodec, const H: usize>(
         &self,
         s: S,
-        (h, heads): (usize, &[f32]),
+        (h, heads): (usize, &[[f32; 2]]),
         scores: &mut [f32],
         running: &mut Running<'_>,
     ) {
@@ -493,7 +495,7 @@ impl Tile<'_, '_> {
                 self.page_scores::<S, C, H, 1>(s, heads, (page, ahead), tiles)
             };
         }
-        let corrections = soften(s, tiles, visible, running);
+        let corrections = soften::<S, C::Products, H>(s, tiles, visible, running);
         let weights = (&*tiles, &corrections);
         let (mut d16, end) = (0, self.shape.padded_head_dim() / 16);
         while d16 < end {
@@ -510,7 +512,7 @@ impl Tile<'_, '_> {
     fn page_scores<S: Simd, C: KvCodec, const H: usize, const P: usize>(
         &self,
         s: S,
-        heads: &[[f32; H]],
+        heads: &[[[f32; 2]; H]],
         (page, ahead): (usize, &[&[u8]; TILE / PAGE]),
         scores: &mut [[f32; TILE]],
     ) -> usize {
@@ -520,28 +522,28 @@ impl Tile<'_, '_> {
         }
         let dim = self.shape.head_dim;
         let mut acc = [[s.zero(); H]; P];
-        let (pairs, odd) = heads[..dim].as_chunks::<2>();
-        for (d2, heads) in pairs.iter().enumerate() {
-            let mut keys = [[s.zero(); 2]; P];
+        let (whole, odd) = heads.split_at(dim / 2);
+        for (d2, heads) in whole.iter().enumerate() {
+            let mut keys = [C::Products::zero(s); P];
             for p in 0..P {
                 keys[p] = C::key_columns(s, slots[p], dim, d2);
                 let bytes = const { 2 * PAGE * C::BITS / 8 };
                 ask(s, next[p], d2 * bytes, bytes);
             }
-            for i in 0..2 {
+            for step in 0..C::Products::steps::<S>() {
                 for h in 0..H {
-                    let head = s.splat(heads[i][h]);
+                    let head = C::Products::splat(s, &heads[h], step);
                     for p in 0..P {
-                        acc[p][h] = s.fma(head, keys[p][i], acc[p][h]);
+                        acc[p][h] = C::Products::add(s, step, head, keys[p], acc[p][h]);
                     }
                 }
             }
         }
         if let [heads] = odd {
             for p in 0..P {
-                let [keys, _] = C::key_columns(s, slots[p], dim, dim / 2);
+                let keys = C::key_columns(s, slots[p], dim, dim / 2);
                 for h in 0..H {
-                    acc[p][h] = s.fma(s.splat(heads[h]), keys, acc[p][h]);
+                    acc[p][h] = C::Products::add_half(s, 0, &heads[h], keys, acc[p][h]);
                 }
             }
         }
@@ -567,44 +569,43 @@ impl Tile<'_, '_> {
     ) -> usize {
         let (dim, padded) = (self.shape.head_dim, self.shape.padded_head_dim());
         let begin = C::key_bytes(dim) + d16 * 16 * PAGE * C::BITS / 8;
-        let weights: &[[f32; TILE]; H] = weights.try_into().expect("one tile of each head");
+        let weights: &[[[f32; 2]; TILE / 2]; H] =
+            bytemuck::cast_slice(weights).try_into().expect("one tile of each head");
         let (values, _) = values.as_chunks_mut::<16>();
+        let (any, all) = (visible.any(), visible.all());
+        let pages = any.start / PAGE..any.end.div_ceil(PAGE);
+        let whole = all.start.div_ceil(PAGE)..all.end / PAGE;
+        let mut factors = *corrections;
+        if pages.start < whole.start {
+            for h in 0..H {
+                for sum in &mut values[h * padded / 16 + d16..][..N] {
+                    s.store(C::Products::scale(s, s.load(sum), s.splat(factors[h])), sum);
+                }
+            }
+            factors = [1.0; H];
+        }
+        for page in pages.start..whole.start.min(pages.end) {
+            self.add_seen::<S, C, H, N>(s, weights, (page, d16, visible), values);
+        }
         let mut acc = [[s.zero(); N]; H];
         for h in 0..H {
             for n in 0..N {
                 let old = s.load(&values[h * padded / 16 + d16 + n]);
-                acc[h][n] = s.mul(old, s.splat(corrections[h]));
+                acc[h][n] = C::Products::scale(s, old, s.splat(factors[h]));
             }
         }
-        let (any, all) = (visible.any(), visible.all());
-        for page in any.start / PAGE..any.end.div_ceil(PAGE) {
-            let (slot, ahead, first) = (self.slots[page], ahead[page], page * PAGE);
-            if all.start <= first && first + PAGE <= all.end {
-                for p2 in 0..PAGE / 2 {
-                    let values = values_at::<S, C, N>(s, slot, dim, (p2, d16));
-                    let bytes = const { 2 * 16 * N * C::BITS / 8 };
-                    ask(s, ahead, begin + p2 * bytes, bytes);
-                    for i in 0..2 {
-                        for h in 0..H {
-                            let weight = s.splat(weights[h][first + 2 * p2 + i]);
-                            for n in 0..N {
-                                acc[h][n] = s.fma(weight, values[n][i], acc[h][n]);
-                            }
-                        }
-                    }
-                }
-                continue;
-            }
-            let seen = any.start.max(first) - first..any.end.min(first + PAGE) - first;
-            for position in seen {
-                let at = first + position;
-                let values = values_at::<S, C, N>(s, slot, dim, (position / 2, d16));
-                let seen_by_all = all.contains(&at);
-                for h in 0..H {
-                    if seen_by_all || visible.begin[h] <= at && at < visible.end[h] {
-                        let weight = s.splat(weights[h][at]);
+        for page in whole.clone() {
+            let (slot, ahead) = (self.slots[page], ahead[page]);
+            for p2 in 0..PAGE / 2 {
+                let values = values_at::<S, C, N>(s, slot, dim, (p2, d16));
+                let bytes = const { 2 * 16 * N * C::BITS / 8 };
+                ask(s, ahead, begin + p2 * bytes, bytes);
+                for step in 0..C::Products::steps::<S>() {
+                    for h in 0..H {
+                        let pair = &weights[h][page * PAGE / 2 + p2];
+                        let weight = C::Products::splat(s, pair, step);
                         for n in 0..N {
-                            acc[h][n] = s.fma(weight, values[n][position % 2], acc[h][n]);
+                            acc[h][n] = C::Products::add(s, step, weight, values[n], acc[h][n]);
                         }
                     }
                 }
@@ -615,7 +616,47 @@ impl Tile<'_, '_> {
                 s.store(acc[h][n], &mut values[h * padded / 16 + d16 + n]);
             }
         }
+        for page in whole.start.max(whole.end)..pages.end {
+            self.add_seen::<S, C, H, N>(s, weights, (page, d16, visible), values);
+        }
         N
+    }
+
+    /// The same for a page of which some heads do not see all: sums stay in memory, as what is added
+    /// to each is known at run time alone.
+    #[inline(always)]
+    fn add_seen<S: Simd, C: KvCodec, const H: usize, const N: usize>(
+        &self,
+        s: S,
+        weights: &[[[f32; 2]; TILE / 2]; H],
+        (page, d16, visible): (usize, usize, Visible<H>),
+        sums: &mut [[f32; 16]],
+    ) {
+        let stride = self.shape.padded_head_dim() / 16;
+        let any = visible.any();
+        let (begin, end) = (any.start.max(page * PAGE), any.end.min((page + 1) * PAGE));
+        for pair in begin / 2..end.div_ceil(2) {
+            let p2 = pair % (PAGE / 2);
+            let values = values_at::<S, C, N>(s, self.slots[page], self.shape.head_dim, (p2, d16));
+            for h in 0..H {
+                let sees = |at: usize| visible.begin[h] <= at && at < visible.end[h];
+                let (first, second) = (sees(2 * pair), sees(2 * pair + 1));
+                let weights = &weights[h][pair];
+                for (values, to) in values.into_iter().zip(&mut sums[h * stride + d16..]) {
+                    let mut sum = s.load(to);
+                    if first && second {
+                        for step in 0..C::Products::steps::<S>() {
+                            let weight = C::Products::splat(s, weights, step);
+                            sum = C::Products::add(s, step, weight, values, sum);
+                        }
+                    } else if first || second {
+                        let half = usize::from(second);
+                        sum = C::Products::add_half(s, half, weights, values, sum);
+                    }
+                    s.store(sum, to);
+                }
+            }
+        }
     }
 }
 
@@ -627,19 +668,19 @@ fn values_at<S: Simd, C: KvCodec, const N: usize>(
     slot: &[u8],
     head_dim: usize,
     (p2, d16): (usize, usize),
-) -> [[S::F32; 2]; N] {
-    let mut values = [[s.zero(); 2]; N];
+) -> [Pairs<C, S>; N] {
+    let mut values = [C::Products::zero(s); N];
     for (n, values) in values.iter_mut().enumerate() {
         *values = C::values(s, slot, head_dim, p2, d16 + n);
     }
     values
 }
 
-/// Turns a tile's scores into weights relative to the new maximum; returns what the older values
+/// Turns a tile's scores into weights relative to the new maximum, as factors; returns what the older values
 /// and the older sums of each head are to be multiplied with (the sums have been). A head that sees
 /// nothing of the tile is left as it is, to the bit.
 #[inline(always)]
-fn soften<S: Simd, const H: usize>(
+fn soften<S: Simd, P: Products, const H: usize>(
     s: S,
     scores: &mut [[f32; TILE]],
     visible: Visible<H>,
@@ -682,7 +723,7 @@ fn soften<S: Simd, const H: usize>(
             if visible.begin[h] < (i + 1) * 16 && i * 16 < visible.end[h] {
                 *weights = math::exp(s, s.sub(s.load(v), max));
             }
-            s.store(*weights, v);
+            P::store_factors(s, *weights, v);
         }
         let added = s.add(s.add(weights[0], weights[1]), s.add(weights[2], weights[3]));
         let sum = &mut running.sum[h];

@@ -21,6 +21,7 @@ mod float;
 mod int4;
 mod int8;
 mod mean;
+mod products;
 mod rows;
 
 pub use bf16::Bf16;
@@ -28,6 +29,7 @@ pub use float::{F16, F32};
 pub use int4::Int4;
 pub use int8::Int8;
 pub use mean::{mean_bytes, mean_quad};
+pub use products::{OfBf16, OfF32, Products};
 pub use rows::Rows;
 
 /// Positions in a page.
@@ -43,7 +45,7 @@ pub enum KvFormat {
     F32,
     /// Half precision: relative error up to 2⁻¹¹, overflow above 65,504.
     F16,
-    /// The upper half of single precision: relative error up to 2⁻⁸.
+    /// The upper half of single precision: relative error up to 2⁻⁸; what is below 2⁻⁵⁰ is zero.
     Bf16,
     /// Signed bytes, one f32 scale per position: error up to 1/254 of the largest value.
     Int8,
@@ -59,12 +61,17 @@ pub trait KvVisitor {
     fn visit<C: KvCodec>(self) -> Self::Output;
 }
 
+/// Sixteen pairs of a format's numbers.
+pub type Pairs<C, S> = <<C as KvCodec>::Products as Products>::Pairs<S>;
+
 /// One format of keys and values. `slot` is always a whole slot, [`KvCodec::slot_bytes`] long.
 pub trait KvCodec: 'static {
     /// Its name in the enum.
     const FORMAT: KvFormat;
     /// Bits of a number, scales aside.
     const BITS: usize;
+    /// How its numbers are multiplied.
+    type Products: Products;
 
     /// Bytes of the keys of a slot; the values begin there.
     fn key_bytes(head_dim: usize) -> usize;
@@ -85,10 +92,11 @@ pub trait KvCodec: 'static {
     fn read_value(slot: &[u8], position: usize, value: &mut [f32]);
     /// Dimensions `2 d2` and `2 d2 + 1` of the keys of all sixteen positions. The second means
     /// nothing where it is `head_dim`.
-    fn key_columns<S: Simd>(s: S, slot: &[u8], head_dim: usize, d2: usize) -> [S::F32; 2];
+    fn key_columns<S: Simd>(s: S, slot: &[u8], head_dim: usize, d2: usize) -> Pairs<Self, S>;
     /// Dimensions `16 d16 .. 16 d16 + 16` of the values at positions `2 p2` and `2 p2 + 1`; those
     /// past `head_dim` are 0.
-    fn values<S: Simd>(s: S, slot: &[u8], head_dim: usize, p2: usize, d16: usize) -> [S::F32; 2];
+    fn values<S: Simd>(s: S, slot: &[u8], head_dim: usize, p2: usize, d16: usize)
+    -> Pairs<Self, S>;
 
     /// Bytes of a slot.
     #[inline(always)]

@@ -85,7 +85,7 @@ pub(crate) mod neon;
 pub use reading::Reading;
 
 /// An instruction set that this processor has: the token that every kernel call takes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Isa(Level);
 
 /// The names in [`Isa::ALL_NAMES`] that [`Isa::from_name`] did not find, or that are not here.
@@ -126,10 +126,11 @@ impl std::error::Error for Error {}
 macro_rules! isa_table {
     ($(
         $(#[$cfg:meta])*
-        $level:ident, $name:literal, $make:expr, $trampoline:ident, [$($feature:tt),*];
+        $level:ident, $name:literal, $make:expr, $trampoline:ident $(or $plain:ident)?,
+            [$($feature:tt),*];
     )*) => {
-        /// In ascending order of preference.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        /// In ascending order of preference, but see [`Isa::available`].
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         enum Level {
             $($(#[$cfg])* $level,)*
         }
@@ -138,9 +139,8 @@ macro_rules! isa_table {
             /// Every name that [`Isa::from_name`] knows on this architecture, best last.
             pub const ALL_NAMES: &[&str] = &[$($(#[$cfg])* $name,)*];
 
-            /// What this processor has, best last; `scalar` is always there.
-            #[must_use]
-            pub fn available() -> Vec<Self> {
+            /// What this processor has, in the order of the table.
+            fn found() -> Vec<Self> {
                 let mut found = Vec::new();
                 $($(#[$cfg])* if true $(&& has!($feature))* { found.push(Self(Level::$level)); })*
                 found
@@ -160,7 +160,7 @@ macro_rules! isa_table {
                         #[expect(unsafe_code, reason = "calls a function with target features")]
                         // SAFETY: an `Isa` of this level exists only if `available` found every
                         // feature of the row.
-                        unsafe { $trampoline(kernel) }
+                        unsafe { choose!(K, kernel, $trampoline $(or $plain)?) }
                     })*
                 }
             }
@@ -177,6 +177,16 @@ macro_rules! isa_table {
                 kernel.run(unsafe { $make })
             }
         )*
+    };
+}
+
+/// A kernel that multiplies no bf16 is compiled for the set without an instruction for it.
+macro_rules! choose {
+    ($kernels:ident, $kernel:ident, $trampoline:ident) => {
+        $trampoline($kernel)
+    };
+    ($kernels:ident, $kernel:ident, $trampoline:ident or $plain:ident) => {
+        if const { $kernels::MULTIPLIES_BF16 } { $trampoline($kernel) } else { $plain($kernel) }
     };
 }
 
@@ -202,12 +212,17 @@ isa_table! {
     Avx2Vnni, "avx2vnni", avx2::Avx2::<true>::new(), run_avx2_vnni,
         ["avx2", "fma", "f16c", "avxvnni"];
     #[cfg(target_arch = "x86_64")]
-    Avx512, "avx512", avx512::Avx512::<false>::new(), run_avx512,
+    Avx512, "avx512", avx512::Avx512::<false, false>::new(), run_avx512,
         ["avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl"];
     #[cfg(target_arch = "x86_64")]
-    Avx512Vnni, "avx512vnni", avx512::Avx512::<true>::new(), run_avx512_vnni,
+    Avx512Vnni, "avx512vnni", avx512::Avx512::<true, false>::new(), run_avx512_vnni,
         ["avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni",
          "avx512vbmi"];
+    #[cfg(target_arch = "x86_64")]
+    Avx512Bf16, "avx512bf16", avx512::Avx512::<true, true>::new(),
+        run_avx512_bf16 or run_avx512_vnni,
+        ["avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni",
+         "avx512vbmi", "avx512bf16"];
     #[cfg(target_arch = "aarch64")]
     Neon, "neon", neon::Neon::<false>::new(), run_neon, ["neon"];
     #[cfg(target_arch = "aarch64")]
@@ -215,6 +230,20 @@ isa_table! {
 }
 
 impl Isa {
+    /// What this processor has, best last; `scalar` is always there.
+    #[must_use]
+    pub fn available() -> Vec<Self> {
+        let mut found = Self::found();
+        // Other makers' processors (measured: Granite Rapids) add products of bf16 more slowly than
+        // those of single precision.
+        #[cfg(target_arch = "x86_64")]
+        if !reading::is_amd() && found.last() == Some(&Self(Level::Avx512Bf16)) {
+            let last = found.len() - 1;
+            found.swap(last - 1, last);
+        }
+        found
+    }
+
     /// The best that this processor has, or what the environment variable `OSS_ISA` names.
     ///
     /// # Errors

@@ -39,12 +39,16 @@ pub mod math;
 mod simd;
 
 pub use isa::{Error, Isa, Reading};
-pub use simd::Simd;
+pub use simd::{Bf16Pairs, Simd};
 
 /// Something to compute, written once for all instruction sets.
 pub trait Kernel {
     /// What it returns.
     type Output;
+
+    /// Whether it adds products of bf16 ([`Simd::add_bf16`]). Other kernels are compiled once for
+    /// processors with and without an instruction for that.
+    const MULTIPLIES_BF16: bool = false;
 
     /// The computation; implementations are `#[inline(always)]`, and so is all that they call with
     /// vectors.

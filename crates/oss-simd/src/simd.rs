@@ -2,6 +2,10 @@
 
 use crate::Kernel;
 
+/// Sixteen pairs of bf16 numbers, made ready for [`Simd::add_bf16`].
+#[derive(Clone, Copy, Debug)]
+pub struct Bf16Pairs<V>(pub(crate) [V; 2]);
+
 /// Sixteen 32-bit lanes (or 64 bytes) at a time, on every instruction set.
 ///
 /// A value of an implementing type is the proof that the processor has the instruction set: it is
@@ -30,6 +34,9 @@ pub trait Simd: Copy + Send + Sync + 'static {
 
     /// Whether [`Simd::dot`] is exact for any number of calls and any codes.
     const DOT_IS_EXACT: bool;
+
+    /// How many calls of [`Simd::add_bf16`] add the products of pairs.
+    const BF16_STEPS: usize = 2;
 
     /// Runs a part of a kernel as a function of its own, compiled for the same instruction set: the
     /// compiler takes much longer for one long function than for its parts.
@@ -69,7 +76,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn i32_as_f32(self, x: Self::I32) -> Self::F32;
     /// The sum of the lanes: lanes `i` and `i + 8`, then `i` and `i + 4`, and so on.
     fn reduce_add(self, x: Self::F32) -> f32;
-    /// The largest lane; no lane may be a NaN.
+    /// The largest lane; no lane may be a NaN, and which zero it is is open.
     fn reduce_max(self, x: Self::F32) -> f32;
     /// Sixteen IEEE half-precision numbers.
     fn load_f16(self, from: &[u16; 16]) -> Self::F32;
@@ -170,6 +177,67 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// without byte-dot instructions.
     fn dot_signed(self, sum: Self::I32, bytes: Self::Signed, quad: i32) -> Self::I32;
 
+    // ---- products of bf16 -------------------------------------------------------------------
+    //
+    // Only within one kernel that sets `Kernel::MULTIPLIES_BF16`: how pairs lie in memory and in
+    // vectors is the instruction set's own business.
+    //
+    // A pair adds `lower lower + (upper upper + sum)`, each product and sum rounded once, as two
+    // fused multiply-adds do, and as `vpdpbf16ps` does where nothing is denormal. So that nothing
+    // is, factors below 2^-50 count as zero (see `bf16_factors`), and sums begin at zero or as
+    // `scale_bf16` gives them: then each is a multiple of 2^-123.
+
+    /// The pairs of bf16 numbers in the lower and the upper halves of the lanes, which are as
+    /// [`Simd::bf16_factors`] gives them.
+    #[inline(always)]
+    fn bf16_pairs(self, x: Self::I32) -> Bf16Pairs<Self::F32> {
+        Bf16Pairs(self.bf16_halves(x))
+    }
+
+    /// The numbers of pairs: the first of each, and the second of each.
+    #[inline(always)]
+    fn bf16_numbers(self, pairs: Bf16Pairs<Self::F32>) -> [Self::F32; 2] {
+        pairs.0
+    }
+
+    /// Stores sixteen numbers, as [`Simd::bf16_factors`] rounds them, as eight pairs for
+    /// [`Simd::splat_bf16`].
+    #[inline(always)]
+    fn store_bf16_factors(self, x: Self::F32, to: &mut [f32; 16]) {
+        self.store(self.i32_as_f32(self.bf16_factors(x)), to);
+    }
+
+    /// All lanes a pair of [`Simd::store_bf16_factors`], for one of [`Simd::BF16_STEPS`].
+    #[inline(always)]
+    fn splat_bf16(self, pair: &[f32; 2], step: usize) -> Self::F32 {
+        self.splat(pair[1 - step])
+    }
+
+    /// One of [`Simd::BF16_STEPS`] that add the products of pairs to a sum, in ascending order.
+    #[inline(always)]
+    fn add_bf16(
+        self,
+        step: usize,
+        pair: Self::F32,
+        pairs: Bf16Pairs<Self::F32>,
+        sum: Self::F32,
+    ) -> Self::F32 {
+        self.fma(pair, pairs.0[1 - step], sum)
+    }
+
+    /// Adds the products of the first (0) or the second numbers (1) of pairs alone; the pair's other
+    /// number is zero.
+    #[inline(always)]
+    fn add_half_bf16(
+        self,
+        half: usize,
+        pair: &[f32; 2],
+        pairs: Bf16Pairs<Self::F32>,
+        sum: Self::F32,
+    ) -> Self::F32 {
+        self.fma(self.splat(pair[half]), pairs.0[half], sum)
+    }
+
     // ---- memory -----------------------------------------------------------------------------
 
     /// Asks for the line at `offset` bytes after the start of `base` to come nearer; any offset is
@@ -209,7 +277,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
         to.copy_from_slice(&all[..to.len()]);
     }
 
-    /// The largest number of each row: lane `i` is that of row `i % 4`; none may be a NaN.
+    /// The largest number of each row: lane `i` is that of row `i % 4`; none may be a NaN, and
+    /// which zero it is is open.
     #[inline(always)]
     fn max_each(self, [a, b, c, d]: [Self::F32; 4]) -> Self::F32 {
         let (a, b) = (self.reduce_max(a), self.reduce_max(b));
@@ -248,6 +317,21 @@ pub trait Simd: Copy + Send + Sync + 'static {
         self.and_i32(chosen, self.splat_i32(0xffff_0000_u32 as i32))
     }
 
+    /// [`Simd::bf16_bits`], but zero where the number is below 2^-50.
+    #[inline(always)]
+    fn bf16_factors(self, x: Self::F32) -> Self::I32 {
+        const LEAST: f32 = 1.0 / (1u64 << 50) as f32;
+        self.bf16_bits(self.select_lt(self.abs(x), self.splat(LEAST), self.zero(), x))
+    }
+
+    /// A sum of [`Simd::add_bf16`] times a number, but zero where that is below 2^-100.
+    #[inline(always)]
+    fn scale_bf16(self, sum: Self::F32, by: Self::F32) -> Self::F32 {
+        const LEAST: f32 = 1.0 / (1u128 << 100) as f32;
+        let sum = self.mul(sum, by);
+        self.select_lt(self.abs(sum), self.splat(LEAST), self.zero(), sum)
+    }
+
     /// Rounds to the nearest bf16, ties to even.
     #[inline(always)]
     fn round_bf16(self, x: Self::F32) -> Self::F32 {
@@ -258,12 +342,6 @@ pub trait Simd: Copy + Send + Sync + 'static {
     #[inline(always)]
     fn load_bf16(self, from: &[u16; 16]) -> Self::F32 {
         self.i32_as_f32(self.shl_i32::<16>(self.load_u16_i32(from)))
-    }
-
-    /// Rounds to bf16, ties to even.
-    #[inline(always)]
-    fn store_bf16(self, x: Self::F32, to: &mut [u16; 16]) {
-        self.store_u16(self.shr_i32::<16>(self.bf16_bits(x)), to);
     }
 }
 

@@ -67,7 +67,7 @@ impl Kernel for Everything {
         let mut half = [0; 16];
         s.store_f16(a, &mut half);
         push(s.load_f16(&half));
-        s.store_bf16(b, &mut half);
+        s.store_u16(s.shr_i32::<16>(s.bf16_bits(b)), &mut half);
         push(s.load_bf16(&half));
         let [lower, upper] = s.bf16_halves(s.f32_as_i32(a));
         push(lower);
@@ -219,6 +219,96 @@ impl Kernel for Transpose {
             s.store(row, out);
         }
         out
+    }
+}
+
+/// Sums of products of bf16, of numbers that leave nothing denormal and of some that would, were
+/// they not taken for zero.
+struct Bf16Sums {
+    factors: [f32; 16],
+    numbers: [f32; 32],
+    sum: [f32; 16],
+}
+
+impl Kernel for Bf16Sums {
+    type Output = [Vec<f32>; 4];
+    const MULTIPLIES_BF16: bool = true;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> Self::Output {
+        let [lower, upper] = self.numbers.as_chunks().0 else { unreachable!() };
+        let (lower, upper) = (s.bf16_factors(s.load(lower)), s.bf16_factors(s.load(upper)));
+        let pairs = s.bf16_pairs(s.or_i32(upper, s.shr_i32::<16>(lower)));
+        let mut factors = [0.0; 16];
+        s.store_bf16_factors(s.load(&self.factors), &mut factors);
+        let start = s.scale_bf16(s.load(&self.sum), s.splat(self.factors[0].abs()));
+        let (mut whole, mut halves) = (start, start);
+        for pair in factors.as_chunks::<2>().0 {
+            for step in 0..S::BF16_STEPS {
+                whole = s.add_bf16(step, s.splat_bf16(pair, step), pairs, whole);
+            }
+        }
+        let stored = |x: S::F32| {
+            let mut to = [0.0; 16];
+            s.store(x, &mut to);
+            to.to_vec()
+        };
+        for (i, half) in [0, 1, 1, 0].into_iter().enumerate() {
+            let mut alone = self.factors;
+            alone.iter_mut().skip(1 - half).step_by(2).for_each(|x| *x = 0.0);
+            s.store_bf16_factors(s.load(&alone), &mut alone);
+            halves = s.add_half_bf16(half, &alone.as_chunks().0[i], pairs, halves);
+        }
+        let [first, second] = s.bf16_numbers(pairs);
+        [stored(whole), stored(halves), stored(first), stored(second)]
+    }
+}
+
+#[test]
+fn products_of_bf16_are_two_multiplications_the_upper_one_first() {
+    let least = 2f32.powi(-50);
+    let rounded = |x: f32| {
+        let bits = x.to_bits();
+        let nearest = f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000);
+        if x.abs() < least { 0.0 } else { nearest }
+    };
+    for seed in 0..2_000 {
+        let all = |n: u32, low: i32, high: i32| {
+            let mut state = (seed * 8 + n).wrapping_mul(0x9e37_79b9) | 1;
+            std::array::from_fn::<f32, 32, _>(|_| {
+                let mut next = || {
+                    state ^= state << 13;
+                    state ^= state >> 17;
+                    state ^= state << 5;
+                    state
+                };
+                let exponent = low + (next() % (high - low) as u32) as i32;
+                (next() as i32 as f32 / 2f32.powi(31)) * 2f32.powi(exponent)
+            })
+        };
+        // Every other time so small that some numbers are taken for zero.
+        let low = if seed % 2 == 0 { -20 } else { -70 };
+        let numbers = all(0, low, 20);
+        let factors: [f32; 16] = *all(1, low, 1).first_chunk().unwrap();
+        let sum: [f32; 16] = *all(2, 2 * low, 10).first_chunk().unwrap();
+        let mut want = sum.map(|sum| {
+            let sum = sum * factors[0].abs();
+            if sum.abs() < 2f32.powi(-100) { 0.0 } else { sum }
+        });
+        for pair in factors.as_chunks::<2>().0 {
+            for (lane, sum) in want.iter_mut().enumerate() {
+                *sum = rounded(pair[1]).mul_add(rounded(numbers[16 + lane]), *sum);
+                *sum = rounded(pair[0]).mul_add(rounded(numbers[lane]), *sum);
+            }
+        }
+        let scalar = Isa::scalar().run(Bf16Sums { factors, numbers, sum });
+        assert_eq!(scalar[0], want, "seed {seed}");
+        for isa in Isa::available() {
+            let bits = |all: &[Vec<f32>; 4]| all.concat().iter().map(|x| x.to_bits()).collect();
+            let (got, want): (Vec<u32>, Vec<u32>) =
+                (bits(&isa.run(Bf16Sums { factors, numbers, sum })), bits(&scalar));
+            assert_eq!(got, want, "{isa}, seed {seed}");
+        }
     }
 }
 

@@ -40,8 +40,8 @@ const SAFE_CRATES: [&str; 11] = [
 pub(crate) const WITHOUT_UNIT_TESTS: [&str; 1] = ["oss-kernels"];
 
 /// File names that a kernel written for one instruction set has.
-const ISA_FILES: [&str; 8] =
-    ["avx2", "avx2vnni", "avx512", "avx512vnni", "neon", "neondot", "scalar", "amx"];
+const ISA_FILES: [&str; 9] =
+    ["avx2", "avx2vnni", "avx512", "avx512vnni", "avx512bf16", "neon", "neondot", "scalar", "amx"];
 
 /// Names of quantisation formats, in lower case without separators.
 const FORMATS: [&str; 13] = [

@@ -54,6 +54,10 @@ pub(crate) fn is_named(file: &File, path: &Path) -> io::Result<bool> {
 /// are not on disk yet.
 #[cfg(target_os = "linux")]
 pub(crate) fn forget(file: &File, range: Range<usize>) -> io::Result<()> {
+    // To the system no bytes mean all to the file's end.
+    if range.is_empty() {
+        return Ok(());
+    }
     let number = |bytes| libc::off_t::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput);
     let (start, len) = (number(range.start)?, number(range.len())?);
     // SAFETY: the descriptor is the file's, and no byte of it changes.

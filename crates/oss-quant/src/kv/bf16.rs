@@ -1,8 +1,8 @@
 //! Keys and values in bf16, in pairs: a 32-bit lane becomes two numbers with a shift and a mask.
 
-use super::{KvCodec, KvFormat, PAGE_TOKENS, Rows, lanes, load};
+use super::{KvCodec, KvFormat, OfBf16, PAGE_TOKENS, Rows, lanes, load};
 use crate::bytes::array;
-use oss_simd::Simd;
+use oss_simd::{Bf16Pairs, Simd};
 
 /// [`KvFormat::Bf16`].
 ///
@@ -19,6 +19,7 @@ const PAIRS: usize = 64;
 impl KvCodec for Bf16 {
     const FORMAT: KvFormat = KvFormat::Bf16;
     const BITS: usize = 16;
+    type Products = OfBf16;
 
     #[inline(always)]
     fn key_bytes(head_dim: usize) -> usize {
@@ -35,7 +36,7 @@ impl KvCodec for Bf16 {
         let columns = slot[..Self::key_bytes(key.len())].chunks_mut(8 * PAIRS);
         for (columns, chunk) in columns.zip(key.chunks(16)) {
             let mut bits = [0; 16];
-            s.store_bf16(load(s, chunk), &mut bits);
+            s.store_u16(s.shr_i32::<16>(s.bf16_factors(load(s, chunk))), &mut bits);
             let pairs: [[u8; 4]; 8] = bytemuck::cast(bits);
             for (column, pair) in columns.chunks_exact_mut(PAIRS).zip(&pairs) {
                 column[4 * position..][..4].copy_from_slice(pair);
@@ -49,8 +50,8 @@ impl KvCodec for Bf16 {
         let at = Self::key_bytes(value.len()) + position / 2 * row_bytes;
         let (row, _) = slot[at..at + row_bytes].as_chunks_mut::<PAIRS>();
         for (pairs, chunk) in row.iter_mut().zip(value.chunks(16)) {
-            let [first, second] = pairs_at(s, pairs, 0);
-            let bits = s.bf16_bits(load(s, chunk));
+            let [first, second] = s.bf16_numbers(pairs_at(s, pairs, 0));
+            let bits = s.bf16_factors(load(s, chunk));
             let (first, second) = match position % 2 {
                 0 => (bits, s.f32_as_i32(second)),
                 _ => (s.f32_as_i32(first), bits),
@@ -65,8 +66,8 @@ impl KvCodec for Bf16 {
         let columns = keys.columns();
         for (d4, [first, second]) in out.as_chunks_mut().0.iter_mut().enumerate() {
             let [a, b, c, d] = columns.at(s, d4);
-            *first = paired(s, s.bf16_bits(a), s.bf16_bits(b));
-            *second = paired(s, s.bf16_bits(c), s.bf16_bits(d));
+            *first = paired(s, s.bf16_factors(a), s.bf16_factors(b));
+            *second = paired(s, s.bf16_factors(c), s.bf16_factors(d));
         }
     }
 
@@ -76,7 +77,7 @@ impl KvCodec for Bf16 {
         for (p2, row) in pairs.chunks_exact_mut(values.dim / 16).enumerate() {
             let both = values.chunks(2 * p2).iter().zip(values.chunks(2 * p2 + 1));
             for (pairs, (a, b)) in row.iter_mut().zip(both) {
-                *pairs = paired(s, s.bf16_bits(s.load(a)), s.bf16_bits(s.load(b)));
+                *pairs = paired(s, s.bf16_factors(s.load(a)), s.bf16_factors(s.load(b)));
             }
         }
     }
@@ -96,21 +97,27 @@ impl KvCodec for Bf16 {
     }
 
     #[inline(always)]
-    fn key_columns<S: Simd>(s: S, slot: &[u8], _: usize, d2: usize) -> [S::F32; 2] {
+    fn key_columns<S: Simd>(s: S, slot: &[u8], _: usize, d2: usize) -> Bf16Pairs<S::F32> {
         pairs_at(s, slot, d2 * PAIRS)
     }
 
     #[inline(always)]
-    fn values<S: Simd>(s: S, slot: &[u8], head_dim: usize, p2: usize, d16: usize) -> [S::F32; 2] {
+    fn values<S: Simd>(
+        s: S,
+        slot: &[u8],
+        head_dim: usize,
+        p2: usize,
+        d16: usize,
+    ) -> Bf16Pairs<S::F32> {
         let at = Self::key_bytes(head_dim) + (p2 * (lanes(head_dim) / 16) + d16) * PAIRS;
         pairs_at(s, slot, at)
     }
 }
 
-/// The sixteen pairs at so many bytes: the first of each, and the second of each.
+/// The sixteen pairs at so many bytes.
 #[inline(always)]
-fn pairs_at<S: Simd>(s: S, slot: &[u8], at: usize) -> [S::F32; 2] {
-    s.bf16_halves(s.load_i32(&bytemuck::cast(*array::<PAIRS>(slot, at))))
+fn pairs_at<S: Simd>(s: S, slot: &[u8], at: usize) -> Bf16Pairs<S::F32> {
+    s.bf16_pairs(s.load_i32(&bytemuck::cast(*array::<PAIRS>(slot, at))))
 }
 
 /// Sixteen pairs of numbers, which are in the upper halves of the lanes.

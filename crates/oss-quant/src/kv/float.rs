@@ -1,6 +1,6 @@
 //! Keys and values as floating-point numbers.
 
-use super::{KvCodec, KvFormat, PAGE_TOKENS, Rows, lanes, load};
+use super::{KvCodec, KvFormat, OfF32, PAGE_TOKENS, Rows, lanes, load};
 use crate::bytes::array;
 use oss_simd::Simd;
 
@@ -17,6 +17,7 @@ macro_rules! float_codec {
         impl KvCodec for $name {
             const FORMAT: KvFormat = KvFormat::$name;
             const BITS: usize = 8 * size_of::<$bits>();
+            type Products = OfF32;
 
             #[inline(always)]
             fn key_bytes(head_dim: usize) -> usize {

@@ -10,7 +10,7 @@
 //! ```
 
 use super::rows::Columns;
-use super::{KvCodec, KvFormat, PAGE_TOKENS, Rows, load};
+use super::{KvCodec, KvFormat, OfF32, PAGE_TOKENS, Rows, load};
 use crate::bytes::array;
 use crate::formats::fit;
 use crate::formats::half_scale::to_half;
@@ -104,6 +104,7 @@ fn centred<S: Simd>(s: S, codes: &[u8; 16], high: usize) -> S::F32 {
 impl KvCodec for Int4 {
     const FORMAT: KvFormat = KvFormat::Int4;
     const BITS: usize = 4;
+    type Products = OfF32;
 
     #[inline(always)]
     fn key_bytes(head_dim: usize) -> usize {

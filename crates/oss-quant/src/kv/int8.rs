@@ -9,7 +9,7 @@
 //! is not finite gets the scale NaN, so that the damage shows.
 
 use super::rows::Columns;
-use super::{KvCodec, KvFormat, PAGE_TOKENS, Rows, lanes, load};
+use super::{KvCodec, KvFormat, OfF32, PAGE_TOKENS, Rows, lanes, load};
 use crate::bytes::array;
 use oss_simd::Simd;
 
@@ -91,6 +91,7 @@ fn get_scale(tile: &[u8], position: usize) -> f32 {
 impl KvCodec for Int8 {
     const FORMAT: KvFormat = KvFormat::Int8;
     const BITS: usize = 8;
+    type Products = OfF32;
 
     #[inline(always)]
     fn key_bytes(head_dim: usize) -> usize {

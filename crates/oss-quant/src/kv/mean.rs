@@ -4,7 +4,7 @@
 //! mean    [lanes] f32           lanes past `head_dim` are zero
 //! ```
 
-use super::{KvCodec, KvFormat, KvVisitor, PAGE_TOKENS, lanes};
+use super::{KvCodec, KvFormat, KvVisitor, PAGE_TOKENS, Products, lanes};
 use crate::bytes::array;
 use oss_simd::{Isa, Kernel, Simd};
 
@@ -61,7 +61,8 @@ impl<S: Simd> KvVisitor for MeanWith<'_, S> {
         let (numbers, _) = mean.as_chunks_mut::<{ size_of::<f32>() }>();
         let (used, rest) = numbers.split_at_mut(head_dim);
         for (d2, pair) in used.chunks_mut(2).enumerate() {
-            for (keys, mean) in C::key_columns(s, slot, head_dim, d2).into_iter().zip(pair) {
+            let columns = C::Products::numbers(s, C::key_columns(s, slot, head_dim, d2));
+            for (keys, mean) in columns.into_iter().zip(pair) {
                 *mean = (s.reduce_add(keys) / PAGE_TOKENS as f32).to_le_bytes();
             }
         }

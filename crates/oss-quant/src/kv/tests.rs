@@ -86,7 +86,7 @@ impl Kernel for ReadAll<'_> {
                 let mut expected = vec![0.0; head_dim];
                 for d in 0..head_dim {
                     let columns = C::key_columns(s, slot, head_dim, d / 2);
-                    s.store(columns[d % 2], &mut lanes);
+                    s.store(C::Products::numbers(s, columns)[d % 2], &mut lanes);
                     for (position, lane) in lanes.iter().enumerate() {
                         C::read_key(slot, position, &mut expected);
                         assert_eq!(lane.to_bits(), expected[d].to_bits(), "{format} {}", S::NAME);
@@ -96,7 +96,7 @@ impl Kernel for ReadAll<'_> {
                     C::read_value(slot, position, &mut expected);
                     for d16 in 0..head_dim.div_ceil(16) {
                         let values = C::values(s, slot, head_dim, position / 2, d16);
-                        s.store(values[position % 2], &mut lanes);
+                        s.store(C::Products::numbers(s, values)[position % 2], &mut lanes);
                         for (i, lane) in lanes.iter().enumerate() {
                             let want = expected.get(16 * d16 + i).copied().unwrap_or(0.0);
                             assert!(*lane == want, "{format} {}: {lane}, not {want}", S::NAME);

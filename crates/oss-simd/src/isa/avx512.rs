@@ -1,15 +1,17 @@
-//! AVX-512 (F, BW, DQ, VL), and the same with byte dot products and byte permutes (VNNI, VBMI).
+//! AVX-512 (F, BW, DQ, VL), the same with byte dot products and byte permutes (VNNI, VBMI), and
+//! that with products of bf16 (BF16).
 #![expect(unsafe_code, reason = "intrinsics, and loads through array references")]
 
-use super::{run_avx512, run_avx512_vnni};
-use crate::{Kernel, Simd};
+use super::{run_avx512, run_avx512_bf16, run_avx512_vnni};
+use crate::{Bf16Pairs, Kernel, Simd};
 use std::arch::x86_64::*;
 
-/// One 512-bit register per vector; `DOT` when the processor has `vpdpbusd` and `vpermb`.
+/// One 512-bit register per vector; `DOT` when the processor has `vpdpbusd` and `vpermb`, `BF16`
+/// when it has `vpdpbf16ps` as well.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Avx512<const DOT: bool>(());
+pub(crate) struct Avx512<const DOT: bool, const BF16: bool>(());
 
-impl<const DOT: bool> Avx512<DOT> {
+impl<const DOT: bool, const BF16: bool> Avx512<DOT, BF16> {
     /// # Safety
     /// The processor must have the features of this type's row in `isa.rs`.
     pub(crate) const unsafe fn new() -> Self {
@@ -79,24 +81,49 @@ unsafe fn dot_each<const N: usize, const I: usize>(
     sums
 }
 
+/// Adds the products of pairs of bf16 numbers.
+///
+/// # Safety
+/// The processor must have the features.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bf16")]
+unsafe fn dot_bf16(sum: __m512, a: __m512, b: __m512) -> __m512 {
+    // SAFETY: vectors of the same size, of which any bits are a value.
+    let (a, b) = unsafe {
+        (std::mem::transmute::<__m512, __m512bh>(a), std::mem::transmute::<__m512, __m512bh>(b))
+    };
+    _mm512_dpbf16_ps(sum, a, b)
+}
+
 /// Magnitudes, and which bytes are negative.
 type Signed = (__m512i, __mmask64);
 
-impl<const DOT: bool> Simd for Avx512<DOT> {
+impl<const DOT: bool, const BF16: bool> Simd for Avx512<DOT, BF16> {
     type F32 = __m512;
     type I32 = __m512i;
     type U8 = __m512i;
     type Dot = __m512i;
     type Signed = Signed;
 
-    const NAME: &'static str = if DOT { "avx512vnni" } else { "avx512" };
+    const NAME: &'static str = match (DOT, BF16) {
+        (_, true) => "avx512bf16",
+        (true, _) => "avx512vnni",
+        _ => "avx512",
+    };
     const REGISTERS: usize = 32;
     const DOT_IS_EXACT: bool = DOT;
+    const BF16_STEPS: usize = if BF16 { 1 } else { 2 };
 
     #[inline(always)]
     fn apart<K: Kernel>(self, part: K) -> K::Output {
         // SAFETY: `self` proves the features.
-        unsafe { if DOT { run_avx512_vnni(part) } else { run_avx512(part) } }
+        unsafe {
+            match (DOT, BF16) {
+                (_, true) => run_avx512_bf16(part),
+                (true, _) => run_avx512_vnni(part),
+                _ => run_avx512(part),
+            }
+        }
     }
 
     #[inline(always)]
@@ -114,6 +141,71 @@ impl<const DOT: bool> Simd for Avx512<DOT> {
             *sum = self.dot(*sum, codes, i32::from_le_bytes(quads[I]));
         }
         sums
+    }
+
+    // With `BF16` pairs of numbers are in the lanes of the first vector, and in the first of two
+    // places in memory; the rest is not looked at.
+
+    #[inline(always)]
+    fn bf16_pairs(self, x: __m512i) -> Bf16Pairs<__m512> {
+        Bf16Pairs(if BF16 { [self.i32_as_f32(x); 2] } else { self.bf16_halves(x) })
+    }
+
+    #[inline(always)]
+    fn bf16_numbers(self, Bf16Pairs(pairs): Bf16Pairs<__m512>) -> [__m512; 2] {
+        if BF16 { self.bf16_halves(self.f32_as_i32(pairs[0])) } else { pairs }
+    }
+
+    #[inline(always)]
+    fn store_bf16_factors(self, x: __m512, to: &mut [f32; 16]) {
+        let factors = self.bf16_factors(x);
+        let factors = if BF16 {
+            // SAFETY: `self` proves the features.
+            unsafe {
+                let halves = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(factors));
+                _mm512_cvtepu32_epi64(halves)
+            }
+        } else {
+            factors
+        };
+        self.store(self.i32_as_f32(factors), to);
+    }
+
+    #[inline(always)]
+    fn splat_bf16(self, pair: &[f32; 2], step: usize) -> __m512 {
+        self.splat(pair[if BF16 { 0 } else { 1 - step }])
+    }
+
+    #[inline(always)]
+    fn add_bf16(
+        self,
+        step: usize,
+        pair: __m512,
+        Bf16Pairs(pairs): Bf16Pairs<__m512>,
+        sum: __m512,
+    ) -> __m512 {
+        if BF16 {
+            // SAFETY: `self` proves the features.
+            return unsafe { dot_bf16(sum, pair, pairs[0]) };
+        }
+        self.fma(pair, pairs[1 - step], sum)
+    }
+
+    #[inline(always)]
+    fn add_half_bf16(
+        self,
+        half: usize,
+        pair: &[f32; 2],
+        Bf16Pairs(pairs): Bf16Pairs<__m512>,
+        sum: __m512,
+    ) -> __m512 {
+        if BF16 {
+            let kept = self.splat_i32(0xffff << (16 * half));
+            let kept = self.i32_as_f32(self.and_i32(self.f32_as_i32(pairs[0]), kept));
+            // SAFETY: `self` proves the features.
+            return unsafe { dot_bf16(sum, self.splat(pair[0]), kept) };
+        }
+        self.fma(self.splat(pair[half]), pairs[half], sum)
     }
 
     ops! {

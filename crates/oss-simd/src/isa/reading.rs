@@ -34,7 +34,7 @@ impl Reading {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn is_amd() -> bool {
+pub(super) fn is_amd() -> bool {
     let vendor = std::arch::x86_64::__cpuid(0);
     let name = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes);
     name.as_flattened() == b"AuthenticAMD"
