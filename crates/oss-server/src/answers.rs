@@ -7,8 +7,10 @@ use std::task::{Context, Poll, ready};
 
 use futures_core::Stream as _;
 use oss_engine::{AsyncStream, Event, Finish, Request};
+use tokio::task::yield_now;
 
 use crate::app::{App, Place};
+use crate::backlog::Unread;
 use crate::phase::Phase;
 use crate::refusal::{Names, Refusal};
 
@@ -61,24 +63,36 @@ impl Drop for Waits {
 }
 
 impl Answers {
-    /// Hands requests over to the engine: all of them or none. The first that is refused is the
-    /// last that is made.
+    /// Hands requests over to the engine, one after the other and others' in between, as each is
+    /// work of this `weight` ([`App::heavy`]). The first that is refused is the last that is made,
+    /// and those before it are cancelled. The body that they came in counts as unread until the
+    /// engine counts the first of them.
     ///
     /// # Errors
-    /// What the engine refuses them with; `names` is where their parts came from.
-    pub(crate) fn submit(
+    /// What the engine refuses them with; `names` is where their parts came from. Or the server
+    /// ends meanwhile.
+    pub(crate) async fn submit(
         place: Place,
-        requests: impl ExactSizeIterator<Item = Request>,
+        body: Unread,
+        mut requests: impl ExactSizeIterator<Item = Request> + Send,
+        weight: usize,
         names: Names,
         request_id: &str,
     ) -> Result<Self, Refusal> {
         let app = place.app.clone();
         let engine = app.engine()?;
         let wanted = requests.len();
+        let mut body = Some(body);
+        let mut next = || {
+            drop(body.take());
+            requests.next().map(|mut request| {
+                request.deadline = Some(app.options.request_timeout);
+                engine.submit(request)
+            })
+        };
         let mut choices = Vec::new();
-        for mut request in requests {
-            request.deadline = Some(app.options.request_timeout);
-            let stream = engine.submit(request).map_err(|error| match &error {
+        while let Some(submitted) = app.heavy(weight, &mut next).await {
+            let stream = submitted.map_err(|error| match &error {
                 oss_engine::Error::Overloaded { expected, .. } if wanted > *expected => {
                     let what = format!("got {wanted} answers, expected at most {expected}");
                     Refusal::field(names.count, what)
@@ -90,6 +104,13 @@ impl Answers {
             })?;
             let waits = Some(Waits::new(&app, stream.prompt_ids().len()));
             choices.push(Choice { stream: stream.into_async(), waits, over: false });
+            if choices.len() == wanted {
+                break;
+            }
+            yield_now().await;
+            if app.phase() >= Phase::Ending {
+                return Err(app.refusal());
+            }
         }
         let until = app.clone();
         Ok(Self {

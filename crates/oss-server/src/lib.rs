@@ -44,7 +44,7 @@
 //! # Invariants
 //! - The answer to a request is what the library gives for the same request and seed.
 //! - What the engine does not do is refused with the name of the field, never left out silently;
-//!   fields that nobody knows are ignored, as OpenAI does.
+//!   fields that nobody knows are ignored, as vLLM does.
 //! - Whether a request is taken is decided before the first byte: a full queue is 429, and 503 is
 //!   for servers that load, drain or have failed alone.
 //! - A client that goes takes its request with it, in the queue or running.

@@ -39,8 +39,8 @@ pub struct ServerOptions {
     /// The most connections at once; further ones wait to be accepted. From 1 to
     /// [`Semaphore::MAX_PERMITS`].
     pub max_connections: usize,
-    /// How long a connection may say nothing between two requests, or take to send a header or a
-    /// body; from 1 ms to 100,000,000 s.
+    /// How long a connection may say nothing between two requests, take to send a header or a
+    /// body, or take nothing of what is written to it; from 1 ms to 100,000,000 s.
     pub idle_timeout: Duration,
     /// How long a request may take from its submission; then it ends with an error. From 1 ms to
     /// 100,000,000 s.

@@ -49,6 +49,23 @@ impl Names {
     }
 }
 
+/// An error of the engine in words for clients, who need not know where the model's files lie.
+fn said(error: &oss_engine::Error) -> String {
+    use oss_engine::Error::{ChatTemplate, NoChatTemplate, NoTokenizer};
+    match error.root() {
+        NoTokenizer { expected, .. } => {
+            format!("the model: got no tokenizer, expected {expected}")
+        }
+        NoChatTemplate { expected, .. } => {
+            format!("the model: got no chat template, expected {expected}")
+        }
+        ChatTemplate { reason, .. } => {
+            format!("the model's chat template is not usable: {reason}")
+        }
+        error => error.to_string(),
+    }
+}
+
 /// The body of every error.
 #[derive(Serialize)]
 struct Envelope<'a> {
@@ -154,8 +171,8 @@ impl Refusal {
             error => (error.field().map(|field| names.of_field(field)), None),
         };
         let message = match param.filter(|_| error.field().is_some() && param != error.field()) {
-            Some(param) => format!("{param}: {error}"),
-            None => error.to_string(),
+            Some(param) => format!("{param}: {}", said(error)),
+            None => said(error),
         };
         Self { param: param.map(str::to_owned), code, ..Self::new(status, kind, message) }
     }
@@ -205,6 +222,22 @@ mod tests {
         for (error, status) in table {
             let refusal = Refusal::engine(&error, Names::of("prompt"));
             assert_eq!(refusal.status.as_u16(), status, "{error}");
+        }
+    }
+
+    #[test]
+    fn clients_do_not_hear_where_the_model_lies() {
+        use oss_engine::Error::{ChatTemplate, NoChatTemplate, NoTokenizer};
+        let path = std::path::PathBuf::from("/secret/model.gguf");
+        let expected = "one beside it";
+        for error in [
+            NoTokenizer { path: path.clone(), expected },
+            NoChatTemplate { path: path.clone(), expected },
+            ChatTemplate { path, reason: "it has no end".to_owned() },
+        ] {
+            let refusal = Refusal::engine(&error, Names::of("prompt"));
+            assert_eq!(refusal.status, StatusCode::BAD_REQUEST);
+            assert!(!refusal.message.contains("secret"), "{refusal}");
         }
     }
 

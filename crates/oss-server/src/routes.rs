@@ -15,7 +15,9 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::{FromRequestParts, Path};
 use axum::http::header::CONTENT_TYPE;
+use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -64,6 +66,20 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .fallback(no_path)
         .method_not_allowed_fallback(no_method)
         .with_state(app)
+}
+
+/// The part of a path that is a name.
+pub(crate) struct Name(pub(crate) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Name {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        match Path::<String>::from_request_parts(parts, state).await {
+            Ok(Path(name)) => Ok(Self(name)),
+            Err(rejection) => Err(Refusal::invalid(format!("path: {}", rejection.body_text()))),
+        }
+    }
 }
 
 async fn no_path(uri: Uri) -> Refusal {

@@ -2,6 +2,7 @@
 
 mod connections;
 mod lifecycle;
+mod patient;
 mod watch;
 
 use std::net::SocketAddr;

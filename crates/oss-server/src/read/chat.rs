@@ -87,7 +87,7 @@ impl ChatCall {
     }
 
     /// The engine's requests, one for each choice, each made when it is asked for.
-    pub(crate) fn requests(self) -> impl ExactSizeIterator<Item = Request> {
+    pub(crate) fn requests(self) -> impl ExactSizeIterator<Item = Request> + Send {
         let Self { common, mut chat, .. } = self;
         (0..common.n).map(move |choice| {
             let last = choice + 1 == common.n;

@@ -18,6 +18,9 @@ const MOST_CHOICES: u32 = 128;
 /// The most stop texts.
 const MOST_STOPS: usize = 64;
 
+/// The most stop tokens.
+const MOST_STOP_TOKENS: usize = 256;
+
 /// The longest stop text in bytes: each is looked for after every token.
 const LONGEST_STOP: usize = 1 << 10;
 
@@ -26,28 +29,25 @@ const LONGEST_STOP: usize = 1 << 10;
 const PENALTIES: RangeInclusive<f32> = -100.0..=100.0;
 const REPETITION_PENALTIES: RangeInclusive<f32> = 0.01..=100.0;
 
-/// Fields that change an answer in ways the engine does not know, and the values that do not.
-const UNSUPPORTED: [&str; 19] = [
+/// Fields that change an answer in ways the engine does not know.
+const UNSUPPORTED: [&str; 13] = [
     "allowed_token_ids",
     "audio",
-    "bad_words",
     "chat_template",
-    "documents",
-    "function_call",
-    "functions",
     "guided_choice",
     "guided_grammar",
     "guided_json",
     "guided_regex",
     "kv_transfer_params",
-    "logits_processors",
     "prompt_embeds",
     "prompt_logprobs",
     "structured_outputs",
-    "suffix",
     "truncate_prompt_tokens",
     "web_search_options",
 ];
+
+/// Lists of such things: an empty one is the same as none.
+const UNSUPPORTED_LISTS: [&str; 4] = ["bad_words", "documents", "functions", "logits_processors"];
 
 /// Sampling, lengths, ends, and how the answer is sent.
 pub(crate) struct Common {
@@ -77,6 +77,11 @@ impl Common {
         for name in UNSUPPORTED {
             fields.refuse(name, &[])?;
         }
+        for name in UNSUPPORTED_LISTS {
+            fields.refuse(name, &[json!([])])?;
+        }
+        fields.refuse("function_call", &[json!("none")])?;
+        fields.refuse("suffix", &[json!("")])?;
         fields.refuse("use_beam_search", &[json!(false)])?;
         fields.refuse("include_stop_str_in_output", &[json!(false)])?;
         let n = fields.take("n")?.unwrap_or(1);
@@ -98,7 +103,7 @@ impl Common {
             format: format::read(FORMAT, fields.take(FORMAT)?, Nesting::Nested)?,
             sampling: sampling(fields)?,
             stop: stop(fields)?,
-            stop_tokens: fields.take("stop_token_ids")?.unwrap_or_default(),
+            stop_tokens: stop_tokens(fields)?,
             ignore_stops: fields.take("ignore_eos")?.unwrap_or(false),
             min_tokens: fields.take("min_tokens")?.unwrap_or(0),
             show_control_tokens: !fields.take("skip_special_tokens")?.unwrap_or(true),
@@ -178,6 +183,19 @@ fn logit_bias(fields: &mut Fields) -> Result<Vec<(u32, f32)>, Refusal> {
         }
     };
     bias.into_iter().map(one).collect()
+}
+
+/// Tokens that end an answer, each once.
+fn stop_tokens(fields: &mut Fields) -> Result<Vec<u32>, Refusal> {
+    let name = "stop_token_ids";
+    let mut ids: Vec<u32> = fields.take(name)?.unwrap_or_default();
+    ids.sort_unstable();
+    ids.dedup();
+    if ids.len() > MOST_STOP_TOKENS {
+        let what = format!("got {} different ids, expected at most {MOST_STOP_TOKENS}", ids.len());
+        return Err(Refusal::field(name, what));
+    }
+    Ok(ids)
 }
 
 /// One text or a list of them.

@@ -83,7 +83,7 @@ impl CompletionCall {
     pub(crate) fn requests(
         self,
         engine: &Engine,
-    ) -> Result<impl ExactSizeIterator<Item = Request>, Refusal> {
+    ) -> Result<impl ExactSizeIterator<Item = Request> + Send + use<>, Refusal> {
         let Self { common, mut prompts, echo } = self;
         // A prompt may fill the context where nothing comes after it.
         let room = usize::from(common.max_tokens != Some(0));

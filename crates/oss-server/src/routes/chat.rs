@@ -29,19 +29,17 @@ pub(crate) async fn answer(
     let call = app.heavy(body.len(), || ChatCall::read(&app, engine, &body)).await?;
     let head = ChatHead::new(&call, engine, &app.options.model_name);
     let (stream, weight) = (call.common.stream, call.weight(body.len()));
-    let submit = || {
-        // The engine counts it from now on.
-        drop(body);
-        Answers::submit(place, call.requests(), NAMES, &caller.request_id)
-    };
-    let mut answers = app.heavy(weight, submit).await?;
+    let requests = call.requests();
+    let mut answers =
+        Answers::submit(place, body, requests, weight, NAMES, &caller.request_id).await?;
     if stream {
         answers.admitted().await?;
         return Ok(sse::response(answers, ChatFrames::new(head, engine)));
     }
     let mut so_far = ChatSoFar::new(head, engine);
     answers.whole(|choice, event| so_far.event(choice, event)).await?;
-    Ok(routes::json(so_far.finish()))
+    let reported = so_far.reported();
+    Ok(routes::json(app.heavy(reported, || so_far.finish()).await))
 }
 
 /// The tokens of a conversation's prompt.

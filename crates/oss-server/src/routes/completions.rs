@@ -32,19 +32,17 @@ pub(crate) async fn answer(
     let echoed = call.echoed_logprobs();
     let count = if call.prompts.len() > 1 { "prompt" } else { "n" };
     let names = Names { count, ..NAMES };
-    let submit = || {
-        // The engine counts it from now on.
-        drop(body);
-        Answers::submit(place, call.requests(engine)?, names, &caller.request_id)
-    };
-    let mut answers = app.heavy(weight, submit).await?;
+    let requests = call.requests(engine)?;
+    let mut answers =
+        Answers::submit(place, body, requests, weight, names, &caller.request_id).await?;
     if stream {
         answers.admitted().await?;
         return Ok(sse::response(answers, CompletionFrames::new(head, engine)));
     }
     let mut so_far = CompletionSoFar::new(head, engine);
     answers.whole(|choice, event| so_far.event(choice, event)).await?;
-    Ok(routes::json(app.heavy(echoed, || so_far.finish()).await))
+    let weight = echoed.max(so_far.reported());
+    Ok(routes::json(app.heavy(weight, || so_far.finish()).await))
 }
 
 /// The tokens of each prompt.

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::refusal::Refusal;
-use crate::routes;
+use crate::routes::{self, Name};
 
 /// Who made it. Gateways take names they know for servers they know; this is neither.
 const OWNER: &str = "oss-engine";
@@ -35,7 +35,7 @@ pub(crate) async fn models(State(app): State<Arc<App>>) -> Result<Response, Refu
 /// One model by its name, which may have slashes.
 pub(crate) async fn model(
     State(app): State<Arc<App>>,
-    Path(name): Path<String>,
+    Name(name): Name,
 ) -> Result<Response, Refusal> {
     let entry = entry(&app)?;
     app.check_model(Some(&name))?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Extension, Path, Request, State};
+use axum::extract::{Extension, Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 
@@ -10,7 +10,7 @@ use crate::answers::Answers;
 use crate::app::App;
 use crate::read::ResponseCall;
 use crate::refusal::{Names, Refusal};
-use crate::routes::{self, Caller, body};
+use crate::routes::{self, Caller, Name, body};
 use crate::sse;
 use crate::write::ResponseWriter;
 
@@ -29,12 +29,9 @@ pub(crate) async fn answer(
     let call = app.heavy(body.len(), || ResponseCall::read(&app, engine, &body)).await?;
     let mut writer = ResponseWriter::new(&call, engine, &app.options.model_name);
     let (stream, weight) = (call.chat.common.stream, call.chat.weight(body.len()));
-    let submit = || {
-        // The engine counts it from now on.
-        drop(body);
-        Answers::submit(place, call.chat.requests(), NAMES, &caller.request_id)
-    };
-    let mut answers = app.heavy(weight, submit).await?;
+    let requests = call.chat.requests();
+    let mut answers =
+        Answers::submit(place, body, requests, weight, NAMES, &caller.request_id).await?;
     if stream {
         answers.admitted().await?;
         return Ok(sse::response(answers, writer));
@@ -44,7 +41,7 @@ pub(crate) async fn answer(
 }
 
 /// A response that was to be kept: none is.
-pub(crate) async fn kept(Path(id): Path<String>) -> Refusal {
+pub(crate) async fn kept(Name(id): Name) -> Refusal {
     let message = format!("response_id: got {id}, but this server keeps no responses");
     Refusal {
         param: Some("response_id".to_owned()),

@@ -22,7 +22,7 @@ pub(crate) async fn tokenize(
     let work = || {
         let mut fields = Fields::parse(&body)?;
         let with_texts = fields.take("return_token_strs")?.unwrap_or(false);
-        let (ids, name) = match fields.look("messages") {
+        let (ids, name) = match fields.look("messages").filter(|messages| !messages.is_null()) {
             Some(_) => {
                 let call = ChatCall::read(&app, engine, &body)?;
                 (engine.text().render(&call.chat), "messages")

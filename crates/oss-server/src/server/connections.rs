@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::header::{AUTHORIZATION, CONNECTION};
+use axum::http::header::{AUTHORIZATION, CONNECTION, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioTimer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
@@ -26,9 +26,13 @@ use crate::phase::Phase;
 use crate::refusal::Refusal;
 use crate::routes::body::Lent;
 use crate::routes::{self, Caller};
+use crate::server::patient::Patient;
 
 /// How long to wait when the system has no socket left.
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// How long a connection has for its first byte: one that never says a word is nobody's.
+const FIRST_BYTE: Duration = Duration::from_secs(10);
 
 /// How long connections have to send what was written when the server closes.
 const LAST_BYTES: Duration = Duration::from_secs(2);
@@ -95,10 +99,20 @@ async fn connection(app: &Arc<App>, socket: TcpStream, peer: SocketAddr, router:
     if let Err(error) = socket.set_nodelay(true) {
         tracing::debug!(%error, %peer, "no TCP_NODELAY");
     }
+    let first = timeout(FIRST_BYTE.min(app.options.idle_timeout), socket.readable());
+    let speaks = tokio::select! {
+        first = first => first.is_ok(),
+        () = app.reached(Phase::Closed) => false,
+    };
+    if !speaks {
+        tracing::debug!(%peer, "connection without a word");
+        return;
+    }
+    let socket = Patient::new(socket, app.options.idle_timeout);
     let service = service_fn(|request| respond(app, &router, peer, request));
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(app.options.idle_timeout);
-    let mut serving = std::pin::pin!(builder.serve_connection(TokioIo::new(socket), service));
+    let mut serving = std::pin::pin!(builder.serve_connection(socket, service));
     let served = tokio::select! {
         served = serving.as_mut() => served,
         () = app.reached(Phase::Closed) => {
@@ -131,7 +145,7 @@ async fn respond(
         request.extensions_mut().insert(caller);
         router.clone().call(request).await?
     } else {
-        no_key().into_response()
+        no_key()
     };
     body.discard().await;
     let name = HeaderValue::from_str(&request_id).expect("the name was found fit for a header");
@@ -163,10 +177,13 @@ fn has_key(app: &App, headers: &HeaderMap) -> bool {
     bearer && same_secret(given[7..].trim_ascii(), expected.as_bytes())
 }
 
-fn no_key() -> Refusal {
+fn no_key() -> Response {
     let message = "authorization: got no valid key, expected `Bearer` and the api key";
-    Refusal {
+    let refusal = Refusal {
         code: Some("invalid_api_key"),
         ..Refusal::new(StatusCode::UNAUTHORIZED, "authentication_error", message)
-    }
+    };
+    let mut response = refusal.into_response();
+    response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    response
 }

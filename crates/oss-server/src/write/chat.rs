@@ -149,6 +149,12 @@ impl ChatSoFar {
         }
     }
 
+    /// How many tokens are reported, the best ones beside each not counted.
+    pub(crate) fn reported(&self) -> usize {
+        let logprobs = self.choices.iter().filter_map(|choice| choice.logprobs.as_ref());
+        logprobs.map(|logprobs| logprobs.content.len()).sum()
+    }
+
     /// The whole answer as JSON.
     pub(crate) fn finish(mut self) -> String {
         for choice in &mut self.choices {

@@ -161,6 +161,12 @@ impl CompletionSoFar {
         }
     }
 
+    /// How many tokens are reported, the best ones beside each not counted.
+    pub(crate) fn reported(&self) -> usize {
+        let logprobs = self.choices.iter().filter_map(|choice| choice.logprobs.as_ref());
+        logprobs.map(CompletionLogprobs::reported).sum()
+    }
+
     /// The whole answer as JSON.
     pub(crate) fn finish(self) -> String {
         let usage = Some(Some(self.usage));

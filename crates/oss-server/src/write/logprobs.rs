@@ -232,6 +232,11 @@ pub(crate) struct CompletionLogprobs {
 }
 
 impl CompletionLogprobs {
+    /// How many tokens it reports.
+    pub(crate) fn reported(&self) -> usize {
+        self.tokens.len()
+    }
+
     /// Adds what comes after it.
     pub(crate) fn extend(&mut self, other: Self) {
         self.tokens.extend(other.tokens);

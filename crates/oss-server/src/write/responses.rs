@@ -34,7 +34,12 @@ struct Item {
 enum Kind {
     Reasoning,
     Message,
-    Call { call_id: String, name: String },
+    Call {
+        call_id: String,
+        name: String,
+        /// Its arguments are complete.
+        ended: bool,
+    },
 }
 
 impl Item {
@@ -81,7 +86,7 @@ impl Item {
                 "id": id, "type": "message", "status": status, "role": "assistant",
                 "content": content,
             }),
-            Kind::Call { call_id, name } => json!({
+            Kind::Call { call_id, name, .. } => json!({
                 "id": id, "type": "function_call", "status": status, "call_id": call_id,
                 "name": name, "arguments": text.unwrap_or_default(),
             }),
@@ -199,8 +204,14 @@ impl ResponseWriter {
         self.send(name, data, out);
     }
 
+    /// Closes the open item; whether a call is complete, it knows itself.
     fn close(&mut self, status: &str, out: &mut Out) {
         let Some(item) = self.open.take() else { return };
+        let status = match item.kind {
+            Kind::Call { ended: true, .. } => "completed",
+            Kind::Call { ended: false, .. } => "incomplete",
+            Kind::Reasoning | Kind::Message => status,
+        };
         let index = self.output.len();
         let [_, name] = item.events();
         let mut data = json!({"item_id": item.id, "output_index": index});
@@ -258,11 +269,14 @@ impl Frames for ResponseWriter {
             }
             Event::ToolCallStart { id, name, .. } => {
                 self.attribution.skip();
-                self.open(Kind::Call { call_id: id, name }, out);
+                self.open(Kind::Call { call_id: id, name, ended: false }, out);
             }
             Event::ToolCallArguments { delta, .. } => self.grow(&delta, out),
-            // What comes next tells whether a call is complete.
-            Event::ToolCallEnd { .. } => {}
+            Event::ToolCallEnd { .. } => {
+                if let Some(Item { kind: Kind::Call { ended, .. }, .. }) = &mut self.open {
+                    *ended = true;
+                }
+            }
             Event::End(end) => {
                 self.status = match end.finish {
                     Finish::Length => "incomplete",

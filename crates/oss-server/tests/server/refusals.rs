@@ -30,6 +30,7 @@ fn a_request_that_cannot_be_served_is_told_which_field_is_at_fault() {
     ]}]);
     let prompts = vec![vec![1; 400]; 128];
     let echoed = json!({"prompt": prompts, "echo": true, "logprobs": 20, "max_tokens": 0});
+    let stops: Vec<u32> = (0..257).collect();
     let table = [
         (chat(json!({"messages": null})), "messages"),
         (chat(json!({"messages": []})), "messages"),
@@ -47,6 +48,7 @@ fn a_request_that_cannot_be_served_is_told_which_field_is_at_fault() {
         (chat(json!({"logprobs": true, "top_logprobs": 21})), "top_logprobs"),
         (chat(json!({"top_logprobs": 2})), "top_logprobs"),
         (chat(json!({"functions": [{"name": "f"}]})), "functions"),
+        (chat(json!({"function_call": "auto"})), "function_call"),
         (chat(json!({"tools": [{"type": "web_search"}]})), "tools[0]"),
         (chat(json!({"tools": [{"type": "function", "function": {"name": "a b"}}]})), "tools"),
         (chat(json!({"tool_choice": "required"})), "tool_choice"),
@@ -59,6 +61,7 @@ fn a_request_that_cannot_be_served_is_told_which_field_is_at_fault() {
         (chat(json!({"stream_options": {"include_usage": true}})), "stream_options"),
         (chat(json!({"stop": 3})), "stop"),
         (chat(json!({"stop": "x".repeat(1025)})), "stop"),
+        (chat(json!({"stop_token_ids": stops})), "stop_token_ids"),
         (chat(json!({"min_tokens": 9, "max_tokens": 8})), "min_tokens"),
         (chat(json!({"presence_penalty": 101})), "presence_penalty"),
         (chat(json!({"frequency_penalty": -1e30})), "frequency_penalty"),
@@ -113,9 +116,15 @@ fn what_gateways_add_and_what_nobody_knows_is_accepted() {
         "parallel_tool_calls": false, "min_tokens": 0, "top_k": -1, "nobody_knows_this": {"a": 1},
     });
     post(server(), CHAT, &body).fine();
+    let same = vec![3; 300];
+    let none = json!({
+        "functions": [], "function_call": "none", "bad_words": [], "documents": [],
+        "logits_processors": [], "suffix": "", "stop_token_ids": same,
+    });
+    post(server(), CHAT, &with(&body, &none)).fine();
     let body = json!({
         "prompt": "Hi", "max_tokens": 1, "stream": false, "logprobs": null, "echo": null,
-        "best_of": 1, "suffix": null, "seed": -3,
+        "best_of": 1, "suffix": "", "seed": -3,
     });
     post(server(), COMPLETIONS, &body).fine();
     let body = json!({
@@ -190,6 +199,11 @@ fn unknown_models_paths_and_methods_are_not_found() {
     assert_eq!(response.json()["error"]["code"], "model_not_found");
     assert_eq!(get(server(), "/v1/models/gpt-9").status(), 404);
     assert_eq!(get(server(), "/v1/models/demo").fine()["id"], "demo");
+    for path in ["/v1/models/%ff", "/v1/responses/%ff"] {
+        let response = get(server(), path);
+        assert_eq!(response.status(), 400, "{path}");
+        assert_eq!(response.json()["error"]["type"], "invalid_request_error");
+    }
     assert_eq!(get(server(), "/v1/embeddings").status(), 404);
     assert_eq!(get(server(), CHAT).status(), 405);
     for path in ["/v1/embeddings", CHAT] {
@@ -234,6 +248,8 @@ fn a_key_is_asked_for_where_there_is_one() {
     for header in ["", "authorization: Bearer secre\r\n", "authorization: secret\r\n"] {
         assert_eq!(status("/v1/models", header), 401, "{header}");
     }
+    let refused = get(running.address, "/v1/models");
+    assert_eq!(refused.head.header("www-authenticate"), Some("Bearer"));
     assert_eq!(status("/v1/models", "authorization: Bearer secret\r\n"), 200);
     for path in ["/health", "/live", "/metrics"] {
         assert_eq!(status(path, ""), 200, "{path}");

@@ -54,6 +54,8 @@ fn what_is_tokenized_is_text_again_and_control_tokens_only_on_demand() {
     assert_eq!(plain["max_model_len"], engine().context_len());
     let texts: Vec<String> = serde_json::from_value(plain["token_strs"].clone()).unwrap();
     assert_eq!(texts.concat(), text);
+    let null = json!({"prompt": text, "messages": null});
+    assert_eq!(post(server(), "/tokenize", &null).fine()["tokens"], plain["tokens"]);
     let special = json!({"prompt": text, "parse_special": true});
     let parsed = post(server(), "/tokenize", &special).fine();
     assert!(ids(&parsed["tokens"]).len() < ids(&plain["tokens"]).len());
