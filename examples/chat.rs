@@ -11,6 +11,7 @@ use oss_examples::{EngineArgs, out, outln};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use std::io::{IsTerminal, stdout};
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 /// Talks with a model.
@@ -72,7 +73,9 @@ fn main() -> Result<()> {
             Ok(line) => {
                 editor.add_history_entry(&line)?;
                 talk.messages.push(Message::user(line));
-                talk.answer(&mut editor)?;
+                if talk.answer(&mut editor)?.is_break() {
+                    break;
+                }
             }
             Err(ReadlineError::Eof | ReadlineError::Interrupted) => break,
             Err(error) => return Err(error.into()),
@@ -97,8 +100,9 @@ impl Talk {
         }
     }
 
-    /// Answers until no tool is called; the results of calls are asked for.
-    fn answer(&mut self, editor: &mut DefaultEditor) -> Result<()> {
+    /// Answers until no tool is called; the results of calls are asked for. Breaks where the user
+    /// ends the conversation instead of giving one.
+    fn answer(&mut self, editor: &mut DefaultEditor) -> Result<ControlFlow<()>> {
         loop {
             let chat = ChatRequest {
                 tools: self.tools.clone(),
@@ -120,12 +124,18 @@ impl Talk {
                 if matches!(completion.finish, Finish::Length) {
                     outln!("(cut off: --max-tokens, or the context, is used up)");
                 }
-                return Ok(());
+                return Ok(ControlFlow::Continue(()));
             }
             let calls = message.tool_calls.clone();
             self.messages.push(message);
             for call in calls {
-                let result = editor.readline(&format!("{} gives: ", call.function.name))?;
+                let result = match editor.readline(&format!("{} gives: ", call.function.name)) {
+                    Ok(result) => result,
+                    Err(ReadlineError::Eof | ReadlineError::Interrupted) => {
+                        return Ok(ControlFlow::Break(()));
+                    }
+                    Err(error) => return Err(error.into()),
+                };
                 self.messages.push(Message {
                     name: Some(call.function.name),
                     tool_call_id: Some(call.id),

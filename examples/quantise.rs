@@ -100,9 +100,13 @@ fn own_texts(arguments: &Arguments) -> Result<Vec<Vec<u32>>> {
     let engine = arguments.engine.load()?;
     let each = (2 * arguments.tokens).div_ceil(BEGINNINGS.len());
     let streams = BEGINNINGS.iter().zip(1..).map(|(beginning, seed)| {
-        let request = match engine.text().has_chat() {
-            true => Request::chat(ChatRequest::new(vec![Message::user(*beginning)])),
-            false => Request::text(*beginning),
+        let request = if engine.text().has_chat() {
+            // A fixed day, so that texts and plan are the same tomorrow.
+            let date = Some("2025-06-28".to_owned());
+            let messages = vec![Message::user(*beginning)];
+            Request::chat(ChatRequest { date, ..ChatRequest::new(messages) })
+        } else {
+            Request::text(*beginning)
         };
         engine.submit(request.seed(seed).max_tokens(each))
     });

@@ -4,8 +4,8 @@ use crate::Arguments;
 use anyhow::{Context, Result, ensure};
 use oss_cache::{KvCache, Options, SequenceId};
 use oss_engine::model::{
-    Batch, Config, Event, FeedForward, LoadOptions, Model, Probe, Row, State, forward, head,
-    memory_policy, team_options,
+    Batch, Config, Event, FeedForward, LoadOptions, Model, Probe, Row, State, describe, forward,
+    head, memory_policy, team_options,
 };
 use oss_engine::{Isa, Team};
 use oss_examples::machine::{Energy, resident_peak};
@@ -27,6 +27,8 @@ const WARM_UP: usize = 64;
 pub(crate) struct Found {
     pub(crate) isa: Isa,
     pub(crate) activations: &'static str,
+    /// Planes of 8-bit codes that activations have; 0 of floats.
+    pub(crate) planes: usize,
     pub(crate) threads: usize,
     pub(crate) architecture: &'static str,
     /// Bytes of weights that one token reads.
@@ -112,6 +114,8 @@ pub(crate) struct Bench {
     touched: Arc<Mutex<Touched>>,
     probe: ReadProbe,
     energy: Option<Energy>,
+    /// Idleness before each prefill and each decoding.
+    pause: Duration,
     load_s: f64,
 }
 
@@ -123,6 +127,9 @@ impl Bench {
         ensure!(arguments.repeat > 0, "--repeat: got 0, expected at least 1");
         let fits = (1..=MAX_ROWS).contains(&batch);
         ensure!(fits, "--batch: got {batch}, expected 1 to {MAX_ROWS}, which fit a step");
+        let pause = Duration::try_from_secs_f64(arguments.pause).with_context(|| {
+            format!("--pause: got {}, expected seconds from 0 up", arguments.pause)
+        })?;
         let isa = Isa::detect()?;
         let threads = model.threads.unwrap_or_else(default_threads);
         let policy = memory_policy(model.placement, Path::new("/"))?;
@@ -131,6 +138,12 @@ impl Bench {
         let probe = ReadProbe::new(isa, threads)?;
         let start = Instant::now();
         let container = Arc::new(model.file.container()?);
+        // Before the weights are read, which may take minutes.
+        let behind = arguments.gen_tokens.max(arguments.prompt_tokens).max(1);
+        let context = depth.saturating_add(behind);
+        let most = describe(&container)?.0.context_len;
+        let flags = "--depth with --gen-tokens or --prompt-tokens";
+        ensure!(context <= most, "{flags}: got {context} positions, expected at most {most}");
         let (activation, kv_format) = (model.activations, model.kv);
         let (pages, sparse_attention, progress) = (model.pages, model.sparse_attention, None);
         let options = LoadOptions { isa, activation, kv_format, pages, sparse_attention, progress };
@@ -141,14 +154,11 @@ impl Bench {
         let touched = Arc::new(Mutex::new(Touched::default()));
         state.set_probe(Some(count_experts(&model, Arc::clone(&touched))));
         let tokens = batch * (depth + arguments.gen_tokens) + arguments.prompt_tokens.max(WARM_UP);
-        let context = (depth + arguments.gen_tokens.max(arguments.prompt_tokens)).max(1);
-        let most = model.config.context_len;
-        let flags = "--depth with --gen-tokens or --prompt-tokens";
-        ensure!(context <= most, "{flags}: got {context} positions, expected at most {most}");
         let capacity_bytes = cache_bytes(&model, batch, tokens);
         let options = Options { capacity_bytes, memory: policy, ..Options::default() };
         let cache = KvCache::with_options(model.cache_shape(), &options)?;
-        Ok(Self { model, team, state, cache, touched, probe, energy: Energy::find(), load_s })
+        let energy = Energy::find();
+        Ok(Self { model, team, state, cache, touched, probe, energy, pause, load_s })
     }
 
     /// Measures everything.
@@ -166,9 +176,7 @@ impl Bench {
         let mut peak = int8_peak(self.model.isa, &self.team);
         let mut samples = vec![self.probe.sample()];
         let (mut prefills, mut decodes) = (Vec::new(), Vec::new());
-        let pause = Duration::try_from_secs_f64(arguments.pause).with_context(|| {
-            format!("--pause: got {}, expected seconds from 0 up", arguments.pause)
-        })?;
+        let pause = self.pause;
         for _ in 0..arguments.repeat {
             if arguments.gen_tokens > 0 {
                 thread::sleep(pause);
@@ -187,6 +195,7 @@ impl Bench {
         Ok(Found {
             isa: self.model.isa,
             activations: self.model.activation.name(),
+            planes: self.model.activation.planes(),
             threads: self.team.threads(),
             architecture: self.model.config.architecture,
             bytes_per_token: self.model.weights.bytes_per_token(&self.model.config),

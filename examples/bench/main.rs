@@ -52,16 +52,17 @@ struct Arguments {
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let found = Bench::load(&arguments)?.run(&arguments)?;
-    if let Some(path) = &arguments.svg {
-        let mut writer = file::Writer::create(path)?;
-        writer.append(report::chart(&found).svg().as_bytes())?;
-        writer.commit().with_context(|| path.display().to_string())?;
-    }
     let json = report::json(&arguments, &found);
     if arguments.json {
         outln!("{json}");
     } else {
         outln!("{}", report::markdown(&json));
+    }
+    // Last: a chart that cannot be written takes no figures along.
+    if let Some(path) = &arguments.svg {
+        let mut writer = file::Writer::create(path)?;
+        writer.append(report::chart(&found).svg().as_bytes())?;
+        writer.commit().with_context(|| path.display().to_string())?;
     }
     Ok(())
 }

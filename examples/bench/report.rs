@@ -16,17 +16,19 @@ fn joules(runs: &[Run]) -> Option<f64> {
 pub(crate) fn json(arguments: &Arguments, found: &Found) -> Value {
     let bytes = found.bytes_per_token as f64;
     let operations = 2.0 * found.products_per_token;
+    // Each plane of codes has products of its own; floats are no bytes, and have another peak.
+    let of_bytes = (found.planes > 0).then_some(operations * found.planes as f64);
     let (prefills, decodes) = (&found.prefills, &found.decodes);
     let gigabytes = median(decodes.iter().map(Run::bytes_per_s)).map(|rate| rate / 1e9);
     let share = decodes.iter().map(|run| run.bytes_per_s() / found.read_rate_around(run));
     let of_reading = decodes.iter().map(|run| run.bytes_per_s() / run.weights_read_rate);
     let computed = |run: &Run| run.tokens_per_s() * operations;
+    let of_peak = |run: &Run| Some(run.tokens_per_s() * of_bytes? / found.int8_peak);
     let rate = |runs: &[Run]| spread(runs.iter().map(Run::tokens_per_s));
     let prefill = json!({
         "tokens_per_s": rate(prefills),
         "gop_per_s": median(prefills.iter().map(computed)).map(|rate| rate / 1e9),
-        "share_of_int8_peak":
-            median(prefills.iter().map(|run| computed(run) / found.int8_peak)),
+        "share_of_int8_peak": median(prefills.iter().filter_map(of_peak)),
         "joules_per_token": joules(prefills),
     });
     let decode = json!({
@@ -68,7 +70,7 @@ pub(crate) fn json(arguments: &Arguments, found: &Found) -> Value {
         "operations_per_prompt_token": operations,
         "bound": {
             "decode_tokens_per_s": found.read_rate() / bytes,
-            "prefill_tokens_per_s": found.int8_peak / operations,
+            "prefill_tokens_per_s": of_bytes.map(|operations| found.int8_peak / operations),
         },
         "prefill": if prefills.is_empty() { Value::Null } else { prefill },
         "decode": if decodes.is_empty() { Value::Null } else { decode },

@@ -66,16 +66,17 @@ fn main() -> Result<()> {
     let asked = ask_all(&engine, &arguments)?;
     let resident_bytes = machine::resident_peak();
     let found = Found { load_s, asked, metrics: engine.metrics(), resident_bytes };
-    if let Some(path) = &arguments.svg {
-        let mut writer = file::Writer::create(path)?;
-        writer.append(report::chart(&found).svg().as_bytes())?;
-        writer.commit().with_context(|| path.display().to_string())?;
-    }
     let json = report::json(&arguments, &engine, &found);
     if arguments.json {
         outln!("{json}");
     } else {
         outln!("{}", report::markdown(&json));
+    }
+    // Last: a chart that cannot be written takes no answers along.
+    if let Some(path) = &arguments.svg {
+        let mut writer = file::Writer::create(path)?;
+        writer.append(report::chart(&found).svg().as_bytes())?;
+        writer.commit().with_context(|| path.display().to_string())?;
     }
     Ok(())
 }

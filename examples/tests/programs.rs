@@ -77,6 +77,20 @@ fn bench_prints_a_table_and_leaves_out_what_was_not_measured() {
 }
 
 #[test]
+fn bench_refuses_pauses_and_depths_that_cannot_be() {
+    let said = |argument: &str| {
+        let output = program("bench").args(["--threads", "1", argument]).output();
+        let output = output.expect("the program starts");
+        assert!(!output.status.success(), "{argument}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let pause = said("--pause=-1");
+    assert!(pause.contains("--pause: got -1, expected seconds from 0 up"), "{pause}");
+    let depth = said("--depth=18446744073709551615");
+    assert!(depth.contains("--depth with --gen-tokens or --prompt-tokens: got"), "{depth}");
+}
+
+#[test]
 fn a_reader_who_has_gone_ends_a_program_quietly() {
     let mut command = program("inspect");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use serde_json::{Map, Value as Json, json};
 
-use crate::record;
+use crate::record::Record;
 use crate::shell::Profile;
 
 mod arm;
@@ -195,6 +195,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 impl Check {
     /// Runs the check, prints its figures, and records them when it is a full run.
     pub(crate) fn perform(&self, scale: Scale) -> Result<()> {
+        let record = (scale == Scale::Full).then(|| Record::begin(&format!("check-{}", self.name)));
         let start = Instant::now();
         let mut figures = (self.run)(scale).with_context(|| format!("check {}", self.name))?;
         let seconds = (start.elapsed().as_secs_f64() * 10.0).round() / 10.0;
@@ -202,8 +203,8 @@ impl Check {
         for (name, value) in &figures {
             println!("{}: {name}: {value}", self.name);
         }
-        if scale == Scale::Full {
-            self.record(&figures)?;
+        if let Some(record) = &record {
+            record.write(self.json(&figures))?;
         }
         // Figures that broke a bound are recorded too.
         match figures.get("verdict").and_then(Json::as_str) {
@@ -212,17 +213,13 @@ impl Check {
         }
     }
 
-    fn record(&self, figures: &Figures) -> Result<()> {
-        let name = format!("check-{}", self.name);
-        record::write(
-            &name,
-            json!({
-                "check": self.name,
-                "what": self.what,
-                "scale": self.full,
-                "figures": figures,
-            }),
-        )
+    fn json(&self, figures: &Figures) -> Json {
+        json!({
+            "check": self.name,
+            "what": self.what,
+            "scale": self.full,
+            "figures": figures,
+        })
     }
 }
 

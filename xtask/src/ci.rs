@@ -28,8 +28,10 @@ impl Report {
             Ok(()) => format!("passed   {seconds:6.1} s  {name}"),
             Err(error) => {
                 self.failed += 1;
-                println!("{error:#}");
-                format!("FAILED   {seconds:6.1} s  {name}: {error}")
+                let error = format!("{error:#}");
+                println!("{error}");
+                let first = error.lines().next().unwrap_or_default();
+                format!("FAILED   {seconds:6.1} s  {name}: {first}")
             }
         };
         self.lines.push(line);

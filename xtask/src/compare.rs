@@ -1,13 +1,14 @@
 //! Measures this engine and llama.cpp in turn, on the same file, and prints both beside each other.
 //!
 //! One process runs at a time. For each row llama.cpp first shows which of its settings suits it
-//! best; then the two take turns, so that a drifting machine treats both alike. What one keeps in
-//! memory may push the other's file out of it, so each one's file is read through before it runs,
-//! into huge pages for both where the system has such for files.
+//! best, each tried three times in turn; then the two take turns, and turns at being the first of a
+//! pair, so that a drifting machine treats both alike. What one keeps in memory may push the
+//! other's file out of it, so each one's file is read through before it runs, into huge pages for
+//! both where the system has such for files.
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use oss_memory::file::{Advice, Map};
 use oss_testing::median;
@@ -16,7 +17,7 @@ use serde_json::{Value as Json, json};
 use crate::bench::Bench;
 use crate::llama::{Llama, PACKAGE};
 use crate::quiet;
-use crate::record;
+use crate::record::Record;
 use crate::shell::{self, Profile};
 
 mod measure;
@@ -27,6 +28,9 @@ use rows::{Figure, ROWS, Row};
 
 /// Fewer say too little to be kept.
 const PAIRS_OF_A_RECORD: usize = 5;
+/// How often each of llama.cpp's settings is tried: one run may meet a slow minute, the middle of
+/// three less often.
+const TRIES: usize = 3;
 
 /// What to compare.
 #[derive(Args)]
@@ -67,14 +71,18 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<()> {
     check_pairs(options.pairs, options.record.is_some())?;
     let chosen = chosen(&options.rows)?;
-    for path in options.model.iter().chain(&options.packed) {
+    // Whole paths: the programs do not run where this one does.
+    let whole = |path: &Option<PathBuf>| path.as_ref().map(std::path::absolute).transpose();
+    let (model, packed) = (whole(&options.model)?, whole(&options.packed)?);
+    for path in model.iter().chain(&packed) {
         ensure!(path.exists(), "no file or folder {}", path.display());
     }
+    let record = options.record.as_ref().map(|name| Record::begin(&format!("compare-{name}")));
     let llama = Llama::build()?;
     if options.build {
         return Ok(());
     }
-    let model = options.model.as_deref().context("give --model")?;
+    let model = model.as_deref().context("give --model")?;
     let threads = match options.threads {
         Some(threads) => threads,
         None => std::thread::available_parallelism()?.get(),
@@ -82,7 +90,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let ours = Ours {
         bench: Bench::build()?,
         generate: shell::example("generate", Profile::Release)?,
-        model: options.packed.as_deref().unwrap_or(model),
+        model: packed.as_deref().unwrap_or(model),
         threads,
         gen_tokens: options.gen_tokens,
         activations: options.activations.as_deref(),
@@ -102,17 +110,19 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         lines.extend(compare(rows, options, &ours, &theirs)?);
         found = json!({
             "model": model,
-            "packed": options.packed,
+            "packed": packed,
             "llama_cpp": PACKAGE,
             "threads": threads,
+            "gen_tokens": options.gen_tokens,
+            "pairs": options.pairs,
             "our_activations": options.activations,
             "load_average_before": load,
             "busy_cpus_before": busy,
             "rows": lines.iter().map(Line::json).collect::<Vec<_>>(),
         });
         // After each process, so that a run that is stopped leaves what it has found.
-        if let Some(name) = &options.record {
-            record::write(&format!("compare-{name}"), found.clone())?;
+        if let Some(record) = &record {
+            record.write(found.clone())?;
         }
     }
     println!("{}\n{found:#}", table(&lines));
@@ -150,8 +160,10 @@ struct Line {
     row: &'static Row,
     /// llama.cpp's best settings, where it is measured.
     variant: Option<Variant>,
-    /// llama.cpp's settings and what each gave when they were tried.
+    /// llama.cpp's settings and what each gave when they were tried: the middle of its tries.
     tried: Vec<(Variant, f64)>,
+    /// Settings of llama.cpp that do not run here, and what they end with.
+    failed: Vec<(Variant, String)>,
     pairs: Vec<Pair>,
 }
 
@@ -171,32 +183,44 @@ fn compare(
     theirs: &Theirs,
 ) -> Result<Vec<Line>> {
     let variants = if rows[0].llama { Variant::all(!options.no_repack) } else { Vec::new() };
-    let mut tried: Vec<Vec<(Variant, f64)>> = vec![Vec::new(); rows.len()];
-    for variant in variants {
+    let Tried { found, failed } = try_settings(rows, &variants, |variant| {
         warm(theirs.model)?;
         let found = theirs.measure(rows, variant)?;
-        for ((row, tried), found) in rows.iter().zip(&mut tried).zip(found) {
-            eprintln!("  llama.cpp, {variant}, {}: {}", row.name, row.shown(found.value));
-            tried.push((variant, found.value));
-        }
-    }
-    let line = |(row, tried): (&&'static Row, Vec<(Variant, f64)>)| {
+        Ok(found.into_iter().map(|found| found.value).collect())
+    })?;
+    let line = |(n, row): (usize, &&'static Row)| {
+        let middle = |(variant, values): &(Variant, Vec<Vec<f64>>)| {
+            Some((*variant, median(values[n].iter().copied())?))
+        };
+        let tried: Vec<(Variant, f64)> = found.iter().filter_map(middle).collect();
         let best = tried.iter().copied().reduce(|a, b| if row.better(b.1, a.1) { b } else { a });
-        Line { row, variant: best.map(|(variant, _)| variant), tried, pairs: Vec::new() }
+        let variant = best.map(|(variant, _)| variant);
+        Line { row, variant, tried, failed: failed.clone(), pairs: Vec::new() }
     };
-    let mut lines: Vec<Line> = rows.iter().zip(tried).map(line).collect();
+    let mut lines: Vec<Line> = rows.iter().enumerate().map(line).collect();
     // Those that share their settings stand together.
     lines.sort_by_key(|line| line.variant.map(|variant| variant.to_string()));
     for pair in 1..=options.pairs {
         for lines in lines.chunk_by_mut(|a, b| a.variant == b.variant) {
             let rows: Vec<&Row> = lines.iter().map(|line| line.row).collect();
-            warm(ours.model)?;
-            let own = own(&rows, ours)?;
-            let mut others = Vec::new();
-            if let Some(variant) = lines[0].variant {
+            let our_turn = || -> Result<_> {
+                warm(ours.model)?;
+                own(&rows, ours)
+            };
+            let variant = lines[0].variant;
+            let their_turn = || -> Result<Vec<Found>> {
+                let Some(variant) = variant else { return Ok(Vec::new()) };
                 warm(theirs.model)?;
-                others = theirs.measure(&rows, variant)?;
-            }
+                theirs.measure(&rows, variant)
+            };
+            // Whoever comes first finds the machine rested: odd pairs begin with ours.
+            let (own, others) = if pair.is_multiple_of(2) {
+                let others = their_turn()?;
+                (our_turn()?, others)
+            } else {
+                let own = our_turn()?;
+                (own, their_turn()?)
+            };
             let mut others = others.into_iter();
             for (line, (ours, beside)) in lines.iter_mut().zip(own) {
                 let found = Pair { ours, theirs: others.next(), beside };
@@ -206,6 +230,49 @@ fn compare(
         }
     }
     Ok(lines)
+}
+
+/// What llama.cpp's settings gave when they were tried.
+#[derive(Debug)]
+struct Tried {
+    /// The settings that run here, and what each row gave with them, try by try.
+    found: Vec<(Variant, Vec<Vec<f64>>)>,
+    /// Those that do not, and what they end with.
+    failed: Vec<(Variant, String)>,
+}
+
+/// Tries settings of llama.cpp in turn, round by round. What fails is left out; an error where
+/// nothing is left.
+fn try_settings(
+    rows: &[&Row],
+    variants: &[Variant],
+    mut measure: impl FnMut(Variant) -> Result<Vec<f64>>,
+) -> Result<Tried> {
+    let mut found: Vec<(Variant, Vec<Vec<f64>>)> =
+        variants.iter().map(|variant| (*variant, vec![Vec::new(); rows.len()])).collect();
+    let mut failed = Vec::new();
+    for _ in 0..TRIES {
+        for (variant, mut values) in std::mem::take(&mut found) {
+            match measure(variant) {
+                Ok(given) => {
+                    for ((row, values), value) in rows.iter().zip(&mut values).zip(given) {
+                        eprintln!("  llama.cpp, {variant}, {}: {}", row.name, row.shown(value));
+                        values.push(value);
+                    }
+                    found.push((variant, values));
+                }
+                Err(error) => {
+                    let error = format!("{error:#}");
+                    eprintln!("  llama.cpp, {variant}, is left out: {error}");
+                    failed.push((variant, error));
+                }
+            }
+        }
+    }
+    if let ([], [.., (variant, error)]) = (found.as_slice(), failed.as_slice()) {
+        bail!("llama.cpp runs with none of its settings; with {variant}: {error}");
+    }
+    Ok(Tried { found, failed })
 }
 
 /// Ours, each with that of the row that it is held beside.
@@ -307,6 +374,8 @@ impl Line {
         let share = |pair: &Pair| pair.ours.details.pointer(share)?.as_f64();
         let shares: Vec<f64> = self.pairs.iter().filter_map(share).collect();
         let tried = self.tried.iter().map(|(variant, value)| (variant.to_string(), json!(value)));
+        let failed = self.failed.iter().map(|(variant, why)| (variant.to_string(), json!(why)));
+        let their_last = self.pairs.last().and_then(|pair| pair.theirs.as_ref());
         let (theirs, beside) = (self.theirs(), self.beside());
         json!({
             "row": self.row.name,
@@ -322,8 +391,10 @@ impl Line {
             "our_shares_of_the_bound": shares,
             "llama_cpp_best_with": self.variant.map(|variant| variant.to_string()),
             "llama_cpp_tried": tried.collect::<serde_json::Map<_, _>>(),
+            "llama_cpp_failed": failed.collect::<serde_json::Map<_, _>>(),
             "pairs": self.pairs.iter().map(pair).collect::<Vec<_>>(),
             "our_details": self.pairs.last().map(|pair| pair.ours.details.clone()),
+            "llama_cpp_details": their_last.map(|found| found.details.clone()),
         })
     }
 }

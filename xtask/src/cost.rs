@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::bench::Bench;
 use crate::quiet;
-use crate::record;
+use crate::record::Record;
 use crate::synth::{self, Format, Shape};
 
 // The charts of the examples, without building the engine for every chore.
@@ -82,6 +82,7 @@ struct Line {
 /// Measures, prints and draws.
 pub(crate) fn run(options: &Options) -> Result<()> {
     ensure!(options.layers >= 4, "--layers: got {}, expected at least 4", options.layers);
+    let record = options.record.as_ref().map(|name| Record::begin(&format!("cost-{name}")));
     let folder = tempfile::tempdir()?;
     let threads = std::thread::available_parallelism()?.get();
     let file = folder.path().join("model.gguf");
@@ -114,6 +115,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         "layers": options.layers,
         "busy_cpus_before": busy,
     });
+    let mut charts = Vec::new();
     for line in &lines {
         let cost = |point: &Point| found.iter().find(|(at, _)| at == point).map(|(_, cost)| *cost);
         let value = |(value, point): &(usize, Point)| Some((*value, cost(point)?));
@@ -124,15 +126,18 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             json!({ line.name: value, "ms": milliseconds, "weights_read_ms": bound })
         };
         json[line.name] = costs.iter().map(each).collect();
-        if let Some(charts) = &options.charts {
-            fs::create_dir_all(charts).with_context(|| charts.display().to_string())?;
-            let path = charts.join(format!("cost-{}.svg", line.name));
-            fs::write(&path, picture(&options.shape, line, &costs).svg())
-                .with_context(|| path.display().to_string())?;
-        }
+        charts.push((line.name, picture(&options.shape, line, &costs)));
     }
-    if let Some(name) = &options.record {
-        record::write(&format!("cost-{name}"), json)?;
+    if let Some(record) = &record {
+        record.write(json)?;
+    }
+    // Last: a folder that cannot be written takes no figures along.
+    if let Some(folder) = &options.charts {
+        fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        for (name, chart) in charts {
+            let path = folder.join(format!("cost-{name}.svg"));
+            fs::write(&path, chart.svg()).with_context(|| path.display().to_string())?;
+        }
     }
     Ok(())
 }

@@ -35,16 +35,17 @@ const DOWNLOADS: [Download; 2] = [
     },
 ];
 
-/// Where fetched files are kept: `OSS_CACHE`, or the user's cache directory.
+/// Where fetched files are kept: `OSS_CACHE`, or the user's cache directory. A whole path: programs
+/// that are given it do not run where this one does.
 pub(crate) fn cache() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("OSS_CACHE") {
-        return Ok(path.into());
+        return std::path::absolute(path).context("OSS_CACHE");
     }
     let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
     let base =
         base.or_else(home).context("set OSS_CACHE: there is neither XDG_CACHE_HOME nor HOME")?;
-    Ok(base.join("oss-engine"))
+    std::path::absolute(base.join("oss-engine")).context("the cache's path")
 }
 
 /// Prints the path of a fetched file.

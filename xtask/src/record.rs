@@ -1,6 +1,7 @@
 //! Keeps dated results in `benches/record/`, with the machine and the commit they come from.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
@@ -9,19 +10,46 @@ use serde_json::{Value as Json, json};
 use crate::shell;
 use crate::tidy::root;
 
-/// Writes `benches/record/DATE-NAME.json`: the fields of `found`, and where they come from.
-pub(crate) fn write(name: &str, mut found: Json) -> Result<()> {
-    let date = date();
-    let origin = [("date", json!(date)), ("commit", json!(commit())), ("machine", machine())];
-    for (key, value) in origin {
-        found[key] = value;
+/// A record of a run that has begun: where it lies, and where its figures come from. A run may take
+/// hours, in which the day and the commit change.
+pub(crate) struct Record {
+    path: PathBuf,
+    origin: [(&'static str, Json); 3],
+}
+
+impl Record {
+    /// A record in `benches/record/DATE-NAME.json`, or `DATE-NAME-2.json` and so on where there is
+    /// one already.
+    pub(crate) fn begin(name: &str) -> Self {
+        let date = date();
+        let path = free(&root().join("benches/record"), &format!("{date}-{name}"));
+        let origin = [("date", json!(date)), ("commit", json!(commit())), ("machine", machine())];
+        Self { path, origin }
     }
-    let folder = root().join("benches/record");
-    fs::create_dir_all(&folder)?;
-    let path = folder.join(format!("{date}-{name}.json"));
-    fs::write(&path, serde_json::to_string_pretty(&found)? + "\n")?;
-    println!("recorded in {}", path.display());
-    Ok(())
+
+    /// Writes the fields of `found`, and where they come from, over what this record had before.
+    pub(crate) fn write(&self, mut found: Json) -> Result<()> {
+        for (key, value) in &self.origin {
+            found[*key] = value.clone();
+        }
+        if let Some(folder) = self.path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        fs::write(&self.path, serde_json::to_string_pretty(&found)? + "\n")?;
+        println!("recorded in {}", self.path.display());
+        Ok(())
+    }
+}
+
+/// The first path of a name that no file has.
+fn free(folder: &Path, stem: &str) -> PathBuf {
+    let mut path = folder.join(format!("{stem}.json"));
+    let mut number = 2;
+    while path.exists() {
+        path = folder.join(format!("{stem}-{number}.json"));
+        number += 1;
+    }
+    path
 }
 
 /// The commit that is checked out, marked when files differ from it.
@@ -85,5 +113,32 @@ mod tests {
         assert_eq!(civil(11_016), (2000, 2, 29));
         assert_eq!(civil(20_454), (2026, 1, 1));
         assert_eq!(civil(20_453), (2025, 12, 31));
+    }
+
+    #[test]
+    fn a_record_never_takes_the_place_of_another() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let names = ["day-a.json", "day-a-2.json", "day-a-3.json"];
+        for name in names {
+            let path = free(folder.path(), "day-a");
+            assert_eq!(path, folder.path().join(name));
+            fs::write(path, "{}").expect("a file");
+        }
+        assert_eq!(free(folder.path(), "day-b"), folder.path().join("day-b.json"));
+    }
+
+    #[test]
+    fn a_record_says_where_it_comes_from_and_keeps_the_last_figures() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("new/day-a.json");
+        let origin = [("date", json!("day")), ("commit", json!("c")), ("machine", json!({}))];
+        let record = Record { path: path.clone(), origin };
+        for figure in [1, 2] {
+            record.write(json!({ "figure": figure })).expect("written");
+        }
+        let text = fs::read_to_string(path).expect("a file");
+        let read: Json = serde_json::from_str(&text).expect("JSON");
+        let expected = json!({ "figure": 2, "date": "day", "commit": "c", "machine": {} });
+        assert_eq!(read, expected);
     }
 }

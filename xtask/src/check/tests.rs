@@ -16,8 +16,9 @@ fn test(name: &str) -> Command {
     cargo(&["test", "--workspace", "--locked", "--test", name])
 }
 
-/// Runs tests and returns the figures that they print. All that they print is shown when one fails.
-fn figures(command: &mut Command) -> Result<Figures> {
+/// Runs tests and returns the figures that they print. All that they print is shown when one fails;
+/// an error where none has run.
+pub(super) fn figures(command: &mut Command) -> Result<Figures> {
     let mut file = tempfile::tempfile()?;
     command.args(["--", "--show-output"]).stdout(file.try_clone()?);
     let outcome = shell::run(command);

@@ -14,7 +14,8 @@ fn line(row: &'static Row, pairs: &[(f64, f64)]) -> Line {
         true => (Some(variant), vec![(variant, 2.0)]),
         false => (None, Vec::new()),
     };
-    Line { row, variant, tried, pairs: pairs.iter().map(pair).collect() }
+    let pairs = pairs.iter().map(pair).collect();
+    Line { row, variant, tried, failed: Vec::new(), pairs }
 }
 
 fn against(against: Option<Against>) -> Option<(f64, f64)> {
@@ -72,6 +73,34 @@ fn the_result_keeps_every_pair_and_every_setting() {
         pair.ours.details = json!({ "decode": { "share_of_read_bandwidth": share } });
     }
     assert_eq!(told.json()["our_share_of_the_bound"], 0.9);
+    let mut last = found(2.0);
+    last.details = json!({ "n_gen": 64 });
+    told.pairs[2].theirs = Some(last);
+    told.failed = vec![(Variant::all(true)[3], "SIGILL".to_owned())];
+    let json = told.json();
+    assert_eq!(json["llama_cpp_details"]["n_gen"], 64);
+    assert_eq!(json["llama_cpp_failed"], json!({ "flash off, repack off": "SIGILL" }));
+}
+
+#[test]
+fn settings_are_tried_in_turn_and_what_fails_is_left_out() {
+    let (rows, variants) = ([row("decode"), row("prefill")], Variant::all(false));
+    let mut asked = Vec::new();
+    let tried = try_settings(&rows, &variants, |variant| {
+        asked.push(variant);
+        anyhow::ensure!(variant != variants[1] || asked.len() < 4, "SIGILL");
+        Ok(vec![asked.len() as f64, 0.0])
+    });
+    let Tried { found, failed } = tried.expect("one is left");
+    // The second fails in the second round and is not tried again.
+    assert_eq!(asked, [variants[0], variants[1], variants[0], variants[1], variants[0]]);
+    assert_eq!(found, [(variants[0], vec![vec![1.0, 3.0, 5.0], vec![0.0; 3]])]);
+    assert_eq!(failed, [(variants[1], "SIGILL".to_owned())]);
+    let none = try_settings(&rows, &variants, |_| Err(anyhow::anyhow!("SIGILL")));
+    let said = none.expect_err("nothing is left").to_string();
+    assert!(said.ends_with("flash off, repack off: SIGILL"), "{said}");
+    let alone = try_settings(&rows, &[], |_| Ok(Vec::new())).expect("nothing is asked");
+    assert!(alone.found.is_empty() && alone.failed.is_empty());
 }
 
 #[test]

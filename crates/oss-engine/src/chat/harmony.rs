@@ -262,7 +262,8 @@ mod tests {
     fn a_text_that_stops_an_answer_is_no_part_of_it() {
         let answer = "<|channel|>final<|message|>It is 4.";
         let (events_of_answer, _) = events(answer, &[], &[]);
-        assert!("It is 4".starts_with(&text_of(&events_of_answer)), "{events_of_answer:?}");
+        let text = text_of(&events_of_answer);
+        assert!(text.starts_with("It is") && "It is 4".starts_with(&text), "{events_of_answer:?}");
         let call = "<|channel|>commentary to=functions.add <|constrain|>json<|message|>{\"a\":";
         let (events, calls) = events(call, &["add"], &[]);
         assert!(matches!(events[0], Event::ToolCallStart { .. }), "{events:?}");
