@@ -622,8 +622,8 @@ impl Tile<'_, '_> {
         N
     }
 
-    /// The same for a page of which some heads do not see all: sums stay in memory, as what is added
-    /// to each is known at run time alone.
+    /// The same for a page of which some heads do not see all: sums stay in memory, as what is
+    /// added to each is known at run time alone.
     #[inline(always)]
     fn add_seen<S: Simd, C: KvCodec, const H: usize, const N: usize>(
         &self,
@@ -676,9 +676,9 @@ fn values_at<S: Simd, C: KvCodec, const N: usize>(
     values
 }
 
-/// Turns a tile's scores into weights relative to the new maximum, as factors; returns what the older values
-/// and the older sums of each head are to be multiplied with (the sums have been). A head that sees
-/// nothing of the tile is left as it is, to the bit.
+/// Turns a tile's scores into weights relative to the new maximum, as factors; returns what the
+/// older values and the older sums of each head are to be multiplied with (the sums have been). A
+/// head that sees nothing of the tile is left as it is, to the bit.
 #[inline(always)]
 fn soften<S: Simd, P: Products, const H: usize>(
     s: S,

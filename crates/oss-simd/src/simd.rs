@@ -225,8 +225,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
         self.fma(pair, pairs.0[1 - step], sum)
     }
 
-    /// Adds the products of the first (0) or the second numbers (1) of pairs alone; the pair's other
-    /// number is zero.
+    /// Adds the products of the first (0) or the second numbers (1) of pairs alone; the pair's
+    /// other number is zero.
     #[inline(always)]
     fn add_half_bf16(
         self,

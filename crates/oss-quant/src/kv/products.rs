@@ -30,8 +30,8 @@ pub trait Products: 'static {
         pairs: Self::Pairs<S>,
         sum: S::F32,
     ) -> S::F32;
-    /// Adds the products of the first (0) or the second numbers (1) of pairs alone; the other factor
-    /// is zero.
+    /// Adds the products of the first (0) or the second numbers (1) of pairs alone; the other
+    /// factor is zero.
     fn add_half<S: Simd>(
         s: S,
         half: usize,
