@@ -9,6 +9,21 @@ pub(crate) fn text(path: &Path) -> Option<String> {
     std::fs::read_to_string(path).ok()
 }
 
+/// The CPU that runs the calling thread, where the system says.
+#[cfg(target_os = "linux")]
+pub(crate) fn cpu() -> Option<usize> {
+    // SAFETY: takes nothing.
+    #[expect(unsafe_code, reason = "asks the system")]
+    let cpu = unsafe { libc::sched_getcpu() };
+    usize::try_from(cpu).ok()
+}
+
+/// The system does not say.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn cpu() -> Option<usize> {
+    None
+}
+
 /// The CPUs that a thread may run on.
 #[cfg(target_os = "linux")]
 pub(crate) struct Mask(libc::cpu_set_t);
@@ -40,6 +55,32 @@ impl Mask {
             (set, status)
         };
         if status == 0 { Ok(Self(set)) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Without these CPUs; none where no other is left.
+    pub(crate) fn without(&self, cpus: impl Iterator<Item = usize>) -> Option<Self> {
+        let mut set = self.0;
+        for cpu in cpus.filter(|&cpu| cpu < libc::CPU_SETSIZE as usize) {
+            // SAFETY: `cpu` is within the set.
+            #[expect(unsafe_code, reason = "changes a set of the C library")]
+            unsafe {
+                libc::CPU_CLR(cpu, &mut set);
+            }
+        }
+        let left = Self(set);
+        (!left.cpus().is_empty()).then_some(left)
+    }
+
+    /// Which they are, in ascending order.
+    pub(crate) fn cpus(&self) -> Vec<usize> {
+        let is_in = |&cpu: &usize| {
+            // SAFETY: `cpu` is within the set.
+            #[expect(unsafe_code, reason = "reads a set of the C library")]
+            unsafe {
+                libc::CPU_ISSET(cpu, &self.0)
+            }
+        };
+        (0..libc::CPU_SETSIZE as usize).filter(is_in).collect()
     }
 
     /// Binds the calling thread.
@@ -77,6 +118,10 @@ impl Mask {
 
     pub(crate) fn here() -> io::Result<Self> {
         Ok(Self)
+    }
+
+    pub(crate) fn without(&self, _cpus: impl Iterator<Item = usize>) -> Option<Self> {
+        None
     }
 
     pub(crate) fn bind_here(&self) -> io::Result<()> {

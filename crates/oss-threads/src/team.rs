@@ -2,6 +2,7 @@
 
 mod crowd;
 mod phase;
+mod places;
 mod seat;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +21,7 @@ use crate::shares::Shares;
 
 use crowd::Crowd;
 use phase::{Body, Job, Phase};
+use places::{Mover, Places};
 pub use seat::Seat;
 
 /// The most threads that a team can have.
@@ -49,6 +51,8 @@ pub struct Team {
 struct Shared {
     gang: Gang<Option<Job>>,
     manners: Manners,
+    /// None where threads are bound to CPUs.
+    places: Option<Places>,
 }
 
 struct Inner {
@@ -90,7 +94,9 @@ impl Team {
         }
         let cpus = options.cpus()?;
         let manners = Manners { crowded: AtomicBool::new(false) };
-        let shared = Arc::new(Shared { gang: Gang::new(threads - 1, GROUP, None), manners });
+        let gang = Gang::new(threads - 1, GROUP, None);
+        let places = cpus.is_empty().then(|| Places::new(threads));
+        let shared = Arc::new(Shared { gang, manners, places });
         // Made before the workers, so that dropping it ends those that did start.
         let mut inner = Inner {
             shared,
@@ -172,6 +178,9 @@ impl Inner {
         B: for<'p> Fn(Unit, <P as Parts<'p>>::Part) + Sync,
     {
         let begin = self.crowd.is_timed().then(Instant::now);
+        if let Some(places) = &self.shared.places {
+            places.note(0);
+        }
         // SAFETY: who holds `caller` is the only caller, `finish` below returns before
         // `phase` ends, and nothing between the two unwinds: `work` catches every panic.
         #[expect(unsafe_code, reason = "lends the phase to the workers until they have arrived")]
@@ -209,10 +218,13 @@ impl Drop for Inner {
 /// The life of worker `worker`.
 fn work(shared: &Shared, worker: usize) {
     let _body = Body::enter();
-    let mut seen = 0;
+    let (mut seen, mut mover) = (0, Mover::new(worker));
     let next =
         |seen: &mut usize| shared.gang.next(worker - 1, seen, &mut Patience::new(&shared.manners));
     while let Some(job) = next(&mut seen) {
+        if let Some(places) = &shared.places {
+            mover.look(places);
+        }
         // SAFETY: the caller keeps the phase alive until this worker has arrived.
         #[expect(unsafe_code, reason = "runs the phase that the caller has lent")]
         unsafe {
