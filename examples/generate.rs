@@ -198,6 +198,7 @@ fn experts(engine: &Engine) -> Value {
         "misses": experts.misses,
         "hit_rate": experts.hit_rate(),
         "read_bytes": experts.read_bytes,
+        "popular_bytes": experts.popular_bytes,
         "missed_bytes": experts.missed_bytes,
         "foreseen": experts.foreseen,
         "foreseen_used": experts.foreseen_used,

@@ -89,7 +89,8 @@ pub struct EngineArgs {
     pub max_memory: Option<usize>,
     /// A directory where a model that is not packed is packed to at its first load: later ones map
     /// that file, in a fraction of a second; default: only a mixture larger than --max-memory is
-    /// packed, to oss-engine/packed in XDG_CACHE_HOME or ~/.cache
+    /// packed, to oss-engine/packed in XDG_CACHE_HOME or ~/.cache. Which experts of such a mixture
+    /// were popular is kept there for the next run
     #[arg(long)]
     pub pack_directory: Option<PathBuf>,
     /// Which keys and values go first when they must leave memory: lru, lfu, adaptive, or, to

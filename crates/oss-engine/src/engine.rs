@@ -25,6 +25,7 @@ use crate::grammar::Vocabulary;
 use crate::metrics::{Metrics, Recorder};
 use crate::options::{EngineOptions, LoadProgress, Speculation};
 use crate::packing;
+use crate::popularity::Kept;
 use crate::prepare::{self, Prepared};
 use crate::request::Request;
 use crate::session::Session;
@@ -118,7 +119,10 @@ impl Engine {
         budget::ask_for_small(0)?;
         let text = Text::from_container(&container)?;
         let vocabulary_bytes = budget::vocabulary_bytes(&text);
-        let container = packing::packed_where_wanted(container, &options, vocabulary_bytes)?;
+        let (container, directory) =
+            packing::packed_where_wanted(container, &options, vocabulary_bytes)?;
+        let kept = directory.as_deref().zip(container.packed());
+        let mut kept = kept.map(|(directory, file)| Kept::new(directory, file.source()));
         let isa = match options.isa {
             Some(isa) => isa,
             None => Isa::detect()?,
@@ -154,7 +158,11 @@ impl Engine {
         let (lengths, copied) = ((context_len, threads), (batching, copies));
         let shares = budget::share(&model, &options, lengths, copied, vocabulary_bytes)?;
         match shares.slots {
-            Some(slots) => model.weights.keep_experts_in_slots(slots, &policy)?,
+            Some(slots) => {
+                let begin = |kept: &mut Kept| kept.begin(&model.weights);
+                let popularity = kept.as_mut().map_or_else(Vec::new, begin);
+                model.weights.keep_experts_in_slots(slots, &policy, &popularity)?;
+            }
             None => model.weights.place(&policy)?,
         }
         let cache_options = tiers::cache_options(&model, &options, shares.cache_bytes, policy)?;
@@ -181,7 +189,7 @@ impl Engine {
         let model = Arc::new(model);
         let cache = (cache, cache_options);
         let options = (options, vocabulary_bytes);
-        let setup = Setup::new(model, team, cache, tuner, options)?;
+        let setup = Setup::new(model, team, cache, tuner, options, kept)?;
         budget::ask_for_small(0)?;
         let background = Background::start(&setup.model, &setup.options)?;
         Self::start(setup, text, limits, background)

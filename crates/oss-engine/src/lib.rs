@@ -74,6 +74,7 @@ mod metrics;
 mod options;
 mod output;
 mod packing;
+mod popularity;
 mod prepare;
 pub mod quantise;
 mod request;

@@ -218,6 +218,10 @@ pub struct Metrics {
     pub tiers: TierUse,
     /// How experts were found, where the model is larger than its memory.
     pub experts: Option<ExpertUse>,
+    /// Files with experts' popularity in earlier runs that were damaged, of another model or not to
+    /// be read, so that experts began without: see
+    /// [`EngineOptions::pack_directory`](crate::EngineOptions::pack_directory).
+    pub unusable_popularity: u64,
     /// Bytes by kind.
     pub memory: MemoryUse,
     /// Bytes given back because the system ran short of memory.

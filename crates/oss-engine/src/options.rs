@@ -219,7 +219,11 @@ pub struct EngineOptions {
     /// and later ones map that file. `None`: weights are packed in memory at each load; but a model
     /// with experts that is larger than [`EngineOptions::max_memory`] is packed to the user's
     /// folder of caches, `oss-engine/packed` in `XDG_CACHE_HOME` or else in `.cache` in `HOME`.
-    /// Such files are never deleted here: who has no use for a model any more may do it.
+    /// Where experts are read from their file, the folder, which may be given for a packed model
+    /// too, also has a small one that tells how often each was needed: written when an engine ends
+    /// with its last handle, so that the next one begins with the popular ones in memory. It never
+    /// changes tokens. Such files are never deleted here: who has no use for a model any more may
+    /// do it.
     pub pack_directory: Option<PathBuf>,
     /// On which NUMA nodes weights lie; with [`Placement::Interleave`] keys and values too. On a
     /// machine with one node, or where this process may use the CPUs of one alone, every choice is

@@ -2,7 +2,6 @@
 //! are larger than their memory, so that later loads map it, and experts for which there is no
 //! memory can stay there.
 
-use std::borrow::Cow;
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -22,27 +21,28 @@ use crate::options::{EngineOptions, LoadProgress};
 const LOOK: Duration = Duration::from_millis(200);
 
 /// The container itself; or, where it is not packed and should be, its packed file in the folder
-/// that the options name, else in the user's own, written unless it is there.
+/// that the options name, else in the user's own, written unless it is there. And that folder, for
+/// what else may be kept about the model.
 pub(crate) fn packed_where_wanted(
     container: Arc<Container>,
     options: &EngineOptions,
     vocabulary_bytes: usize,
-) -> Result<Arc<Container>> {
+) -> Result<(Arc<Container>, Option<PathBuf>)> {
     if container.kind() == Kind::Packed {
-        return Ok(container);
+        return Ok((container, options.pack_directory.clone()));
     }
     let directory = match &options.pack_directory {
-        Some(directory) => Cow::Borrowed(directory.as_path()),
+        Some(directory) => directory.clone(),
         None => match larger_than_memory(&container, options, vocabulary_bytes)? {
-            None => return Ok(container),
-            Some(error) => Cow::Owned(users_directory(|name| env::var_os(name)).ok_or(error)?),
+            None => return Ok((container, None)),
+            Some(error) => users_directory(|name| env::var_os(name)).ok_or(error)?,
         },
     };
     let path = directory.join(packed_name(&container)?);
     if !path.exists() {
         pack(&container, &directory, &path, options)?;
     }
-    Ok(Arc::new(Container::open(&path)?))
+    Ok((Arc::new(Container::open(&path)?), Some(directory)))
 }
 
 fn pack(

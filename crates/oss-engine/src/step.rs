@@ -37,6 +37,7 @@ use crate::error::{Error, Result};
 use crate::event::Finish;
 use crate::metrics::{MemoryUse, PageUse, Recorder};
 use crate::options::EngineOptions;
+use crate::popularity::Kept;
 use crate::tiers;
 use crate::tuning::{Batching, Tuning};
 
@@ -87,6 +88,7 @@ pub(crate) struct Setup {
     pub(crate) tuner: Tuner,
     pub(crate) options: EngineOptions,
     vocabulary_bytes: usize,
+    popularity: Option<Kept>,
 }
 
 impl Setup {
@@ -98,6 +100,7 @@ impl Setup {
         (cache, cache_options): (KvCache, oss_cache::Options),
         tuner: Tuner,
         (options, vocabulary_bytes): (EngineOptions, usize),
+        popularity: Option<Kept>,
     ) -> Result<Self> {
         let recorder = Arc::new(Recorder::new());
         let (waiting, turns) = Default::default();
@@ -116,6 +119,7 @@ impl Setup {
             tuner,
             options,
             vocabulary_bytes,
+            popularity,
         })
     }
 }
@@ -172,12 +176,15 @@ struct Scheduler {
     /// Bytes of the weights that are not packed, and of the vocabulary.
     vector_bytes: usize,
     vocabulary_bytes: usize,
+    /// Where experts' popularity is kept for the next engine.
+    popularity: Option<Kept>,
 }
 
 impl Scheduler {
     fn new(setup: Setup, seat: Option<Seat>, commands: Receiver<Command>) -> Self {
         let Setup { model, recorder, waiting, turns, team, state, batching, .. } = setup;
-        let Setup { cache, cache_options, tuner, options, vocabulary_bytes, .. } = setup;
+        let Setup { cache, cache_options, tuner, options, vocabulary_bytes, popularity, .. } =
+            setup;
         Self {
             state: Some(state),
             pace: Pace::new(options.max_step, options.max_prompt_step),
@@ -191,6 +198,7 @@ impl Scheduler {
             queue_bytes: tiers::queue_bytes(&model, &options),
             vector_bytes: model.weights.vector_bytes(),
             vocabulary_bytes,
+            popularity,
             model,
             tuner,
             batching,
@@ -231,6 +239,11 @@ impl Scheduler {
         self.distrust();
         if let Err(error) = self.cache.persist() {
             tracing::warn!(%error, "keys and values could not be kept for the next process");
+        }
+        if let Some(kept) = &mut self.popularity
+            && let Some(popularity) = self.model.weights.popularity()
+        {
+            kept.end(popularity);
         }
     }
 
@@ -419,6 +432,7 @@ impl Scheduler {
         metrics.pages.extend(pages);
         metrics.fragmentation = self.cache.fragmentation();
         metrics.experts = self.model.weights.expert_use();
+        metrics.unusable_popularity = self.popularity.as_ref().map_or(0, |kept| kept.failures);
         metrics.memory = MemoryUse {
             weights: self.model.weights.resident_bytes(),
             vectors: self.vector_bytes,

@@ -73,6 +73,6 @@ pub use rope::Rope;
 pub use state::{Event, Probe, State};
 pub use tiling::Tiling;
 pub use weights::{
-    ExpertRoom, ExpertUse, InUse, Progress, Weights, has_experts, memory_policy, pack_to_file,
-    packed_bytes, packed_bytes_by_type, packed_name, site_bytes, team_options,
+    ExpertRoom, ExpertUse, InUse, Popularity, Progress, Weights, has_experts, memory_policy,
+    pack_to_file, packed_bytes, packed_bytes_by_type, packed_name, site_bytes, team_options,
 };

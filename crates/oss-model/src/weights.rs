@@ -19,8 +19,8 @@ mod together;
 mod vectors;
 mod verify;
 
-pub use experts::ExpertUse;
 pub(crate) use experts::Guesses;
+pub use experts::{ExpertUse, Popularity};
 pub use placement::{memory_policy, team_options};
 pub use repack::site_bytes;
 pub use rounds::ExpertRoom;

@@ -54,13 +54,19 @@ fn text(path: &Path) -> Result<&str> {
     path.to_str().context("the cache's path is no UTF-8")
 }
 
-/// Answers with the example `generate`: tokens that do not repeat, drawn alike every time. Says how
-/// much memory that took, too.
-fn answer(program: &Path, model: &Path, tokens: usize, more: &[&str]) -> Result<(Json, u64)> {
-    let ids: Vec<String> = (0..64).map(|at| (at * 7919 % 2000 + 20).to_string()).collect();
+/// Answers with the example `generate`: tokens that do not repeat, drawn alike every time with a
+/// seed, and others with another. Says how much memory that took, too.
+fn answer(
+    (program, model): (&Path, &Path),
+    (tokens, seed): (usize, usize),
+    more: &[&str],
+) -> Result<(Json, u64)> {
+    let id = |at: usize| (at + 64 * (seed - 1)) * 7919 % 2000 + 20;
+    let ids: Vec<String> = (0..64).map(|at| id(at).to_string()).collect();
+    let seed = seed.to_string();
     let mut command = shell::command(text(program)?, &["--model", text(model)?, "--json"]);
     command.args(["--prompt-ids", &ids.join(","), "--max-tokens", &tokens.to_string()]);
-    command.args(["--context", "4096", "--temperature", "1", "--seed", "1", "--ignore-stops"]);
+    command.args(["--context", "4096", "--temperature", "1", "--seed", &seed, "--ignore-stops"]);
     let (printed, peak) =
         shell::watched(command.args(["--speculation", "off", "--tune", "off"]).args(more))?;
     Ok((serde_json::from_str(&printed)?, peak))
@@ -131,6 +137,9 @@ const ROUNDS: usize = 3;
 /// One turn of each, with what the disk gave after it.
 struct Round {
     plain: Json,
+    /// Another prompt and answer, which knows no popularity of experts yet.
+    first: Json,
+    /// With the popularity that it left.
     ours: Json,
     /// Bytes that ours had resident at most.
     peak: u64,
@@ -149,7 +158,7 @@ impl Round {
     fn read_by_missed(&self) -> Result<f64> {
         let missed = self.experts("missed_bytes")?;
         ensure!(missed > 0.0, "nothing was missed: {}", self.ours["experts"]);
-        Ok(self.experts("read_bytes")? / missed)
+        Ok((self.experts("read_bytes")? - self.experts("popular_bytes")?) / missed)
     }
 
     fn share_of_disk(&self) -> Result<f64> {
@@ -211,18 +220,22 @@ pub(crate) fn run(scale: Scale) -> Result<Figures> {
     let model = packed(shape, scale.profile())?;
     let shape = Shape::named(shape)?;
     let program = shell::example("generate", scale.profile())?;
-    let answer = |more: &[&str]| answer(&program, &model, tokens, more);
+    let answer_as = |seed, more: &[&str]| answer((&program, &model), (tokens, seed), more);
+    let answer = |more: &[&str]| answer_as(1, more);
     // The process needs more than the engine counts: its program, stacks, and small things.
     let budget = limit.map_or(90_000_000, |limit: u64| limit / 100 * 99).to_string();
-    let slots = ["--max-memory", budget.as_str()];
     let balloon = limit.map(Balloon::leave).transpose()?;
     // In turn: what a disk gives changes from minute to minute.
     let round = |_| {
         let (plain, _) = answer(&["--huge-pages", "false"])?;
+        // Experts' popularity is another text's: that of the same one would say too much.
+        let kept = tempfile::tempdir()?;
+        let slots = ["--max-memory", &budget, "--pack-directory", text(kept.path())?];
+        let (first, _) = answer_as(2, &slots)?;
         let (ours, peak) = answer(&slots)?;
         let slots = ours["experts"]["slots"].as_u64().context("no slots")?;
         let experts = without_slots(&model, &shape, slots as usize)?;
-        Ok(Round { plain, ours, peak, disk: disk_rate(&model, &experts)? })
+        Ok(Round { plain, first, ours, peak, disk: disk_rate(&model, &experts)? })
     };
     let rounds: Vec<Round> = (0..scale.pick(1, ROUNDS)).map(round).collect::<Result<_>>()?;
     let locked = balloon.as_ref().map(|balloon| balloon.bytes);
@@ -256,6 +269,7 @@ pub(crate) fn run(scale: Scale) -> Result<Figures> {
         ("tokens".into(), json!(tokens)),
         ("rounds".into(), json!(rounds.len())),
         ("tokens_per_s".into(), json!(middle(&|round| tokens_per_s(&round.ours))?)),
+        ("first_tokens_per_s".into(), json!(middle(&|round| tokens_per_s(&round.first))?)),
         ("plain_map_tokens_per_s".into(), json!(middle(&|round| tokens_per_s(&round.plain))?)),
         ("times_plain_map".into(), json!(held.times_plain_map)),
         ("times_plain_map_each".into(), json!(each(&Round::times_plain_map)?)),

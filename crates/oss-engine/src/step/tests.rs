@@ -92,7 +92,7 @@ impl Clocked {
         let cache = KvCache::with_options(model.cache_shape(), &cache_options).unwrap();
         let (team, tuner) = (Team::new(1).unwrap(), Tuner { subject, tuning });
         let caches = (cache, cache_options);
-        let setup = Setup::new(model, team, caches, tuner, (options, 0)).unwrap();
+        let setup = Setup::new(model, team, caches, tuner, (options, 0), None).unwrap();
         let (_, commands) = std::sync::mpsc::channel();
         let scheduler = Scheduler::new(setup, None, commands);
         Self { scheduler, cost, now: 0.0, seen: HashMap::new(), next_id: 0 }

@@ -199,7 +199,9 @@ fn a_model_that_is_not_packed_is_packed_first_where_a_folder_is_given() {
     }
     let expected = engine().generate(story("Once upon a time", 20)).unwrap();
     let written = || {
-        let files: Vec<_> = std::fs::read_dir(&cache).unwrap().map(|file| file.unwrap()).collect();
+        let files = std::fs::read_dir(&cache).unwrap().map(|file| file.unwrap());
+        let is_packed = |path: &Path| path.extension().is_some_and(|name| name == "oss");
+        let files: Vec<_> = files.filter(|file| is_packed(&file.path())).collect();
         assert_eq!(files.len(), 1, "{files:?}");
         files[0].metadata().unwrap().modified().unwrap()
     };
@@ -211,6 +213,51 @@ fn a_model_that_is_not_packed_is_packed_first_where_a_folder_is_given() {
         times.push(written());
     }
     assert_eq!(times[0], times[1], "the second engine found the first one's file");
+}
+
+#[test]
+fn a_second_engine_begins_with_what_was_popular_and_gives_the_same_tokens() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = packed(directory.path());
+    let (budget, folder) = (least(&path) + 4 * room(&path).slot_bytes, directory.path().join("k"));
+    let load = |pack_directory| {
+        let options = EngineOptions { max_memory: Some(budget), pack_directory, ..small() };
+        Engine::load_with(&path, options).unwrap()
+    };
+    let request = || Request { logprobs: Some(2), ..story("Once upon a time", 20) };
+    let expected = engine().generate(request()).unwrap().tokens;
+    let answers =
+        |engine: &Engine| assert_eq!(engine.generate(request()).unwrap().tokens, expected);
+    answers(&load(None));
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "no folder, no file");
+    drop(load(Some(folder.clone())));
+    assert!(!folder.exists(), "nothing was needed");
+    let popular = |engine: &Engine| {
+        // Sent round its loop, the step thread tells the numbers.
+        engine.pulse().unwrap();
+        engine.metrics().experts.unwrap().popular_bytes
+    };
+    let first = load(Some(folder.clone()));
+    answers(&first);
+    assert_eq!((popular(&first), first.metrics().unusable_popularity), (0, 0));
+    drop(first);
+    let files: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap()).collect();
+    assert_eq!(files.len(), 1, "{files:?}");
+    let second = load(Some(folder.clone()));
+    eventually("popular experts are read", || popular(&second) > 0);
+    answers(&second);
+    drop(second);
+    // What is no popularity of this model is as good as none, and is replaced.
+    let kept = files[0].path();
+    let whole = std::fs::read_to_string(&kept).unwrap();
+    for damaged in [&whole[..whole.len() / 2], &whole.replace('[', "[[")[..], ""] {
+        std::fs::write(&kept, damaged).unwrap();
+        let engine = load(Some(folder.clone()));
+        assert_eq!((popular(&engine), engine.metrics().unusable_popularity), (0, 1));
+        answers(&engine);
+        drop(engine);
+        assert_eq!(load(Some(folder.clone())).metrics().unusable_popularity, 0);
+    }
 }
 
 #[test]

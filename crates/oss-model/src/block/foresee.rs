@@ -10,6 +10,7 @@ use crate::forward::Page;
 use crate::state::State;
 use crate::weights::{FeedForwardWeights, Guesses};
 use oss_kernels::{Activation, InputBuffer, Weighed, prepare_weighed, rms_factor, route};
+use std::ops::Range;
 
 /// Rows that are looked at: those of many rows stand for the others.
 const ROWS: usize = 8;
@@ -27,7 +28,9 @@ pub(crate) struct Scratch {
     logits: Vec<f32>,
     /// `[AHEAD, ROWS, top]`.
     experts: Vec<u32>,
-    /// `[ROWS, top]`.
+    /// `[AHEAD, ROWS, top]`: how much larger their logits are than those of all others.
+    margins: Vec<f32>,
+    /// `[top]`.
     shares: Vec<f32>,
 }
 
@@ -38,14 +41,15 @@ impl Scratch {
             factors: vec![0.0; ROWS],
             logits: vec![0.0; ROWS * config.max_experts()],
             experts: vec![0; AHEAD * ROWS * config.max_top()],
-            shares: vec![0.0; ROWS * config.max_top()],
+            margins: vec![0.0; AHEAD * ROWS * config.max_top()],
+            shares: vec![0.0; config.max_top()],
         }
     }
 
-    /// The n-th place for guesses.
-    fn guesses(&self, n: usize) -> &[u32] {
+    /// Where the n-th layer's guesses are, and their margins.
+    fn place(&self, n: usize) -> Range<usize> {
         let len = self.experts.len() / AHEAD;
-        &self.experts[n * len..][..len]
+        n * len..(n + 1) * len
     }
 }
 
@@ -65,10 +69,11 @@ pub(crate) fn run(page: &mut Page<'_>, layer: usize) {
         tops[seen] = top;
         seen += 1;
     }
-    let guesses = (0..seen).map(|n| Guesses {
-        layer: layer + 1 + n,
-        top: tops[n],
-        experts: &scratch.guesses(n)[..n_rows.min(ROWS) * tops[n]],
+    let guesses = (0..seen).map(|n| {
+        let (place, len) = (scratch.place(n), n_rows.min(ROWS) * tops[n]);
+        let experts = &scratch.experts[place.clone()][..len];
+        let margins = &scratch.margins[place][..len];
+        Guesses { layer: layer + 1 + n, top: tops[n], experts, margins }
     });
     model.weights.foresee((layer, &page.state.routing.active), guesses);
     page.state.foresee = Some(scratch);
@@ -102,12 +107,22 @@ fn look(page: &mut Page<'_>, scratch: &mut Scratch, layer: usize, n: usize) -> O
     };
     let to = To::Write(&mut scratch.logits);
     call.project(&experts.router, experts.router_bias.as_deref(), to, workers);
-    let Scratch { logits, experts: guesses, shares, .. } = scratch;
-    let len = guesses.len() / AHEAD;
-    let guesses = &mut guesses[n * len..][..len];
-    let chosen = guesses.chunks_exact_mut(top).zip(shares.chunks_exact_mut(top)).take(looked_at);
-    for (logits, (guesses, shares)) in logits.chunks_exact(experts.router.rows).zip(chosen) {
-        route(isa, logits, guesses, shares);
+    let place = scratch.place(n);
+    let Scratch { logits, experts: guesses, margins, shares, .. } = scratch;
+    let (guesses, margins) = (&mut guesses[place.clone()], &mut margins[place]);
+    let chosen = guesses.chunks_exact_mut(top).zip(margins.chunks_exact_mut(top)).take(looked_at);
+    for (logits, (guesses, margins)) in logits.chunks_exact(experts.router.rows).zip(chosen) {
+        route(isa, logits, guesses, &mut shares[..top]);
+        write_margins(logits, guesses, margins);
     }
     Some(top)
+}
+
+/// How much larger the logits of some experts are than the largest of the others.
+fn write_margins(logits: &[f32], experts: &[u32], margins: &mut [f32]) {
+    let others = (0..).zip(logits).filter(|(expert, _)| !experts.contains(expert));
+    let best = others.map(|(_, logit)| *logit).fold(f32::NEG_INFINITY, f32::max);
+    for (margin, expert) in margins.iter_mut().zip(experts) {
+        *margin = logits[*expert as usize] - best;
+    }
 }

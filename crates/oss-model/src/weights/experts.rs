@@ -11,8 +11,11 @@ mod frequency;
 mod readers;
 mod table;
 
+pub use frequency::Popularity;
+
 use super::together::together;
 use crate::error::{Error, Result};
+use frequency::Frequency;
 use oss_memory::file::{DIRECT_ALIGNMENT, RandomAccess};
 use oss_memory::placement::MemoryPolicy;
 use oss_memory::{Buffer, HUGE_PAGE, Pages, Piece, page_size};
@@ -20,7 +23,7 @@ use rayon::prelude::*;
 use readers::Readers;
 use std::ops::Range;
 use std::sync::Arc;
-use table::{State, Table};
+use table::{State, Table, Why};
 
 /// Where an expert lies in the file.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +51,9 @@ pub(crate) struct Guesses<'a> {
     pub(crate) top: usize,
     /// `[rows, top]`, the most probable of each row first.
     pub(crate) experts: &'a [u32],
+    /// `[rows, top]`: how much larger each one's logit is than that of the best expert that is not
+    /// among the row's.
+    pub(crate) margins: &'a [f32],
 }
 
 /// The memory of one expert.
@@ -81,8 +87,11 @@ pub struct ExpertUse {
     pub misses: u64,
     /// Bytes read from the file.
     pub read_bytes: u64,
+    /// Those of them that were read after loading, before anybody asked: experts that were popular
+    /// in an earlier run.
+    pub popular_bytes: u64,
     /// Bytes of the experts that steps needed and that had to be read for it, whether they were
-    /// foreseen or not. What was read beyond these was read in vain.
+    /// foreseen or not. What was read beyond these, and was not popular, was read in vain.
     pub missed_bytes: u64,
     /// Experts that were read because a layer before foresaw them.
     pub foreseen: u64,
@@ -115,13 +124,15 @@ pub(super) struct ExpertSlots {
 
 impl ExpertSlots {
     /// So many slots for the experts of a file: `layers` are the places of each layer's experts,
-    /// `matrices` where rows lie in a slot.
+    /// `matrices` where rows lie in a slot. The most popular ones of an earlier run, where there
+    /// was one, are read at once, behind what is asked for.
     pub(super) fn open(
         file: RandomAccess,
         layers: &[Vec<Place>],
         slots: usize,
         (policy, pages): (&MemoryPolicy, Pages),
         matrices: &[Range<usize>],
+        popularity: &[Popularity],
     ) -> Result<Self> {
         assert!(slots > 0, "0 slots, expected at least 1");
         let mut first = vec![0];
@@ -129,6 +140,10 @@ impl ExpertSlots {
             first.push(first.last().map_or(0, |first| first + layer.len()));
         }
         let places: Vec<Place> = layers.concat();
+        let mut frequency = Frequency::new(places.len());
+        for (ends, popularity) in first.windows(2).zip(popularity) {
+            frequency.begin_with(ends[0]..ends[1], popularity);
+        }
         let slots = slots.min(places.len());
         let slot_bytes = slot_bytes(layers);
         let mut memory = Buffer::new(slots * slot_bytes, pages)?;
@@ -145,7 +160,7 @@ impl ExpertSlots {
             free.push(slot);
             rest = behind;
         }
-        let readers = Readers::start(file, Table::new(places, free))?;
+        let readers = Readers::start(file, Table::new(places, free, frequency))?;
         Ok(Self { readers, first, slots, slot_bytes, reserved })
     }
 
@@ -163,6 +178,16 @@ impl ExpertSlots {
         let counts = self.readers.lock().counts();
         let experts = self.first.last().copied().unwrap_or(0);
         ExpertUse { slots: self.slots, slot_bytes: self.slot_bytes, experts, ..counts }
+    }
+
+    /// How often rows were sent to each layer's experts, in earlier runs too; none where nobody has
+    /// needed any in this one.
+    pub(super) fn popularity(&self) -> Option<Vec<Popularity>> {
+        let table = self.readers.lock();
+        let ExpertUse { hits, misses, .. } = table.counts();
+        let layers = self.first.windows(2);
+        let popularity = layers.map(|ends| table.frequency.popularity(ends[0]..ends[1]));
+        (hits + misses > 0).then(|| popularity.collect())
     }
 
     /// Takes note of the experts that `rows` rows of a layer were sent to, puts those in slots
@@ -201,7 +226,7 @@ impl ExpertSlots {
                 }
                 State::InFile => {
                     // With few slots, those of experts that come later have to do.
-                    if table.ask(id(active[0]), false, |other| other == id(active[0])) {
+                    if table.ask(id(active[0]), Why::Needed, |other| other == id(active[0])) {
                         self.readers.wake();
                         continue;
                     }
@@ -221,7 +246,7 @@ impl ExpertSlots {
         let is_kept =
             |id: usize| range.contains(&id) && active.contains(&((id - range.start) as u32));
         for expert in active {
-            if !table.ask(range.start + *expert as usize, false, is_kept) {
+            if !table.ask(range.start + *expert as usize, Why::Needed, is_kept) {
                 break;
             }
         }
@@ -242,16 +267,16 @@ impl ExpertSlots {
         for Guesses { layer, experts, .. } in guesses.clone() {
             kept.extend(experts.iter().map(|expert| id(layer, *expert)));
         }
-        for Guesses { layer, top, experts } in guesses {
+        for Guesses { layer, top, experts, margins } in guesses {
             let ahead = layer - before.0;
             table.foresight.clear(layer, ahead);
             for rank in 0..top {
-                for expert in experts.iter().skip(rank).step_by(top) {
+                for (expert, margin) in experts.iter().zip(margins).skip(rank).step_by(top) {
                     let id = id(layer, *expert);
                     if matches!(table.state(id), State::InFile)
-                        && table.foresight.guess((layer, *expert), (ahead, rank))
+                        && table.foresight.guess((layer, *expert), (ahead, *margin))
                     {
-                        table.ask(id, true, |other| kept.contains(&other));
+                        table.ask(id, Why::Foreseen, |other| kept.contains(&other));
                     }
                 }
             }

@@ -1,8 +1,8 @@
 //! The seam through which the page reaches experts, wherever they are.
 
-use super::experts::{ExpertSlots, ExpertUse, Guesses, Place, Slot, slot_bytes};
+use super::experts::{ExpertSlots, ExpertUse, Guesses, Place, Popularity, Slot, slot_bytes};
 use super::storage::{self, Storage};
-use super::{ExpertWeights, FeedForwardWeights, Network, Stored, Weights};
+use super::{ExpertWeights, FeedForwardWeights, LayerWeights, Network, Stored, Weights};
 use crate::error::Result;
 use oss_memory::placement::MemoryPolicy;
 use oss_quant::Matrix;
@@ -65,28 +65,42 @@ impl Weights {
     /// reads everything else into memory; both lie on nodes as the policy says. Results are the
     /// same, to the bit.
     ///
+    /// `popularity` is that of each layer's experts in an earlier run ([`Weights::popularity`]), or
+    /// nothing. It counts half as much as it did then, and slots that nobody asks for are given to
+    /// the most popular ones in the background.
+    ///
     /// # Errors
     /// When memory, threads or a node are refused, or the file cannot be read.
     ///
     /// # Panics
-    /// When [`Weights::expert_room`] has none, `slots` is 0, or the policy asks for copies.
-    pub fn keep_experts_in_slots(&mut self, slots: usize, policy: &MemoryPolicy) -> Result<()> {
+    /// When [`Weights::expert_room`] has none, `slots` is 0, the policy asks for copies, or the
+    /// popularity is not of these experts ([`Weights::may_have`]).
+    pub fn keep_experts_in_slots(
+        &mut self,
+        slots: usize,
+        policy: &MemoryPolicy,
+        popularity: &[Popularity],
+    ) -> Result<()> {
         assert!(policy.copies() == 1, "{} copies of experts in slots", policy.copies());
+        let is_known = popularity.is_empty() || self.may_have(popularity);
+        assert!(is_known, "{} layers' popularity, expected these experts'", popularity.len());
         let Storage::Mapped { sections, .. } = &self.storage else {
             panic!("experts stay in packed files alone, expected `expert_room` to have some");
         };
         let (file, packed_bytes) = (storage::packed(&self.container), self.storage.bytes());
         let places = self.expert_places(sections);
         let memory = (policy, self.pages);
+        // Before there are slots, which begin to read popular experts.
+        let (dense, locked) =
+            storage::read(&file.open_direct()?, &sections[0], memory, &self.section_matrices()[0])?;
         let experts = ExpertSlots::open(
             file.open_direct()?,
             &places,
             slots,
             memory,
             &self.expert_matrices(),
+            popularity,
         )?;
-        let (dense, locked) =
-            storage::read(&file.open_direct()?, &sections[0], memory, &self.section_matrices()[0])?;
         self.storage = Storage::Slots { dense, locked, experts, packed_bytes };
         self.count_reserved();
         Ok(())
@@ -110,6 +124,26 @@ impl Weights {
     #[must_use]
     pub fn expert_use(&self) -> Option<ExpertUse> {
         self.storage.slots().map(ExpertSlots::counts)
+    }
+
+    /// How often rows were sent to each layer's experts, for a later run: in this one, and in the
+    /// earlier ones that it began with. None where experts are not in slots, or none was needed.
+    #[must_use]
+    pub fn popularity(&self) -> Option<Vec<Popularity>> {
+        self.storage.slots().and_then(ExpertSlots::popularity)
+    }
+
+    /// Whether a popularity may be that of these experts: as many layers, as many in each, and
+    /// numbers that rows can have given.
+    #[must_use]
+    pub fn may_have(&self, popularity: &[Popularity]) -> bool {
+        let experts = |layer: &LayerWeights| match &layer.feed_forward {
+            FeedForwardWeights::Experts(weights) => weights.experts.len(),
+            FeedForwardWeights::Dense(_) => 0,
+        };
+        let mut pairs = self.layers.iter().zip(popularity);
+        self.layers.len() == popularity.len()
+            && pairs.all(|(layer, popularity)| popularity.is_sound(experts(layer)))
     }
 
     /// Whether experts are in slots, so that guesses at what is needed next are of use.

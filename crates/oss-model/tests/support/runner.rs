@@ -101,7 +101,7 @@ impl Runner {
         let options = LoadOptions { isa, activation, kv_format, pages, sparse_attention, progress };
         let mut model = Model::load(container, options).unwrap();
         match slots {
-            Some(slots) => model.weights.keep_experts_in_slots(slots, policy).unwrap(),
+            Some(slots) => model.weights.keep_experts_in_slots(slots, policy, &[]).unwrap(),
             None => model.weights.place(policy).unwrap(),
         }
         let team = Team::with_options(&team_options(threads, false, policy)).unwrap();

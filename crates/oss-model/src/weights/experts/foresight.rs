@@ -1,12 +1,21 @@
 //! Whether guesses at the next layers' experts come true, so that only good ones cost a read.
 
-/// Guesses of a kind are followed while this share of the last ones came true: reads in vain stay
-/// below a tenth.
-const TRUSTED: f32 = 0.9;
+/// Guesses of a kind are followed while this share of the last ones came true: of no kind are more
+/// than about a fifth read in vain.
+const TRUSTED: f32 = 0.8;
 /// So many of them must have been seen.
 const ENOUGH: f32 = 16.0;
 /// The share is that of about so many of them.
 const MEMORY: f32 = 64.0;
+
+/// Kinds of margins: below 1/8, and then one for each doubling, the last from 8 on.
+const MARGINS: usize = 8;
+
+/// The kind of a margin; one that is no number is of the least.
+fn kind_of(margin: f32) -> usize {
+    // A number below 0 becomes 0, and so does none.
+    ((margin.log2() + 4.0) as usize).min(MARGINS - 1)
+}
 
 /// How guesses of one kind have come out.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,12 +36,13 @@ impl Record {
 }
 
 /// The guesses at the next layers, and the record of each kind: by how many layers they look ahead,
-/// and by their rank, which is 0 for a row's most probable expert. Only guesses at experts that are
-/// not in slots count, since only they would be read.
+/// and by their margin, which is how much larger the guess's logit is than that of the best expert
+/// that the row is not thought to go to. Only guesses at experts that are not in slots count, since
+/// only they would be read.
 #[derive(Debug, Default)]
 pub(super) struct Foresight {
-    /// By layers ahead, then by rank.
-    records: Vec<Vec<Record>>,
+    /// By layers ahead, then by margin.
+    records: Vec<[Record; MARGINS]>,
     guesses: Vec<Guess>,
 }
 
@@ -40,7 +50,7 @@ pub(super) struct Foresight {
 struct Guess {
     layer: usize,
     expert: u32,
-    /// Layers ahead, and rank.
+    /// Layers ahead, and the kind of margin.
     kind: (usize, usize),
 }
 
@@ -50,35 +60,32 @@ impl Foresight {
         self.guesses.retain(|guess| guess.layer != layer || guess.kind.0 != ahead);
     }
 
-    /// Notes a guess at a layer's expert, so many layers ahead and of a rank; true where such
+    /// Notes a guess at a layer's expert, so many layers ahead and of a margin; true where such
     /// guesses mostly come true.
     pub(super) fn guess(
         &mut self,
         (layer, expert): (usize, u32),
-        kind @ (ahead, rank): (usize, usize),
+        (ahead, margin): (usize, f32),
     ) -> bool {
         if self.records.len() <= ahead {
-            self.records.resize_with(ahead + 1, Vec::new);
+            self.records.resize(ahead + 1, [Record::default(); MARGINS]);
         }
-        let records = &mut self.records[ahead];
-        if records.len() <= rank {
-            records.resize(rank + 1, Record::default());
-        }
+        let kind = (ahead, kind_of(margin));
         let same =
             |guess: &Guess| (guess.layer, guess.expert, guess.kind.0) == (layer, expert, ahead);
         if self.guesses.iter().any(same) {
             return false;
         }
         self.guesses.push(Guess { layer, expert, kind });
-        records[rank].is_trusted()
+        self.records[ahead][kind.1].is_trusted()
     }
 
     /// Compares the guesses at a layer with the experts that it needs.
     pub(super) fn judge(&mut self, layer: usize, active: &[u32]) {
         let records = &mut self.records;
-        self.guesses.retain(|Guess { layer: of, expert, kind: (ahead, rank) }| {
+        self.guesses.retain(|Guess { layer: of, expert, kind: (ahead, margin) }| {
             if *of == layer {
-                records[*ahead][*rank].add(active.contains(expert));
+                records[*ahead][*margin].add(active.contains(expert));
             }
             *of != layer
         });
@@ -88,26 +95,34 @@ impl Foresight {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ops::Range;
 
     #[test]
-    fn a_rank_is_followed_once_enough_of_its_guesses_came_true_and_while_they_do() {
+    fn a_margin_is_followed_once_enough_of_its_guesses_came_true_and_while_they_do() {
         let mut foresight = Foresight::default();
         let mut followed = Vec::new();
-        for step in 0..200u32 {
+        for step in 0..300u32 {
             foresight.clear(1, 1);
-            followed.push([foresight.guess((1, 7), (1, 0)), foresight.guess((1, 8), (1, 1))]);
-            // The first guess is right for 100 steps, the second half of the time.
-            let active: &[u32] = match (step < 100, step % 2) {
-                (true, 0) => &[7, 8],
-                (true, _) => &[7],
-                _ => &[3],
-            };
-            foresight.judge(1, active);
+            let (wide, narrow) = ((1, 3.0), (1, 0.3));
+            followed.push([foresight.guess((1, 7), wide), foresight.guess((1, 8), narrow)]);
+            // The wide margin is right but for 100 steps, the narrow one half of the time.
+            let wide_is_right = !(100..200).contains(&step);
+            let right = [(7, wide_is_right), (8, step % 2 == 0)];
+            let active: Vec<u32> = right.iter().filter(|(_, is)| *is).map(|(e, _)| *e).collect();
+            foresight.judge(1, &active);
         }
-        assert!(followed.iter().all(|[_, second]| !second));
-        assert!(followed[..16].iter().all(|[first, _]| !first));
-        assert!(followed[16..=100].iter().all(|[first, _]| *first));
-        assert!(followed[110..].iter().all(|[first, _]| !first));
+        assert!(followed.iter().all(|[_, narrow]| !narrow));
+        let all =
+            |steps: Range<usize>, are: bool| followed[steps].iter().all(|[wide, _]| *wide == are);
+        assert!(all(0..16, false) && all(16..101, true), "trust comes");
+        assert!(all(116..201, false), "and goes");
+        assert!(all(290..300, true), "and comes again");
+    }
+
+    #[test]
+    fn margins_are_told_apart_by_their_doublings() {
+        let kinds = [f32::NAN, -1.0, 0.0, 0.12, 0.13, 0.3, 0.9, 1.0, 3.9, 4.0, 9.0, f32::INFINITY];
+        assert_eq!(kinds.map(kind_of), [0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 7]);
     }
 
     #[test]
@@ -115,13 +130,13 @@ mod tests {
         let mut foresight = Foresight::default();
         for _ in 0..50 {
             foresight.clear(2, 1);
-            foresight.guess((2, 7), (1, 0));
-            foresight.guess((2, 7), (1, 1));
+            foresight.guess((2, 7), (1, 1.0));
+            foresight.guess((2, 7), (1, 2.0));
             foresight.judge(1, &[7]);
             foresight.judge(2, &[7]);
         }
-        assert_eq!(foresight.records[1][1].seen, 0.0);
-        assert!(foresight.records[1][0].is_trusted());
+        assert_eq!(foresight.records[1][kind_of(2.0)].seen, 0.0);
+        assert!(foresight.records[1][kind_of(1.0)].is_trusted());
     }
 
     #[test]
@@ -130,9 +145,9 @@ mod tests {
         let mut followed = [false; 2];
         for _ in 0..50 {
             foresight.clear(2, 2);
-            followed[1] = foresight.guess((2, 8), (2, 0)); // two layers before: wrong
+            followed[1] = foresight.guess((2, 8), (2, 1.0)); // two layers before: wrong
             foresight.clear(2, 1);
-            followed[0] = foresight.guess((2, 7), (1, 0)); // one layer before: right
+            followed[0] = foresight.guess((2, 7), (1, 1.0)); // one layer before: right
             foresight.judge(2, &[7]);
             assert!(foresight.guesses.is_empty());
         }

@@ -16,10 +16,21 @@ pub(super) enum State {
     InFile,
     /// On its way.
     Coming(Coming),
-    /// In memory; `used`: somebody needed it since it came.
+    /// In memory; `used`: somebody needed it since it came, or nobody foresaw it.
     Here { slot: Arc<Slot>, used: bool },
     /// It was needed and could not be read.
     Failed(Error),
+}
+
+/// Why an expert is read, the most urgent first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// A step waits for it.
+    Needed,
+    /// A layer before foresaw it.
+    Foreseen,
+    /// It was popular in an earlier run.
+    Popular,
 }
 
 /// An expert on its way.
@@ -28,8 +39,7 @@ pub(super) struct Coming {
     /// The parts of its slot that have come, in order.
     parts: Vec<Option<Piece>>,
     missing: usize,
-    /// Nobody needs it yet.
-    early: bool,
+    why: Why,
     failed: Option<Error>,
 }
 
@@ -52,9 +62,10 @@ pub(super) struct Table {
     places: Vec<Place>,
     states: Vec<State>,
     free: Vec<Piece>,
-    /// Reads that a step waits for, and those that none waits for yet.
-    urgent: VecDeque<Job>,
-    early: VecDeque<Job>,
+    /// Reads that nobody has begun, by why.
+    queues: [VecDeque<Job>; 3],
+    /// Experts to be read while nothing else is and slots are free, in order.
+    popular: VecDeque<usize>,
     counts: ExpertUse,
     /// Jobs that are queued or being read, and since when there is any.
     jobs: usize,
@@ -63,16 +74,16 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Nothing is in memory. Every piece takes any expert.
-    pub(super) fn new(places: Vec<Place>, free: Vec<Piece>) -> Self {
+    /// Nothing is in memory. Every piece takes any expert; what was popular before gets them first.
+    pub(super) fn new(places: Vec<Place>, free: Vec<Piece>, frequency: Frequency) -> Self {
         Self {
-            frequency: Frequency::new(places.len()),
+            popular: frequency.popular().into(),
+            frequency,
             foresight: Foresight::default(),
             states: places.iter().map(|_| State::InFile).collect(),
             places,
             free,
-            urgent: VecDeque::new(),
-            early: VecDeque::new(),
+            queues: Default::default(),
             counts: ExpertUse::default(),
             jobs: 0,
             since: Instant::now(),
@@ -137,21 +148,21 @@ impl Table {
         }
     }
 
-    /// Sees to it that an expert comes, unless it is here; `early`: before anybody needs it. False
-    /// when no slot can be had: all are held, on their way, or of those that `is_kept` names.
-    pub(super) fn ask(&mut self, id: usize, early: bool, is_kept: impl Fn(usize) -> bool) -> bool {
+    /// Sees to it that an expert comes, unless it is here. False when no slot can be had: all are
+    /// held, on their way, or of those that `is_kept` names.
+    pub(super) fn ask(&mut self, id: usize, why: Why, is_kept: impl Fn(usize) -> bool) -> bool {
         match &mut self.states[id] {
             State::Here { .. } | State::Failed(_) => true,
             State::Coming(coming) => {
-                if coming.early && !early {
-                    coming.early = false;
-                    self.hurry(id);
+                if why == Why::Needed && coming.why != why {
+                    let before = mem::replace(&mut coming.why, why);
+                    self.hurry(id, before);
                 }
                 true
             }
             State::InFile => match self.free.pop().or_else(|| self.evict(is_kept)) {
                 Some(piece) => {
-                    self.read(id, piece, early);
+                    self.read(id, piece, why);
                     true
                 }
                 None => false,
@@ -159,14 +170,17 @@ impl Table {
         }
     }
 
-    /// What was foreseen is needed now: its reads go before those that are not.
-    fn hurry(&mut self, id: usize) {
-        self.counts.foreseen_used += 1;
-        self.counts.missed_bytes += self.places[id].bytes as u64;
-        let (mine, others) = mem::take(&mut self.early).into_iter().partition(|job| job.id == id);
+    /// What is read for another reason is needed now: its reads go before those that are not.
+    fn hurry(&mut self, id: usize, before: Why) {
+        if before == Why::Foreseen {
+            self.counts.foreseen_used += 1;
+            self.counts.missed_bytes += self.places[id].bytes as u64;
+        }
+        let queue = &mut self.queues[before as usize];
+        let (mine, others) = mem::take(queue).into_iter().partition(|job| job.id == id);
         let mine: VecDeque<Job> = mine;
-        self.urgent.extend(mine);
-        self.early = others;
+        *queue = others;
+        self.queues[Why::Needed as usize].extend(mine);
     }
 
     /// Takes the slot of the expert that is least likely to be needed; one that was foreseen and
@@ -191,7 +205,7 @@ impl Table {
     }
 
     /// Queues the reads of an expert.
-    fn read(&mut self, id: usize, piece: Piece, early: bool) {
+    fn read(&mut self, id: usize, piece: Piece, why: Why) {
         let place = self.places[id];
         let begin = place.offset - place.lead() as u64;
         let end = place.lead() + place.bytes;
@@ -199,19 +213,19 @@ impl Table {
             self.since = Instant::now();
         }
         let (mut missing, mut rest) = (0, Some(piece));
-        let mut slots = Vec::new();
+        let (mut slots, queue) = (Vec::new(), &mut self.queues[why as usize]);
         for part in parts(place.span()) {
             let (piece, behind) = rest.take().expect("parts lie within the slot").split(part.len());
             rest = Some(behind);
             let offset = begin + part.start as u64;
             let needed = part.end.min(end) - part.start;
             let job = Job { piece, offset, needed, id, part: missing };
-            if early {
+            if why == Why::Foreseen {
                 // A later layer's experts have higher numbers, and more time.
-                let at = self.early.partition_point(|other| other.id <= id);
-                self.early.insert(at, job);
+                let at = queue.partition_point(|other| other.id <= id);
+                queue.insert(at, job);
             } else {
-                self.urgent.push_back(job);
+                queue.push_back(job);
             }
             slots.push(None);
             missing += 1;
@@ -220,16 +234,37 @@ impl Table {
         slots.push(rest);
         self.jobs += missing;
         self.counts.read_bytes += place.span() as u64;
-        match early {
-            true => self.counts.foreseen += 1,
-            false => self.counts.missed_bytes += place.bytes as u64,
+        match why {
+            Why::Needed => self.counts.missed_bytes += place.bytes as u64,
+            Why::Foreseen => self.counts.foreseen += 1,
+            Why::Popular => self.counts.popular_bytes += place.span() as u64,
         }
-        self.states[id] = State::Coming(Coming { parts: slots, missing, early, failed: None });
+        self.states[id] = State::Coming(Coming { parts: slots, missing, why, failed: None });
     }
 
     /// The next read.
     pub(super) fn next_job(&mut self) -> Option<Job> {
-        self.urgent.pop_front().or_else(|| self.early.pop_front())
+        self.next_queued().or_else(|| {
+            self.read_popular();
+            self.next_queued()
+        })
+    }
+
+    fn next_queued(&mut self) -> Option<Job> {
+        self.queues.iter_mut().find_map(VecDeque::pop_front)
+    }
+
+    /// Queues the reads of the next expert that was popular, while slots are free.
+    fn read_popular(&mut self) {
+        while let Some(id) = self.popular.pop_front() {
+            if matches!(self.states[id], State::InFile) {
+                match self.free.pop() {
+                    Some(piece) => self.read(id, piece, Why::Popular),
+                    None => self.popular.clear(),
+                }
+                break;
+            }
+        }
     }
 
     /// Takes a read's result; true when the expert is here now, or has failed.
@@ -251,16 +286,16 @@ impl Table {
         }
         let piece = coming.parts.drain(..).flatten().reduce(Piece::join);
         let piece = piece.expect("a slot has parts");
-        let (early, failed) = (coming.early, coming.failed.take());
+        let (why, failed) = (coming.why, coming.failed.take());
         self.states[job.id] = match failed {
             None => {
                 let slot = Arc::new(Slot { piece, lead: self.places[job.id].lead() });
-                State::Here { slot, used: !early }
+                State::Here { slot, used: why != Why::Foreseen }
             }
             Some(error) => {
                 self.free.push(piece);
                 // Who needs it reads it again, and is told then.
-                if early { State::InFile } else { State::Failed(error) }
+                if why == Why::Needed { State::Failed(error) } else { State::InFile }
             }
         };
         true

@@ -33,9 +33,14 @@ impl File {
     }
 
     fn slots(&self, slots: usize) -> ExpertSlots {
+        self.slots_after(slots, &[])
+    }
+
+    /// Slots that begin with what was popular in an earlier run.
+    fn slots_after(&self, slots: usize, popularity: &[Popularity]) -> ExpertSlots {
         let (path, policy) = (self.directory.path().join("experts"), MemoryPolicy::default());
-        let file = RandomAccess::open_direct(&path).unwrap();
-        ExpertSlots::open(file, &self.layers, slots, (&policy, Pages::Huge), &[]).unwrap()
+        let (file, memory) = (RandomAccess::open_direct(&path).unwrap(), (&policy, Pages::Huge));
+        ExpertSlots::open(file, &self.layers, slots, memory, &[], popularity).unwrap()
     }
 
     /// The expert's bytes.
@@ -64,8 +69,9 @@ fn use_all(file: &File, slots: &ExpertSlots, layer: usize, active: &[u32]) -> Re
 
 /// Guesses at the next layer's experts, two for each row, and at those of the layer after it.
 fn foresee(slots: &ExpertSlots, before: (usize, &[u32]), guesses: &[u32]) {
-    let layers = before.0 + 1..LAYERS;
-    slots.foresee(before, layers.map(|layer| Guesses { layer, top: 2, experts: guesses }));
+    let (layers, margins) = (before.0 + 1..LAYERS, vec![1.0; guesses.len()]);
+    let guess = |layer| Guesses { layer, top: 2, experts: guesses, margins: &margins };
+    slots.foresee(before, layers.map(guess));
 }
 
 /// Choices of some rows, the low experts more often.
@@ -115,7 +121,7 @@ fn those_that_are_needed_most_keep_their_slots_as_in_a_plain_model() {
     let file = File::new(|_| 5_000);
     let n = 8;
     let slots = file.slots(n);
-    let mut frequency = frequency::Frequency::new(LAYERS * EXPERTS);
+    let mut frequency = Frequency::new(LAYERS * EXPERTS);
     let mut here = BTreeSet::new();
     let (mut seeded, mut hits, mut misses) = (Seeded::new(3), 0, 0);
     for step in 0..600 {
@@ -176,6 +182,94 @@ fn guesses_are_followed_where_they_come_true_and_only_there() {
         // Whole blocks are a little more than the experts.
         assert!(counts.read_bytes as f64 <= 1.1 * counts.missed_bytes as f64, "{counts:?}");
     }
+}
+
+/// Needs one expert of a layer, for one row.
+fn need(file: &File, slots: &ExpertSlots, layer: usize, expert: u32) -> Result<usize> {
+    let mut active = [expert];
+    slots.begin(layer, &mut active, &[expert], 1);
+    use_all(file, slots, layer, &active)
+}
+
+/// Needs the last expert of each layer often, and the others now and then.
+fn habits(file: &File, slots: &ExpertSlots) {
+    for step in 0..40 {
+        for layer in 0..LAYERS {
+            need(file, slots, layer, if step % 2 == 0 { 5 } else { step / 2 % 5 }).unwrap();
+        }
+    }
+}
+
+/// Waits until nothing is read any more.
+fn wait_for_popular(slots: &ExpertSlots) {
+    let begin = std::time::Instant::now();
+    let is_busy = || {
+        let table = slots.readers.lock();
+        (0..LAYERS * EXPERTS).any(|id| matches!(table.state(id), State::Coming(_)))
+    };
+    while slots.counts().popular_bytes == 0 || is_busy() {
+        assert!(begin.elapsed().as_secs() < 20, "{:?}", slots.counts());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn slots_begin_with_what_was_popular_before() {
+    let file = File::new(|_| 300_000);
+    let first = file.slots(LAYERS);
+    assert_eq!(first.popularity(), None);
+    habits(&file, &first);
+    let popularity = first.popularity().unwrap();
+    assert!(popularity.iter().all(|layer| layer.is_sound(EXPERTS)), "{popularity:?}");
+    let second = file.slots_after(LAYERS, &popularity);
+    assert_eq!(second.popularity(), None, "nobody needed anything yet");
+    wait_for_popular(&second);
+    for layer in 0..LAYERS {
+        need(&file, &second, layer, 5).unwrap();
+    }
+    let counts = second.counts();
+    assert_eq!((counts.hits, counts.misses, counts.missed_bytes), (3, 0, 0), "{counts:?}");
+    assert_eq!(counts.read_bytes, counts.popular_bytes);
+    // What is not popular takes the slot of the least popular, as ever.
+    need(&file, &second, 1, 0).unwrap();
+    let counts = second.counts();
+    assert_eq!((counts.misses, counts.missed_bytes), (1, 300_000), "{counts:?}");
+    assert_eq!((counts.foreseen, counts.foreseen_wasted), (0, 0));
+    let rows = second.popularity().unwrap()[0].rows;
+    assert!((20.0..22.0).contains(&rows), "{rows}, expected half of 40 and one");
+}
+
+#[test]
+fn what_is_needed_while_popular_experts_come_is_right_at_once() {
+    let file = File::new(|id| if id % 3 == 0 { 5_000_000 } else { 300_000 });
+    let first = file.slots(LAYERS);
+    habits(&file, &first);
+    let popularity = first.popularity().unwrap();
+    for n in [1, 2, 7, LAYERS * EXPERTS] {
+        let slots = file.slots_after(n, &popularity);
+        habits(&file, &slots);
+        let counts = slots.counts();
+        assert_eq!(counts.hits + counts.misses, 40 * LAYERS as u64);
+        assert!(counts.read_bytes >= counts.popular_bytes, "{counts:?}");
+        assert_eq!(counts.foreseen_used, 0, "{counts:?}");
+    }
+}
+
+#[test]
+fn popular_experts_that_cannot_be_read_leave_their_slots_to_others() {
+    let file = File::new(|_| 10_000);
+    let path = file.directory.path().join("experts");
+    let first = file.slots(2);
+    habits(&file, &first);
+    let popularity = first.popularity().unwrap();
+    let cut = file.layers[1][0].offset;
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(cut).unwrap();
+    let slots = file.slots_after(2, &popularity);
+    wait_for_popular(&slots);
+    need(&file, &slots, 0, 5).unwrap();
+    need(&file, &slots, 2, 5).unwrap_err();
+    fs::write(&path, &file.bytes).unwrap();
+    need(&file, &slots, 2, 5).unwrap();
 }
 
 #[test]

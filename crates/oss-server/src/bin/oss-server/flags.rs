@@ -83,7 +83,7 @@ pub(crate) struct Flags {
     keep_unused_days: Option<u32>,
     /// A directory where a model that is not packed is packed to at its first load; default: only
     /// a mixture larger than --max-memory is packed, to oss-engine/packed in XDG_CACHE_HOME or
-    /// ~/.cache
+    /// ~/.cache. Which experts of such a mixture were popular is kept there for the next run
     #[arg(long)]
     pack_directory: Option<PathBuf>,
     /// On which NUMA nodes weights lie: system, interleave, replicate, row-slab or first-touch; on
