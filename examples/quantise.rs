@@ -12,7 +12,7 @@ use oss_engine::text::Special;
 use oss_engine::text::chat::Message;
 use oss_engine::weights::Container;
 use oss_engine::{ChatRequest, Dtype, Request, Text};
-use oss_examples::{EngineArgs, counter, outln, pack};
+use oss_examples::{EngineArgs, check_output, counter, outln, pack};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -62,6 +62,9 @@ fn dtype(name: &str) -> Result<Dtype, String> {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
+    if let Some(output) = &arguments.output {
+        check_output("--output", output)?;
+    }
     let container = Arc::new(arguments.engine.model.file.container()?);
     let mut texts = match arguments.text.as_slice() {
         [] => own_texts(&arguments)?,

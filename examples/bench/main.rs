@@ -9,7 +9,7 @@
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use oss_examples::{ModelArgs, outln};
+use oss_examples::{ModelArgs, check_output, outln};
 use oss_memory::file;
 use std::path::PathBuf;
 
@@ -51,6 +51,9 @@ struct Arguments {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
+    if let Some(path) = &arguments.svg {
+        check_output("--svg", path)?;
+    }
     let found = Bench::load(&arguments)?.run(&arguments)?;
     let json = report::json(&arguments, &found);
     if arguments.json {

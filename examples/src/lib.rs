@@ -11,7 +11,7 @@ mod printing;
 pub mod spread;
 pub mod tuning;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use oss_engine::model::{Precision, pack_to_file};
 use oss_engine::weights::Container;
@@ -31,6 +31,18 @@ pub fn bar(bytes: u64, what: &'static str) -> ProgressBar {
     }
     bar.set_message(what);
     bar
+}
+
+/// Refuses a path that no file can be written to, before the work whose outcome goes there.
+///
+/// # Errors
+/// When it names no file, or its folder is not there; `flag` is where it came from.
+pub fn check_output(flag: &str, path: &Path) -> Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let is_there = parent.is_none_or(Path::is_dir);
+    let fits = path.file_name().is_some() && !path.is_dir() && is_there;
+    ensure!(fits, "{flag}: got {}, expected a file in a folder that is there", path.display());
+    Ok(())
 }
 
 /// Writes a model as a packed file, with a progress bar where somebody looks.

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use oss_engine::text::chat::Message;
 use oss_engine::{ChatRequest, Completion, Engine, Metrics, Request};
-use oss_examples::{EngineArgs, counter, machine, outln};
+use oss_examples::{EngineArgs, check_output, counter, machine, outln};
 use oss_memory::file;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -60,6 +60,9 @@ struct Found {
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     ensure!(arguments.runs > 0, "--runs: got 0, expected at least 1");
+    if let Some(path) = &arguments.svg {
+        check_output("--svg", path)?;
+    }
     let begin = Instant::now();
     let engine = arguments.engine.load()?;
     let load_s = begin.elapsed().as_secs_f64();

@@ -352,6 +352,20 @@ fn quantise_keeps_to_its_limit_and_writes_a_model_that_runs() {
 }
 
 #[test]
+fn outputs_that_cannot_be_written_are_refused_before_the_work() {
+    for (name, flag) in [("quantise", "--output"), ("bench", "--svg"), ("ten_prompts", "--svg")] {
+        for path in ["no/such/folder/file", "."] {
+            // No model is looked for.
+            let output = program(name).args(["--model", "nowhere", flag, path]).output();
+            let output = output.expect("the program starts");
+            let said = String::from_utf8_lossy(&output.stderr);
+            let expected = format!("{flag}: got {path}, expected a file in a folder");
+            assert!(!output.status.success() && said.contains(&expected), "{said}");
+        }
+    }
+}
+
+#[test]
 fn generate_holds_an_answer_to_a_schema_or_an_expression() {
     let folder = folder("generate");
     let schema = folder.join("schema.json");

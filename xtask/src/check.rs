@@ -76,7 +76,7 @@ pub(crate) const CHECKS: [Check; 13] = [
     Check {
         name: "resident",
         what: "synthetic models load and decode within their memory",
-        small: "the tiny shapes, 256 MB each; a packed one with 4,096 positions",
+        small: "the tiny shapes, 128 MB each; a packed one with 4,096 positions",
         full: "gpt-oss-20b, 14 GB, tinyllama, 1.4 GB, and gpt-oss-20b packed with 4,096 positions",
         missing: resident::missing,
         run: resident::run,

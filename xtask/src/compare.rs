@@ -78,7 +78,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         ensure!(path.exists(), "no file or folder {}", path.display());
     }
     let record = options.record.as_ref().map(|name| Record::begin(&format!("compare-{name}")));
-    let llama = Llama::build()?;
+    let llama = Llama::build(options.build)?;
     if options.build {
         return Ok(());
     }

@@ -11,6 +11,7 @@ use serde_json::json;
 use crate::bench::Bench;
 use crate::quiet;
 use crate::record::Record;
+use crate::shell;
 use crate::synth::{self, Format, Shape};
 
 // The charts of the examples, without building the engine for every chore.
@@ -83,7 +84,7 @@ struct Line {
 pub(crate) fn run(options: &Options) -> Result<()> {
     ensure!(options.layers >= 4, "--layers: got {}, expected at least 4", options.layers);
     let record = options.record.as_ref().map(|name| Record::begin(&format!("cost-{name}")));
-    let folder = tempfile::tempdir()?;
+    let folder = shell::scratch("cost")?;
     let threads = std::thread::available_parallelism()?.get();
     let file = folder.path().join("model.gguf");
     let mut wanted = synth::Options::new(&options.shape, Format::Gguf, file.clone());

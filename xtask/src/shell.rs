@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use tempfile::TempDir;
 
 use crate::tidy::root;
 
@@ -108,6 +109,19 @@ pub(crate) fn target() -> PathBuf {
     target.map_or_else(|| root().join("target"), |target| root().join(target))
 }
 
+/// A folder under [`target`], empty, and gone when it is dropped. What a run that was interrupted
+/// has left there goes first.
+pub(crate) fn scratch(name: &str) -> Result<TempDir> {
+    let parent = target().join("scratch");
+    let folder = parent.join(name);
+    let shown = || folder.display().to_string();
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(shown)?;
+    }
+    fs::create_dir_all(&parent).with_context(shown)?;
+    tempfile::Builder::new().prefix(name).rand_bytes(0).tempdir_in(&parent).with_context(shown)
+}
+
 /// How an example is built.
 #[derive(Clone, Copy)]
 pub(crate) enum Profile {
@@ -145,5 +159,18 @@ mod tests {
         }
         let error = watched(&mut cargo(&["no-such-command"])).expect_err("no such command");
         assert!(error.to_string().contains("no-such-command"), "{error}");
+    }
+
+    #[test]
+    fn a_scratch_folder_begins_empty_where_an_earlier_one_was_left() {
+        let folder = scratch("of-a-test").expect("a folder");
+        assert!(folder.path().ends_with("scratch/of-a-test"), "{}", folder.path().display());
+        fs::write(folder.path().join("file"), "left").expect("a file");
+        let left = folder.keep();
+        let folder = scratch("of-a-test").expect("a folder");
+        assert_eq!(folder.path(), left);
+        assert!(!left.join("file").exists());
+        drop(folder);
+        assert!(!left.exists());
     }
 }

@@ -1,94 +1,13 @@
 //! What a matrix multiplies: rows of activations, as numbers or as 8-bit codes.
 
+mod activation;
 mod buffer;
 
 use crate::elementwise::{Gate, gate_lanes};
 use oss_simd::{Isa, Kernel, Simd};
-use std::str::FromStr;
-use std::{error, fmt};
 
+pub use activation::{Activation, ParseActivationError};
 pub use buffer::InputBuffer;
-
-/// How activations meet weights, one choice for a whole engine.
-///
-/// Matrices of floating-point weights take [`Activation::Bf16`] where the choice is codes: they
-/// have none to multiply them with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Activation {
-    /// Single precision.
-    F32,
-    /// Rounded to bf16, multiplied and added in single precision.
-    Bf16,
-    /// 8-bit codes with one scale per 32 columns; products are added as integers.
-    Int8,
-    /// 16-bit codes with one scale per 32 columns, as two planes of 8 bits: twice the products,
-    /// next to no loss.
-    Int16,
-}
-
-impl Activation {
-    /// Every choice.
-    pub const ALL: [Self; 4] = [Self::F32, Self::Bf16, Self::Int8, Self::Int16];
-
-    /// The name, as on command lines.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::Bf16 => "bf16",
-            Self::Int8 => "int8",
-            Self::Int16 => "int16",
-        }
-    }
-
-    /// How many planes of 8-bit codes a row has.
-    #[must_use]
-    pub const fn planes(self) -> usize {
-        match self {
-            Self::F32 | Self::Bf16 => 0,
-            Self::Int8 => 1,
-            Self::Int16 => 2,
-        }
-    }
-}
-
-impl fmt::Display for Activation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// Reads a kind as it is displayed.
-///
-/// ```
-/// use oss_kernels::Activation;
-///
-/// for activation in Activation::ALL {
-///     assert_eq!(activation.to_string().parse::<Activation>(), Ok(activation));
-/// }
-/// assert!("int9".parse::<Activation>().is_err());
-/// ```
-impl FromStr for Activation {
-    type Err = ParseActivationError;
-
-    fn from_str(text: &str) -> Result<Self, ParseActivationError> {
-        let found = Self::ALL.into_iter().find(|activation| activation.name() == text);
-        found.ok_or(ParseActivationError)
-    }
-}
-
-/// A text is no [`Activation`]'s name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ParseActivationError;
-
-impl fmt::Display for ParseActivationError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("got no kind of activations, expected f32, bf16, int8 or int16")
-    }
-}
-
-impl error::Error for ParseActivationError {}
 
 /// The most planes of codes, see [`Activation::planes`].
 pub const MAX_PLANES: usize = 2;
@@ -254,7 +173,7 @@ pub struct GateUpSums<'a> {
     pub sums: &'a [f32],
     /// A multiple of 32.
     pub width: usize,
-    /// How many numbers of a row are gates and ups, the others are padding.
+    /// How many numbers of a row are gates and ups, a multiple of 32; the others are padding.
     pub n: usize,
     /// What the rows' numbers are multiplied by first, one factor a row; none for empty.
     pub factors: &'a [f32],
@@ -265,8 +184,8 @@ pub struct GateUpSums<'a> {
 /// Writes `gate(gate, up)` of each row's gates and ups into a row as [`prepare`] does.
 ///
 /// # Panics
-/// When the rows' forms differ in columns, or these are fewer than the gates; when width, sums,
-/// factors or bias are not as long as they say.
+/// When the rows' forms differ in columns, or these are fewer than the gates; when `n` or the width
+/// is no multiple of 32; when width, sums, factors or bias are not as long as they say.
 pub fn prepare_gated(
     isa: Isa,
     activation: Activation,
@@ -275,6 +194,7 @@ pub fn prepare_gated(
 ) {
     let GateUpSums { gate, sums, width, n, factors, bias } = numbers;
     assert!(width.is_multiple_of(32) && n <= width, "{n} gates and ups in rows of {width}");
+    assert!(n.is_multiple_of(32), "{n} gates and ups, expected a multiple of 32");
     assert!(sums.len().is_multiple_of(width.max(1)), "{} sums in rows of {width}", sums.len());
     assert!(bias.is_none_or(|bias| bias.len() == n), "a bias for each of {n} sums");
     let n_rows = sums.len() / width.max(1);

@@ -132,6 +132,15 @@ fn gates_equal_double_precision() {
 }
 
 #[test]
+#[should_panic(expected = "48 gates and ups, expected a multiple of 32")]
+fn gates_without_their_ups_are_refused() {
+    let (sums, mut to) = ([0.0; 64], InputBuffer::new(1, 32, Activation::F32));
+    let gate = Gate::Silu;
+    let numbers = GateUpSums { gate, sums: &sums, width: 64, n: 48, factors: &[], bias: None };
+    prepare_gated(Isa::scalar(), Activation::F32, numbers, &mut to);
+}
+
+#[test]
 fn rotation_keeps_lengths_and_turns_by_the_angle() {
     let mut seeded = Seeded::new(7);
     for half in [1, 8, 20, 32] {

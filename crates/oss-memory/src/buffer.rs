@@ -106,13 +106,23 @@ impl Buffer {
         Some(Self { map: Some(map), range: 0..bytes, pages: Pages::Reserved })
     }
 
-    /// The kind of pages that the system granted.
+    /// The kind of pages that was asked for and not refused: of [`Pages::Huge`] the system may give
+    /// fewer than the buffer has room for.
     pub fn pages(&self) -> Pages {
         self.pages
     }
 
+    /// Bytes of the pages that the system places and takes back as a whole.
+    pub(crate) fn page(&self) -> usize {
+        match self.pages {
+            Pages::Default | Pages::Huge => os::page_size(),
+            Pages::Reserved => HUGE_PAGE,
+        }
+    }
+
     /// Gives the memory of the whole pages within `range` back to the system; they read as zero
-    /// afterwards, and bytes on pages that are partly outside stay.
+    /// afterwards, and bytes on pages that are partly outside stay. On memory that was set aside
+    /// whole pages are huge ones. The buffer's last page counts as whole wherever the buffer ends.
     ///
     /// # Errors
     /// When the system refuses.
@@ -122,17 +132,21 @@ impl Buffer {
     pub fn release(&mut self, range: Range<usize>) -> Result<()> {
         let len = self.len();
         assert!(range.end <= len, "bytes {range:?} of a buffer of {len}");
-        let page = match self.pages {
-            Pages::Default | Pages::Huge => os::page_size(),
-            Pages::Reserved => HUGE_PAGE,
+        let page = self.page();
+        let Some(map) = &mut self.map else { return Ok(()) };
+        let memory = &mut map[self.range.start..];
+        // The buffer begins on a page, and nobody else has the rest of its last one. A part of a
+        // huge page that was set aside would stay as it is, without an error.
+        let end = if range.end == len {
+            len.next_multiple_of(page).min(memory.len())
+        } else {
+            range.end - range.end % page
         };
-        // The buffer begins on a page; its last page is whole too, since nobody else has the rest.
-        let end = if range.end == len { len } else { range.end - range.end % page };
         let begin = range.start.next_multiple_of(page).min(end);
         if begin == end {
             return Ok(());
         }
-        os::clear(&mut self[begin..end]).map_err(Error::memory("release", end - begin))
+        os::clear(&mut memory[begin..end]).map_err(Error::memory("release", end - begin))
     }
 
     /// Touches all of the buffer and keeps it resident while it lives.

@@ -20,6 +20,16 @@ pub enum Error {
         /// The system's reason.
         source: io::Error,
     },
+    /// The system refused to give a file another name.
+    #[error("{}: could not rename to {}: {source}", from.display(), to.display())]
+    Rename {
+        /// The file.
+        from: PathBuf,
+        /// The name that it was to have.
+        to: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
     /// A file is larger than the reader allows.
     #[error("{}: the file has {got} bytes, expected at most {expected}", path.display())]
     TooLarge {

@@ -85,16 +85,31 @@ pub fn remove(path: &Path) -> Result<bool> {
 ///
 /// # Errors
 /// When the system refuses the rename, as between two file systems; both are then as they were. Or
-/// when it cannot synchronise the directory: the file has its new name then, and a power cut may
-/// take it back.
+/// when it fails to synchronise the directory: the file has its new name then, and a power cut may
+/// take it back. A file system that never synchronises directories is no error.
 pub fn rename(from: &Path, to: &Path) -> Result<()> {
-    fs::rename(from, to).map_err(Error::file("rename", from))?;
+    let refused = |source| Error::Rename { from: from.to_path_buf(), to: to.to_path_buf(), source };
+    fs::rename(from, to).map_err(refused)?;
     sync_name(to)
 }
 
-/// Makes the name that a file has just been given survive a power cut.
+/// Makes the name that a file has just been given survive a power cut, as far as the file system
+/// knows how.
 fn sync_name(path: &Path) -> Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = parent.unwrap_or(Path::new("."));
     os::sync_directory(directory).map_err(Error::file("synchronise", directory))
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::{Path, sync_name};
+
+    #[test]
+    fn a_directory_that_cannot_be_synchronised_is_no_error_and_a_missing_one_is() {
+        // The system's own files have no disk to be synchronised with.
+        sync_name(Path::new("/proc/version")).expect("nothing to do");
+        let error = sync_name(Path::new("/proc/absent/name")).expect_err("no directory");
+        assert!(error.to_string().contains("/proc/absent: could not synchronise"), "{error}");
+    }
 }

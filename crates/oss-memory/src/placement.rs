@@ -127,6 +127,16 @@ impl MemoryPolicy {
     /// # Panics
     /// When the system decides.
     pub fn slabs(&self, bytes: usize, matrices: &[Range<usize>]) -> Vec<(Range<usize>, usize)> {
+        self.slabs_on(os::page_size(), bytes, matrices)
+    }
+
+    /// [`MemoryPolicy::slabs`] of a buffer that lies on pages of `page` bytes.
+    fn slabs_on(
+        &self,
+        page: usize,
+        bytes: usize,
+        matrices: &[Range<usize>],
+    ) -> Vec<(Range<usize>, usize)> {
         let nodes = self.nodes.len();
         assert!(nodes > 1, "{nodes} nodes, expected at least 2");
         let cpus: usize = self.nodes.iter().map(|node| node.cpus.len()).sum();
@@ -134,7 +144,7 @@ impl MemoryPolicy {
         let mut begin = 0;
         for matrix in matrices {
             let is_long = matrix.len() / nodes >= 16 * HUGE_PAGE;
-            let unit = if is_long { HUGE_PAGE } else { os::page_size() };
+            let unit = if is_long { HUGE_PAGE } else { page };
             let mut cpus_before = 0;
             for (index, node) in self.nodes.iter().enumerate() {
                 cpus_before += node.cpus.len();
@@ -154,18 +164,20 @@ impl MemoryPolicy {
     }
 
     /// Lays a buffer whose pages are not yet touched over the nodes; `matrices` are those that will
-    /// lie in it, in order. Copies are not made here: see [`Replicas`].
+    /// lie in it, in order. On huge pages that were set aside slabs are whole ones. Copies are not
+    /// made here: see [`Replicas`].
     ///
     /// # Errors
     /// When the system refuses, as for a node that it does not have.
     pub fn place(&self, buffer: &mut Buffer, matrices: &[Range<usize>]) -> Result<()> {
+        let page = buffer.page();
         match self.placement {
             Placement::System | Placement::Replicate => Ok(()),
-            Placement::Interleave => place(buffer, Policy::Interleave, &self.nodes),
+            Placement::Interleave => place(buffer, page, Policy::Interleave, &self.nodes),
             Placement::RowSlab => {
-                let mut slabs = self.slabs(buffer.len(), matrices).into_iter();
+                let mut slabs = self.slabs_on(page, buffer.len(), matrices).into_iter();
                 slabs.try_for_each(|(slab, node)| {
-                    place(&mut buffer[slab], Policy::Prefer, &self.nodes[node..=node])
+                    place(&mut buffer[slab], page, Policy::Prefer, &self.nodes[node..=node])
                 })
             }
             Placement::FirstTouch => self.touch(buffer, matrices),
@@ -174,10 +186,10 @@ impl MemoryPolicy {
 
     /// Touches the slabs of each node by a thread that is bound to it.
     fn touch(&self, buffer: &mut Buffer, matrices: &[Range<usize>]) -> Result<()> {
-        let bytes = buffer.len();
+        let (page, bytes) = (buffer.page(), buffer.len());
         let mut slabs: Vec<Vec<&mut [u8]>> = self.nodes.iter().map(|_| Vec::new()).collect();
         let mut rest = &mut buffer[..];
-        for (slab, node) in self.slabs(bytes, matrices) {
+        for (slab, node) in self.slabs_on(page, bytes, matrices) {
             let (slab, behind) = rest.split_at_mut(slab.len());
             slabs[node].push(slab);
             rest = behind;
@@ -210,13 +222,13 @@ impl MemoryPolicy {
     }
 }
 
-/// Tells the system where pages come to lie when they are touched.
-fn place(memory: &mut [u8], policy: Policy, nodes: &[Node]) -> Result<()> {
+/// Tells the system where pages, of `page` bytes, come to lie when they are touched.
+fn place(memory: &mut [u8], page: usize, policy: Policy, nodes: &[Node]) -> Result<()> {
     if memory.is_empty() {
         return Ok(());
     }
     let ids: Vec<usize> = nodes.iter().map(|node| node.id).collect();
-    os::place(memory, policy, &ids).map_err(Error::place(memory.len(), nodes))
+    os::place(memory, page, policy, &ids).map_err(Error::place(memory.len(), nodes))
 }
 
 /// Touches every page, which then lies on the node of the calling thread. The bytes stay.
@@ -250,7 +262,8 @@ impl Replicas {
             let mut copy = Buffer::new(bytes, pages)?;
             match policy.placement {
                 Placement::Replicate => {
-                    place(&mut copy, Policy::Prefer, &policy.nodes[index..=index])?;
+                    let (page, node) = (copy.page(), &policy.nodes[index..=index]);
+                    place(&mut copy, page, Policy::Prefer, node)?;
                 }
                 _ => policy.place(&mut copy, matrices)?,
             }

@@ -31,11 +31,11 @@ pub enum Level {
 /// What the system says. Each part is none where the system does not say it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pressure {
-    /// Bytes that this process can have in all: the smallest limit of its control groups, or the
-    /// machine's memory.
+    /// Bytes that this process can have in all: the limit of that of its control groups which has
+    /// the least room, or the machine's memory where that has less.
     pub limit: Option<u64>,
-    /// Bytes that can still be had before the system has to swap, stall or kill: the least over
-    /// the control groups and the machine. Files that nobody has read twice count as room.
+    /// Bytes below that limit that can still be had before the system has to swap, stall or kill.
+    /// Files that nobody has read twice count as room.
     pub room: Option<u64>,
     /// Percent of the last ten seconds in which some task waited for memory.
     pub some_stalled: Option<f64>,
@@ -113,10 +113,14 @@ impl Pressure {
         self.room.zip(self.limit).map(|(room, limit)| room.saturating_sub(kept(limit)))
     }
 
-    /// Takes in one more limit and the room below it.
+    /// Takes in one more limit and the room below it; the pair with the least room counts, since
+    /// room is judged as a share of its limit.
     fn restrict(&mut self, limit: Option<u64>, room: Option<u64>) {
-        self.limit = [self.limit, limit].into_iter().flatten().min();
-        self.room = [self.room, room].into_iter().flatten().min();
+        // Where no room is told, any that is told counts as less.
+        let bytes = |room: Option<u64>| room.unwrap_or(u64::MAX);
+        if self.limit.is_none() || bytes(room) < bytes(self.room) {
+            (self.limit, self.room) = (limit, room);
+        }
     }
 }
 

@@ -53,7 +53,11 @@ fn an_empty_file_maps_to_no_bytes_and_a_directory_is_refused() {
     let directory = tempfile::tempdir().expect("directory");
     let path = directory.path().join("empty");
     fs::write(&path, []).expect("write");
-    assert_eq!(Map::open(&path).expect("map").bytes(), []);
+    let map = Map::open(&path).expect("map");
+    assert_eq!(map.bytes(), []);
+    for advice in [Advice::DontNeed, Advice::HugePage, Advice::PopulateRead] {
+        map.advise(0..0, advice).expect("nothing to advise about");
+    }
     assert!(matches!(Map::open(directory.path()), Err(Error::File { .. })));
     let error = Map::open(&directory.path().join("absent")).expect_err("absent");
     assert!(error.to_string().contains("absent: could not open"), "{error}");
@@ -192,6 +196,19 @@ fn directories_are_made_listed_and_cleared() {
         file::remove(&inner).expect_err("a directory").to_string().contains("could not remove")
     );
     assert!(file::list(&inner.join("absent")).is_err());
+}
+
+#[test]
+fn a_rename_replaces_and_one_that_is_refused_names_both_paths() {
+    let directory = tempfile::tempdir().expect("directory");
+    let [from, to, absent] = ["part", "whole", "none"].map(|name| directory.path().join(name));
+    fs::write(&from, "new").expect("write");
+    fs::write(&to, "old").expect("write");
+    file::rename(&from, &to).expect("rename");
+    assert_eq!(fs::read(&to).expect("read"), b"new");
+    let error = file::rename(&absent, &to).expect_err("no such file").to_string();
+    let text = format!("{}: could not rename to {}: ", absent.display(), to.display());
+    assert!(error.starts_with(&text), "{error}");
 }
 
 #[test]

@@ -244,6 +244,13 @@ mod tests {
     }
 
     #[test]
+    fn an_unknown_name_is_an_error_that_lists_the_known_ones() {
+        let error = Dtype::from_name("Q9").unwrap_err().to_string();
+        assert!(error.starts_with("unknown element type \"Q9\", expected one of F32, "), "{error}");
+        assert!(TABLE.iter().all(|entry| error.contains(entry.name)), "{error}");
+    }
+
+    #[test]
     fn row_bytes_refuses_part_blocks_and_overflow() {
         assert_eq!(Dtype::Mxfp4.row_bytes(2880), Some(1530));
         assert_eq!(Dtype::Q4K.row_bytes(512), Some(288));

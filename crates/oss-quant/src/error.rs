@@ -7,7 +7,7 @@ use crate::Dtype;
 #[non_exhaustive]
 pub enum Error {
     /// A name that no row of the table bears.
-    #[error("unknown element type {got:?}")]
+    #[error("unknown element type {got:?}, expected one of {}", known())]
     UnknownName {
         /// The name.
         got: String,
@@ -78,3 +78,8 @@ pub enum Error {
 
 /// Results of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// The names of all types.
+fn known() -> String {
+    Dtype::all().map(Dtype::name).collect::<Vec<_>>().join(", ")
+}

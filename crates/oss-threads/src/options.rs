@@ -21,8 +21,8 @@ impl TeamOptions {
     }
 
     /// The CPUs that the team's threads are to be bound to, the caller's first; empty where they
-    /// are not to be. They are the first of [`Topology::placement`], within the affinity mask of
-    /// the calling thread.
+    /// are not to be. They are those of [`Topology::cpus_for`], within the affinity mask of the
+    /// calling thread.
     ///
     /// # Errors
     /// When there are more threads than CPUs ([`Topology::cpu_threads`]), or threads cannot be
@@ -36,8 +36,7 @@ impl TeamOptions {
         if got > expected {
             return Err(Error::Cpus { got, expected });
         }
-        let mut cpus = topology.placement();
-        cpus.truncate(got);
+        let cpus = topology.cpus_for(got);
         for (worker, &cpu) in cpus.iter().enumerate() {
             Mask::of(cpu).map_err(|source| Error::Pin { worker, cpu, source })?;
         }

@@ -11,6 +11,10 @@ use std::ops::Range;
 use crate::protocol::Padded;
 use crate::sync::{AtomicU64, Ordering};
 
+/// The most units that a worker takes at once: nobody can take them over, and where they are longer
+/// than others the phase waits for them.
+const AT_ONCE: u32 = 4;
+
 /// The units of a phase that nobody has begun.
 pub(crate) struct Shares {
     /// Of each worker the first of its units and their end: 32 bits each, to change together.
@@ -42,10 +46,10 @@ impl Shares {
         }
     }
 
-    /// Units that `worker` is to run now, in order: some of its own share, many while many are left
-    /// and one by one in the end; or, when it has none, of the far half of another's.
+    /// Units that `worker` is to run now, in order: some of its own share, up to [`AT_ONCE`] while
+    /// many are left and one by one in the end; or, when it has none, of the far half of another's.
     pub(crate) fn take(&self, worker: usize) -> Option<Range<usize>> {
-        let some = |begin: u32, end: u32| begin + ((end - begin) / 4).max(1);
+        let some = |begin: u32, end: u32| begin + ((end - begin) / 4).clamp(1, AT_ONCE);
         let near = |begin, end| {
             let border = some(begin, end);
             [(begin, border), (border, end)]
@@ -95,4 +99,23 @@ impl Shares {
 
 const fn pack(begin: u32, end: u32) -> u64 {
     (begin as u64) << 32 | end as u64
+}
+
+// Outside of its model loom's atomics cannot be used.
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::Shares;
+
+    #[test]
+    fn few_units_of_a_long_share_are_taken_at_once() {
+        let shares = Shares::new(2);
+        shares.share(200, 2);
+        assert_eq!(shares.take(0), Some(0..4));
+        assert_eq!(shares.take(1), Some(100..104));
+        // The rest of its own share, in the end one by one; then it takes over from the other.
+        let own: Vec<_> =
+            (0..100).map_while(|_| shares.take(1).filter(|n| n.start >= 100)).collect();
+        assert!(own.iter().all(|units| units.len() <= 4), "{own:?}");
+        assert_eq!((own[0].clone(), own[own.len() - 1].clone()), (104..108, 199..200));
+    }
 }

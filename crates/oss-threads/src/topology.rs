@@ -39,6 +39,8 @@ pub struct Node {
     pub id: usize,
     /// Its CPUs, allowed or not.
     pub cpus: Vec<usize>,
+    /// Whether it has memory that this process may have; true where the system does not say.
+    pub has_memory: bool,
 }
 
 /// Cores, nodes and limits, as seen by this process.
@@ -73,8 +75,13 @@ impl Topology {
         let Some(online) = cpu_list(&system.join("cpu/online"))? else {
             return Ok(Self::plain(thread::available_parallelism().map_or(1, usize::from)));
         };
-        let allowed = allowed(root)?.unwrap_or_else(|| online.clone());
-        let nodes = nodes(&system.join("node"), &online)?;
+        let allowed = status_list(root, "Cpus_allowed_list:")?.unwrap_or_else(|| online.clone());
+        let mut nodes = nodes(&system.join("node"), &online)?;
+        let mems =
+            [cpu_list(&system.join("node/has_memory"))?, status_list(root, "Mems_allowed_list:")?];
+        for node in &mut nodes {
+            node.has_memory = mems.iter().flatten().all(|ids| ids.contains(&node.id));
+        }
         let efficient = kinds::efficient(&root.join("sys/devices"), &online)?;
         let mut cores: Vec<Core> = Vec::new();
         for &cpu in online.iter().filter(|&cpu| allowed.contains(cpu)) {
@@ -101,7 +108,7 @@ impl Topology {
         let kind = Kind::Performance;
         let core = |cpu| Core { cpus: vec![cpu], node: 0, kind };
         let online: Vec<usize> = (0..cpus).collect();
-        let nodes = vec![Node { id: 0, cpus: online.clone() }];
+        let nodes = vec![Node { id: 0, cpus: online.clone(), has_memory: true }];
         Self { cores: (0..cpus).map(core).collect(), nodes, online, quota: None }
     }
 
@@ -136,6 +143,16 @@ impl Topology {
         let layer = |rank: usize| self.cores.iter().filter_map(move |core| core.cpus.get(rank));
         (0..most).flat_map(layer).copied().collect()
     }
+
+    /// The CPUs for so many threads: the first of [`Topology::placement`], those of a node side by
+    /// side, since neighbours begin with neighbouring rows, which may lie on one node.
+    pub fn cpus_for(&self, threads: usize) -> Vec<usize> {
+        let mut cpus = self.placement();
+        cpus.truncate(threads);
+        let core_of = |cpu: &usize| self.cores.iter().find(|core| core.cpus.contains(cpu));
+        cpus.sort_by_cached_key(|cpu| core_of(cpu).map(|core| core.node));
+        cpus
+    }
 }
 
 /// Threads for a team on this machine: performance cores within mask and quota, see
@@ -163,15 +180,13 @@ fn number(path: &Path) -> Result<Option<usize>, Error> {
     text.trim().parse().map(Some).map_err(|_| malformed(path, &text, "a number"))
 }
 
-/// The affinity mask of this thread, which the threads it starts inherit.
-fn allowed(root: &Path) -> Result<Option<Vec<usize>>, Error> {
+/// What this thread may use, CPUs or nodes, by the line of its status that begins so. The threads
+/// that it starts inherit it.
+fn status_list(root: &Path, begin: &str) -> Result<Option<Vec<usize>>, Error> {
     for name in ["proc/thread-self/status", "proc/self/status"] {
         let path = root.join(name);
         let Some(text) = os::text(&path) else { continue };
-        let Some(line) = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
-        else {
-            continue;
-        };
+        let Some(line) = text.lines().find_map(|line| line.strip_prefix(begin)) else { continue };
         let list = list::parse(line.trim(), MAX_CPUS);
         return list.map(Some).ok_or_else(|| malformed(&path, line, "a list such as 0-3,8"));
     }
@@ -184,10 +199,10 @@ fn nodes(folder: &Path, online: &[usize]) -> Result<Vec<Node>, Error> {
     for id in ids {
         let folder = folder.join(format!("node{id}"));
         let cpus = cpu_list(&folder.join("cpulist"))?.unwrap_or_default();
-        nodes.push(Node { id, cpus });
+        nodes.push(Node { id, cpus, has_memory: true });
     }
     if nodes.is_empty() {
-        nodes.push(Node { id: 0, cpus: online.to_vec() });
+        nodes.push(Node { id: 0, cpus: online.to_vec(), has_memory: true });
     }
     Ok(nodes)
 }

@@ -46,8 +46,7 @@ fn every_worker_has_a_cpu_of_its_own_and_the_caller_while_it_has_its_seat() {
     let before = mask();
     for threads in [1, most()] {
         let team = team(threads).expect("as many CPUs");
-        let placement = Topology::read().expect("topology").placement();
-        assert_eq!(team.cpus(), &placement[..threads]);
+        assert_eq!(team.cpus(), Topology::read().expect("topology").cpus_for(threads));
         assert_eq!(team.cpus().iter().collect::<BTreeSet<_>>().len(), threads);
         let seat = team.bind_caller().expect("a CPU of ours").expect("a bound team");
         for _ in 0..3 {

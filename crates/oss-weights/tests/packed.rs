@@ -335,7 +335,8 @@ fn a_goal_that_is_a_directory_is_named_and_the_partial_file_stays() {
         writer.finish()
     };
     let error = finish().unwrap_err().to_string();
-    assert!(error.contains("model.oss.partial: could not rename: "), "{error}");
+    let text = format!("model.oss.partial: could not rename to {}: ", path.display());
+    assert!(error.contains(&text), "{error}");
     std::fs::remove_dir(&path).unwrap();
     finish().unwrap();
     check_all(&path);
@@ -349,7 +350,8 @@ fn a_partial_file_removed_by_others_is_an_error_even_beside_an_older_goal() {
     write_rest(&writer);
     std::fs::remove_file(path.with_extension("oss.partial")).unwrap();
     let error = writer.finish().unwrap_err().to_string();
-    assert!(error.contains("model.oss.partial: could not rename: "), "{error}");
+    let text = format!("model.oss.partial: could not rename to {}: ", path.display());
+    assert!(error.contains(&text), "{error}");
 }
 
 #[cfg(unix)]

@@ -6,28 +6,25 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value as Json, json};
 
 use crate::check::{Figures, Scale, resident};
-use crate::fetch;
-use crate::llama::{Llama, NOT_BUILT};
+use crate::llama::Llama;
 use crate::shell;
 use crate::synth::{Format, Options, write};
 
-/// What must have been built before.
+/// What must have been built before, for this CPU.
 pub(crate) fn missing() -> Option<String> {
-    Llama::built().is_none().then(|| NOT_BUILT.to_owned())
+    Llama::built().err().map(|error| format!("{error:#}"))
 }
 
 /// Runs llama.cpp's bench on each file.
 pub(crate) fn run(scale: Scale) -> Result<Figures> {
-    let llama = Llama::built().context(NOT_BUILT)?;
+    let llama = Llama::built()?;
     let mut figures = Figures::new();
     if scale == Scale::Full {
         let model = resident::synthetic("gpt-oss-20b")?;
         figures.insert("gpt-oss-20b".into(), evaluate(&llama, &model)?);
         return Ok(figures);
     }
-    let cache = fetch::cache()?;
-    std::fs::create_dir_all(&cache)?;
-    let folder = tempfile::tempdir_in(&cache)?;
+    let folder = shell::scratch("llama")?;
     for shape in ["tiny", "tiny-llama"] {
         let model = folder.path().join(format!("{shape}.gguf"));
         write(&Options::new(shape, Format::Gguf, model.clone()))?;

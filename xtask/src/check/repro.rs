@@ -13,7 +13,7 @@ use crate::tidy::root;
 
 /// Builds twice, in folders of different depth, and compares every program.
 pub(crate) fn run(scale: Scale) -> Result<Figures> {
-    let scratch = tempfile::tempdir()?;
+    let scratch = shell::scratch("repro")?;
     let folders = ["one", "another/and/deeper"].map(|name| scratch.path().join(name));
     for folder in &folders {
         copy_tracked(folder)?;

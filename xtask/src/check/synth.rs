@@ -5,15 +5,13 @@ use oss_weights::Container;
 use serde_json::json;
 
 use crate::check::{Figures, Scale};
-use crate::fetch;
+use crate::shell;
 use crate::synth::{Format, Options, write};
 
 /// Writes checkpoints and opens them.
 pub(crate) fn run(scale: Scale) -> Result<Figures> {
     let mut figures = Figures::new();
-    let cache = fetch::cache()?;
-    std::fs::create_dir_all(&cache)?;
-    let folder = tempfile::tempdir_in(&cache)?;
+    let folder = shell::scratch("synth")?;
     let all = [
         ("tiny", Format::Gguf),
         ("tiny", Format::Safetensors),

@@ -33,8 +33,8 @@ fn a_pinned_engine_gives_the_same_tokens_and_tells_its_cpus() {
             assert_eq!(got.tokens, engine().generate(story(&prompt, 20)).unwrap().tokens);
         }
         let tuning = pinned.tuning();
-        let cpus = &topology.placement()[..tuning.threads.value];
-        assert_eq!((&tuning.cpus.value[..], tuning.cpus.given), (cpus, true));
+        let cpus = topology.cpus_for(tuning.threads.value);
+        assert_eq!((&tuning.cpus.value, tuning.cpus.given), (&cpus, true));
         let text = tuning.to_string();
         assert!(text.contains(&format!("cpus = {}", cpus[0])), "{text}");
         assert!(text.contains("given as an option: one of each core first"), "{text}");

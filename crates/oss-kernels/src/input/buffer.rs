@@ -1,4 +1,4 @@
-//! Memory for activations: the one thing of this crate that allocates, before any kernel runs.
+//! Memory for activations: what this crate allocates for kernels, before any runs.
 
 use super::{Activation, CodeBlock, Input, InputRow, InputRowsMut, MAX_PLANES};
 

@@ -73,8 +73,8 @@ impl Writer {
     ///
     /// # Errors
     /// When the system refuses to write the file or to rename it; the old one is then as it was. Or
-    /// when it cannot synchronise the directory: the new file has the name then, and a power cut
-    /// may bring the old one back.
+    /// when it fails to synchronise the directory: the new file has the name then, and a power cut
+    /// may bring the old one back. A file system that never synchronises directories is no error.
     pub fn commit(mut self) -> Result<()> {
         let file = self.file.take().map(BufWriter::into_inner);
         let finish = |file: io::Result<File>| {

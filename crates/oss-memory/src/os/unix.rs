@@ -21,6 +21,10 @@ pub fn page_size() -> usize {
 /// Gives advice about a file's map, as whole pages. `DontNeed` shrinks to the pages that lie
 /// inside, everything else grows.
 pub(crate) fn advise(map: &[u8], advice: Advice) -> io::Result<()> {
+    // No bytes lie on no page, and need not point into a map.
+    if map.is_empty() {
+        return Ok(());
+    }
     let page = page_size();
     let (mut begin, mut end) = (map.as_ptr().addr(), map.as_ptr().addr() + map.len());
     if advice == Advice::DontNeed {
@@ -210,9 +214,14 @@ pub(crate) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()>
     file.write_all_at(bytes, offset)
 }
 
-/// Makes a rename in `directory` survive a power cut.
+/// Makes a rename in `directory` survive a power cut, where its file system lets a directory be
+/// synchronised.
 pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
-    File::open(directory)?.sync_all()
+    match File::open(directory)?.sync_all() {
+        // So says a file system that cannot synchronise directories.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+        synchronised => synchronised,
+    }
 }
 
 /// Keeps the pages that hold `memory` resident while they are mapped.
@@ -224,9 +233,15 @@ pub(crate) fn lock(memory: &[u8]) -> io::Result<()> {
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Sets where the pages of `memory`, which begins on a page, come to lie when they are touched.
+/// Sets where the pages of `memory`, which have `page` bytes and the first of which it begins on,
+/// come to lie when they are touched.
 #[cfg(target_os = "linux")]
-pub(crate) fn place(memory: &mut [u8], policy: Policy, nodes: &[usize]) -> io::Result<()> {
+pub(crate) fn place(
+    memory: &mut [u8],
+    page: usize,
+    policy: Policy,
+    nodes: &[usize],
+) -> io::Result<()> {
     const BITS: usize = libc::c_ulong::BITS as usize;
     const WORDS: usize = 1024 / BITS;
     let mut mask: [libc::c_ulong; WORDS] = [0; WORDS];
@@ -240,9 +255,10 @@ pub(crate) fn place(memory: &mut [u8], policy: Policy, nodes: &[usize]) -> io::R
     };
     // The kernel reads one bit fewer than it is told.
     let bits = WORDS * BITS + 1;
-    let (start, len) = (memory.as_mut_ptr(), memory.len());
-    // SAFETY: the range is the caller's alone, the mask has the bits it is said to have, and the
-    // call changes no byte.
+    // The system refuses ranges that end within a huge page that was set aside.
+    let (start, len) = (memory.as_mut_ptr(), memory.len().next_multiple_of(page));
+    // SAFETY: the mask has the bits it is said to have, and the call changes no byte, neither of
+    // the memory nor of what lies behind it on its last page.
     #[expect(unsafe_code, reason = "asks the system")]
     let status =
         unsafe { libc::syscall(libc::SYS_mbind, start, len, mode, mask.as_ptr(), bits, 0) };
@@ -251,7 +267,12 @@ pub(crate) fn place(memory: &mut [u8], policy: Policy, nodes: &[usize]) -> io::R
 
 /// Memory cannot be placed here.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn place(_memory: &mut [u8], _policy: Policy, _nodes: &[usize]) -> io::Result<()> {
+pub(crate) fn place(
+    _memory: &mut [u8],
+    _page: usize,
+    _policy: Policy,
+    _nodes: &[usize],
+) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 

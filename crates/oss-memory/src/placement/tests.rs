@@ -62,6 +62,17 @@ fn slabs_cover_everything_once_in_whole_pages() {
 }
 
 #[test]
+fn slabs_on_pages_that_were_set_aside_are_whole_pages() {
+    let bytes = 5 * HUGE_PAGE + 100;
+    let matrices = [0..2 * HUGE_PAGE, 2 * HUGE_PAGE..bytes];
+    let slabs = rows([1, 1]).slabs_on(HUGE_PAGE, bytes, &matrices);
+    let pages = [(0..1, 0), (1..2, 1), (2..4, 0), (4..5, 1)];
+    let mut expected = pages.map(|(p, node)| (p.start * HUGE_PAGE..p.end * HUGE_PAGE, node));
+    expected[3].0.end = bytes;
+    assert_eq!(slabs, expected);
+}
+
+#[test]
 fn one_node_needs_no_placement() {
     for placement in PLACED {
         let policy = MemoryPolicy::new(placement, vec![Node { id: 1000, cpus: vec![1000] }]);

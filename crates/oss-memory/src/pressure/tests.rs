@@ -31,15 +31,20 @@ fn changed(path: &str, content: &str) -> Pressure {
 const SERVICE: &str = "sys/fs/cgroup/system.slice/engine.service";
 
 #[test]
-fn the_smallest_limit_and_the_least_room_on_the_way_up_count() {
+fn limit_and_room_are_those_of_the_group_with_the_least_room() {
     let root = unfold(GROUP);
     let pressure = Pressure::read_under(root.path()).expect("pressure");
     // The service may have 8 GiB (high), of which 5 are used and 2 of these are idle files; the
     // slice may have 16 GiB, of which 14 are used and none is idle.
-    assert_eq!((pressure.limit, pressure.room), (Some(8 * GIB), Some(2 * GIB)));
+    assert_eq!((pressure.limit, pressure.room), (Some(16 * GIB), Some(2 * GIB)));
     assert_eq!((pressure.some_stalled, pressure.all_stalled), (Some(1.5), Some(0.25)));
     assert_eq!((pressure.level(), pressure.shed_bytes()), (Level::Calm, 0));
-    assert_eq!(pressure.spare_bytes(), Some(2 * GIB - (8.0 * GIB as f64 * 0.20) as u64));
+    assert_eq!(pressure.spare_bytes(), Some(0));
+    // Where the slice has more room, the service's own limit counts.
+    let slice = "sys/fs/cgroup/system.slice/memory.current";
+    let pressure = changed(slice, &(10 * GIB).to_string());
+    assert_eq!((pressure.limit, pressure.room), (Some(8 * GIB), Some(5 * GIB)));
+    assert_eq!(pressure.spare_bytes(), Some(5 * GIB - (8.0 * GIB as f64 * 0.20) as u64));
     assert_eq!(Pressure::default().spare_bytes(), None);
 }
 

@@ -8,8 +8,9 @@ use oss_threads::topology::{Core, Topology};
 use std::ops::Range;
 use std::path::Path;
 
-/// A placement over the nodes on which this process may compute, as the `proc` and `sys` under
-/// `root` describe them. Where there is one, and for [`Placement::System`], the system decides.
+/// A placement over the nodes on which this process may compute and have memory, as the `proc` and
+/// `sys` under `root` describe them. Where there is but one, and for [`Placement::System`], the
+/// system decides.
 ///
 /// # Errors
 /// When the system describes itself in an unknown way.
@@ -24,9 +25,11 @@ pub fn memory_policy(
         let cpus = cores.iter().flat_map(|core| &core.cpus).copied().collect();
         Node { id: cores[0].node, cpus }
     };
-    let cores = Topology::read_under(root)?.cores;
-    let nodes = cores.chunk_by(|one, next| one.node == next.node).map(node).collect();
-    Ok(MemoryPolicy::new(placement, nodes))
+    let Topology { cores, nodes, .. } = Topology::read_under(root)?;
+    let has_memory =
+        |cores: &&[Core]| nodes.iter().any(|node| node.id == cores[0].node && node.has_memory);
+    let by_node = cores.chunk_by(|one, next| one.node == next.node);
+    Ok(MemoryPolicy::new(placement, by_node.filter(has_memory).map(node).collect()))
 }
 
 /// Options of a team for weights that are so placed, bound to CPUs if `pin` says so, and where rows
@@ -68,5 +71,35 @@ impl Weights {
         }
         sections.iter_mut().for_each(|matrices| matrices.sort_by_key(|bytes| bytes.start));
         sections
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Placement, memory_policy};
+    use std::fs;
+
+    #[test]
+    fn a_node_whose_memory_the_process_may_not_have_gets_none() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("sys/devices/system/cpu/online", "0-2");
+        write("sys/devices/system/node/online", "0-2");
+        for node in 0..3 {
+            write(&format!("sys/devices/system/node/node{node}/cpulist"), &node.to_string());
+        }
+        let ids = || {
+            let policy = memory_policy(Placement::Interleave, root.path()).unwrap();
+            policy.nodes().iter().map(|node| node.id).collect::<Vec<_>>()
+        };
+        assert_eq!(ids(), [0, 1, 2]);
+        write("sys/devices/system/node/has_memory", "0,2");
+        assert_eq!(ids(), [0, 2]);
+        write("proc/self/status", "Mems_allowed_list:\t1-2\n");
+        assert!(ids().is_empty(), "one node is left: the system decides");
     }
 }

@@ -58,7 +58,11 @@ fn requests(text: &mut Text, metrics: &Metrics) {
         ("oss_requests_cancelled_total", "Cancelled.", metrics.cancelled),
         ("oss_requests_failed_total", "Failed.", metrics.failed),
         ("oss_requests_preempted_total", "Gave up their pages for others.", metrics.preempted),
-        ("oss_prompt_tokens_computed_total", "Prompt tokens computed.", metrics.prompt_tokens),
+        (
+            "oss_prompt_tokens_computed_total",
+            "Prompt tokens computed, and what preempted requests compute again.",
+            metrics.prompt_tokens,
+        ),
         ("oss_prompt_tokens_cached_total", "Prompt tokens at hand.", metrics.cached_tokens),
         ("oss_completion_tokens_total", "Tokens drawn.", metrics.completion_tokens),
         ("oss_repeated_prompts_total", "Whole prompts that were known.", metrics.repeated_prompts),
@@ -148,10 +152,11 @@ fn aliases(text: &mut Text, metrics: &Metrics, engine: &Engine) {
         &[("block_size", &block), ("num_gpu_blocks", &blocks), ("max_model_len", &context)],
     );
     let prompt = metrics.prompt_tokens + metrics.cached_tokens;
+    let prompt_help = "Prompt tokens, cached ones and those computed again included.";
     let counters = [
-        ("vllm:prompt_tokens_total", "Prompt tokens, cached ones included.", prompt),
+        ("vllm:prompt_tokens_total", prompt_help, prompt),
         ("vllm:generation_tokens_total", "Tokens drawn.", metrics.completion_tokens),
-        ("vllm:prefix_cache_queries_total", "Prompt tokens looked up.", prompt),
+        ("vllm:prefix_cache_queries_total", "Prompt tokens looked up, or computed again.", prompt),
         ("vllm:prefix_cache_hits_total", "Prompt tokens found.", metrics.cached_tokens),
         ("vllm:num_preemptions_total", "Gave up their pages for others.", metrics.preempted),
     ];

@@ -21,6 +21,9 @@ const MOST_STOPS: usize = 64;
 /// The most stop tokens.
 const MOST_STOP_TOKENS: usize = 256;
 
+/// The most tokens with a bias: each is looked up at every draw.
+const MOST_BIASES: usize = 1 << 10;
+
 /// The longest stop text in bytes: each is looked for after every token.
 const LONGEST_STOP: usize = 1 << 10;
 
@@ -171,6 +174,10 @@ fn within(
 /// A map from token ids, as strings, to what is added to their logits.
 fn logit_bias(fields: &mut Fields) -> Result<Vec<(u32, f32)>, Refusal> {
     let bias: Map<String, Value> = fields.take("logit_bias")?.unwrap_or_default();
+    if bias.len() > MOST_BIASES {
+        let what = format!("got {} tokens, expected at most {MOST_BIASES}", bias.len());
+        return Err(Refusal::field("logit_bias", what));
+    }
     let one = |(id, value): (String, Value)| {
         let name = format!("logit_bias[{id}]");
         let id = id

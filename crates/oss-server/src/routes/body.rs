@@ -6,8 +6,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::extract::Request;
-use axum::http::StatusCode;
-use axum::http::header::CONTENT_LENGTH;
+use axum::http::header::{CONTENT_LENGTH, EXPECT};
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, StatusCode, Version};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use tokio::time::timeout;
@@ -56,11 +57,27 @@ fn too_long(limit: usize) -> Refusal {
 
 /// A body that is lent to whoever answers its request: what that has not read is still here.
 #[derive(Clone)]
-pub(crate) struct Lent(Arc<Mutex<Incoming>>);
+pub(crate) struct Lent(Arc<Mutex<Left>>);
+
+/// What is left of a body.
+struct Left {
+    body: Incoming,
+    /// The client waits to be asked for it, as hyper does at the first read.
+    held_back: bool,
+}
 
 impl Lent {
-    pub(crate) fn new(body: Incoming) -> Self {
-        Self(Arc::new(Mutex::new(body)))
+    /// The body that came behind `head`.
+    pub(crate) fn new(head: &Parts, body: Incoming) -> Self {
+        let expects = head.headers.get(EXPECT).map_or(&b""[..], HeaderValue::as_bytes);
+        let expects = expects.eq_ignore_ascii_case(b"100-continue");
+        let held_back = expects && head.version > Version::HTTP_10 && !body.is_end_stream();
+        Self(Arc::new(Mutex::new(Left { body, held_back })))
+    }
+
+    /// Whether the client still waits to be asked for the body.
+    pub(crate) fn is_held_back(&self) -> bool {
+        self.lock().held_back
     }
 
     /// Reads what is left and throws it away: a client that still writes would not see the answer
@@ -71,7 +88,7 @@ impl Lent {
         let _ = timeout(LINGER, rest).await;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Incoming> {
+    fn lock(&self) -> MutexGuard<'_, Left> {
         // A body whose reader panicked is read on.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -85,15 +102,17 @@ impl Body for Lent {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        Pin::new(&mut *self.lock()).poll_frame(context)
+        let mut left = self.lock();
+        left.held_back = false;
+        Pin::new(&mut left.body).poll_frame(context)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.lock().is_end_stream()
+        self.lock().body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.lock().size_hint()
+        self.lock().body.size_hint()
     }
 }
 

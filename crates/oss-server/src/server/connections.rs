@@ -138,7 +138,7 @@ async fn respond(
     let path = request.uri().path().to_owned();
     let has_key = has_key(app, request.headers());
     let (parts, body) = request.into_parts();
-    let body = Lent::new(body);
+    let body = Lent::new(&parts, body);
     let mut response = if app.options.api_key.is_none() || has_key || is_open(&path) {
         let mut request = Request::from_parts(parts, Body::new(body.clone()));
         let caller = Caller { peer, request_id: request_id.clone(), has_key };
@@ -147,10 +147,14 @@ async fn respond(
     } else {
         no_key()
     };
-    body.discard().await;
+    // A body that nobody wants is not asked for: without it the connection ends.
+    let held_back = body.is_held_back();
+    if !held_back {
+        body.discard().await;
+    }
     let name = HeaderValue::from_str(&request_id).expect("the name was found fit for a header");
     response.headers_mut().insert(REQUEST_ID, name);
-    if app.phase() >= Phase::Refusing {
+    if held_back || app.phase() >= Phase::Refusing {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     let status = response.status().as_u16();

@@ -1,6 +1,6 @@
 //! What is refused, and how it is said.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::answers::question;
 use crate::client::{Connection, get, post};
@@ -31,6 +31,7 @@ fn a_request_that_cannot_be_served_is_told_which_field_is_at_fault() {
     let prompts = vec![vec![1; 400]; 128];
     let echoed = json!({"prompt": prompts, "echo": true, "logprobs": 20, "max_tokens": 0});
     let stops: Vec<u32> = (0..257).collect();
+    let biases: Map<String, Value> = (0..1025).map(|id| (id.to_string(), json!(1))).collect();
     let table = [
         (chat(json!({"messages": null})), "messages"),
         (chat(json!({"messages": []})), "messages"),
@@ -45,6 +46,7 @@ fn a_request_that_cannot_be_served_is_told_which_field_is_at_fault() {
         (chat(json!({"max_tokens": 1.5})), "max_tokens"),
         (chat(json!({"logit_bias": {"x": 1}})), "logit_bias"),
         (chat(json!({"logit_bias": {"999999": 1}})), "logit_bias"),
+        (chat(json!({"logit_bias": biases})), "logit_bias"),
         (chat(json!({"logprobs": true, "top_logprobs": 21})), "top_logprobs"),
         (chat(json!({"top_logprobs": 2})), "top_logprobs"),
         (chat(json!({"functions": [{"name": "f"}]})), "functions"),
@@ -233,6 +235,32 @@ fn who_sends_a_long_body_hears_why_nobody_reads_it() {
             assert_eq!(connection.response().status(), status, "{method} {path}");
         }
     }
+}
+
+#[test]
+fn who_waits_to_be_asked_for_a_body_is_asked_only_where_it_is_read() {
+    let key = Some("secret".to_owned());
+    let options = oss_server::ServerOptions { api_key: key, max_body: 1000, ..server_options() };
+    let running = start(options, engine_options());
+    let waits = |headers: &str, length: usize| {
+        let mut connection = Connection::open(running.address);
+        let head = format!("POST {CHAT} HTTP/1.1\r\nhost: test\r\nexpect: 100-continue\r\n");
+        connection.raw(&format!("{head}{headers}content-length: {length}\r\n\r\n"));
+        connection
+    };
+    let key = "authorization: Bearer secret\r\n";
+    for (headers, length, status) in [("", 3, 401), (key, 1001, 413)] {
+        let mut connection = waits(headers, length);
+        let response = connection.response();
+        assert_eq!(response.status(), status);
+        assert_eq!(response.head.header("connection"), Some("close"));
+        assert!(connection.is_closed());
+    }
+    let mut connection = waits(key, 3);
+    assert_eq!(connection.head().status, 100);
+    connection.raw("[1]");
+    let response = connection.response();
+    assert_eq!((response.status(), response.head.header("connection")), (400, None));
 }
 
 #[test]

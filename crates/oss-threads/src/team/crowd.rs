@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// One phase of so many is timed.
-const EVERY: u32 = 16;
+/// One phase of so many is timed: a prime, since with an even number, and an even number of phases
+/// a token, some phases of a layer would never be.
+const EVERY: u32 = 17;
 /// Timed phases that are judged together.
 const WINDOW: u32 = 64;
 /// Late ones among them that make a crowd: more than one in twenty.
@@ -88,11 +89,22 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
-    use super::{Duration, Instant, LATE, WINDOW, Window};
+    use super::{Crowd, Duration, EVERY, Instant, LATE, WINDOW, Window};
 
     const WORK: Duration = Duration::from_micros(30);
     const SOON: Duration = Duration::from_micros(40);
     const LATELY: Duration = Duration::from_millis(4);
+
+    #[test]
+    fn each_phase_of_a_layer_has_its_turn_to_be_timed() {
+        for phases in [2, 6, 8, 16] {
+            let crowd = Crowd::new();
+            let timed = (0..EVERY * phases).filter(|_| crowd.is_timed()).map(|at| at % phases);
+            let mut timed: Vec<_> = timed.collect();
+            timed.sort_unstable();
+            assert!(timed.into_iter().eq(0..phases), "{phases} phases");
+        }
+    }
 
     #[test]
     fn phases_that_wait_little_or_work_long_make_no_crowd() {

@@ -44,8 +44,32 @@ fn two_sockets_give_their_cores_siblings_and_nodes() {
     assert!(cores.eq(expected), "{:?}", topology.cores);
     assert!(topology.cores.iter().all(|core| core.kind == Kind::Performance));
     assert_eq!(topology.nodes[1].cpus, [2, 3, 6, 7]);
+    assert!(topology.nodes.iter().all(|node| node.has_memory), "{:?}", topology.nodes);
     assert_eq!(topology.placement(), [0, 1, 2, 3, 4, 5, 6, 7]);
     assert_eq!((topology.default_threads(), topology.cpu_threads()), (4, 8));
+}
+
+#[test]
+fn threads_that_share_cores_are_side_by_side_with_those_of_their_node() {
+    let root = unfold("side", &[TWO_SOCKETS]);
+    let topology = Topology::read_under(&root.0).expect("topology");
+    assert_eq!(topology.cpus_for(3), [0, 1, 2]);
+    assert_eq!(topology.cpus_for(6), [0, 1, 4, 5, 2, 3]);
+    assert_eq!(topology.cpus_for(8), [0, 1, 4, 5, 2, 3, 6, 7]);
+}
+
+#[test]
+fn a_node_without_memory_that_the_process_may_have_is_told() {
+    let root = unfold("memory", &[TWO_SOCKETS]);
+    let have_memory = |path: &str, text: &str| {
+        fs::write(root.0.join(path), text).expect("file");
+        let nodes = Topology::read_under(&root.0).expect("topology").nodes;
+        nodes.iter().map(|node| node.has_memory).collect::<Vec<_>>()
+    };
+    let status = "proc/self/status";
+    assert_eq!(have_memory(status, "Mems_allowed_list:\t1\n"), [false, true]);
+    assert_eq!(have_memory(status, "Mems_allowed_list:\t0-1\n"), [true, true]);
+    assert_eq!(have_memory("sys/devices/system/node/has_memory", "0\n"), [true, false]);
 }
 
 #[test]
