@@ -1,7 +1,7 @@
 //! Measures this engine and llama.cpp in turn, on the same file, and prints both beside each other.
 //!
 //! One process runs at a time. For each row llama.cpp first shows which of its settings suits it
-//! best, each tried three times in turn; then the two take turns, and turns at being the first of a
+//! best, each tried some times in turn; then the two take turns, and turns at being the first of a
 //! pair, so that a drifting machine treats both alike. What one keeps in memory may push the
 //! other's file out of it, so each one's file is read through before it runs, into huge pages for
 //! both where the system has such for files.
@@ -28,10 +28,6 @@ use rows::{Figure, ROWS, Row};
 
 /// Fewer say too little to be kept.
 const PAIRS_OF_A_RECORD: usize = 5;
-/// How often each of llama.cpp's settings is tried: one run may meet a slow minute, the middle of
-/// three less often.
-const TRIES: usize = 3;
-
 /// What to compare.
 #[derive(Args)]
 pub(crate) struct Options {
@@ -53,6 +49,10 @@ pub(crate) struct Options {
     /// How often each side is measured in turn; a record takes at least 5
     #[arg(long, default_value_t = PAIRS_OF_A_RECORD)]
     pairs: usize,
+    /// How often each of llama.cpp's settings is tried: one run may meet a slow minute, the middle
+    /// of three less often; but far into a context a try takes five minutes
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
+    tries: u64,
     /// Tokens that each sequence generates
     #[arg(long, default_value_t = 64)]
     gen_tokens: usize,
@@ -115,6 +115,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             "threads": threads,
             "gen_tokens": options.gen_tokens,
             "pairs": options.pairs,
+            "tries": options.tries,
             "our_activations": options.activations,
             "load_average_before": load,
             "busy_cpus_before": busy,
@@ -183,7 +184,7 @@ fn compare(
     theirs: &Theirs,
 ) -> Result<Vec<Line>> {
     let variants = if rows[0].llama { Variant::all(!options.no_repack) } else { Vec::new() };
-    let Tried { found, failed } = try_settings(rows, &variants, |variant| {
+    let Tried { found, failed } = try_settings(rows, (&variants, options.tries), |variant| {
         warm(theirs.model)?;
         let found = theirs.measure(rows, variant)?;
         Ok(found.into_iter().map(|found| found.value).collect())
@@ -245,13 +246,13 @@ struct Tried {
 /// nothing is left.
 fn try_settings(
     rows: &[&Row],
-    variants: &[Variant],
+    (variants, tries): (&[Variant], u64),
     mut measure: impl FnMut(Variant) -> Result<Vec<f64>>,
 ) -> Result<Tried> {
     let mut found: Vec<(Variant, Vec<Vec<f64>>)> =
         variants.iter().map(|variant| (*variant, vec![Vec::new(); rows.len()])).collect();
     let mut failed = Vec::new();
-    for _ in 0..TRIES {
+    for _ in 0..tries {
         for (variant, mut values) in std::mem::take(&mut found) {
             match measure(variant) {
                 Ok(given) => {

@@ -86,7 +86,7 @@ fn the_result_keeps_every_pair_and_every_setting() {
 fn settings_are_tried_in_turn_and_what_fails_is_left_out() {
     let (rows, variants) = ([row("decode"), row("prefill")], Variant::all(false));
     let mut asked = Vec::new();
-    let tried = try_settings(&rows, &variants, |variant| {
+    let tried = try_settings(&rows, (&variants, 3), |variant| {
         asked.push(variant);
         anyhow::ensure!(variant != variants[1] || asked.len() < 4, "SIGILL");
         Ok(vec![asked.len() as f64, 0.0])
@@ -96,10 +96,10 @@ fn settings_are_tried_in_turn_and_what_fails_is_left_out() {
     assert_eq!(asked, [variants[0], variants[1], variants[0], variants[1], variants[0]]);
     assert_eq!(found, [(variants[0], vec![vec![1.0, 3.0, 5.0], vec![0.0; 3]])]);
     assert_eq!(failed, [(variants[1], "SIGILL".to_owned())]);
-    let none = try_settings(&rows, &variants, |_| Err(anyhow::anyhow!("SIGILL")));
+    let none = try_settings(&rows, (&variants, 3), |_| Err(anyhow::anyhow!("SIGILL")));
     let said = none.expect_err("nothing is left").to_string();
     assert!(said.ends_with("flash off, repack off: SIGILL"), "{said}");
-    let alone = try_settings(&rows, &[], |_| Ok(Vec::new())).expect("nothing is asked");
+    let alone = try_settings(&rows, (&[], 3), |_| Ok(Vec::new())).expect("nothing is asked");
     assert!(alone.found.is_empty() && alone.failed.is_empty());
 }
 
