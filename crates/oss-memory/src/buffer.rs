@@ -120,6 +120,15 @@ impl Buffer {
         }
     }
 
+    /// The buffer and what lies behind it on its last page, which nobody else has.
+    pub(crate) fn with_last_page(&mut self) -> &mut [u8] {
+        let len = self.len().next_multiple_of(self.page());
+        let Some(map) = &mut self.map else { return &mut [] };
+        let memory = &mut map[self.range.start..];
+        let len = len.min(memory.len());
+        &mut memory[..len]
+    }
+
     /// Gives the memory of the whole pages within `range` back to the system; they read as zero
     /// afterwards, and bytes on pages that are partly outside stay. On memory that was set aside
     /// whole pages are huge ones. The buffer's last page counts as whole wherever the buffer ends.
@@ -133,15 +142,9 @@ impl Buffer {
         let len = self.len();
         assert!(range.end <= len, "bytes {range:?} of a buffer of {len}");
         let page = self.page();
-        let Some(map) = &mut self.map else { return Ok(()) };
-        let memory = &mut map[self.range.start..];
-        // The buffer begins on a page, and nobody else has the rest of its last one. A part of a
-        // huge page that was set aside would stay as it is, without an error.
-        let end = if range.end == len {
-            len.next_multiple_of(page).min(memory.len())
-        } else {
-            range.end - range.end % page
-        };
+        // A part of a huge page that was set aside would stay as it is, without an error.
+        let memory = self.with_last_page();
+        let end = if range.end == len { memory.len() } else { range.end - range.end % page };
         let begin = range.start.next_multiple_of(page).min(end);
         if begin == end {
             return Ok(());

@@ -173,11 +173,14 @@ impl MemoryPolicy {
         let page = buffer.page();
         match self.placement {
             Placement::System | Placement::Replicate => Ok(()),
-            Placement::Interleave => place(buffer, page, Policy::Interleave, &self.nodes),
+            Placement::Interleave => {
+                place(buffer.with_last_page(), Policy::Interleave, &self.nodes)
+            }
             Placement::RowSlab => {
-                let mut slabs = self.slabs_on(page, buffer.len(), matrices).into_iter();
+                let memory = buffer.with_last_page();
+                let mut slabs = self.slabs_on(page, memory.len(), matrices).into_iter();
                 slabs.try_for_each(|(slab, node)| {
-                    place(&mut buffer[slab], page, Policy::Prefer, &self.nodes[node..=node])
+                    place(&mut memory[slab], Policy::Prefer, &self.nodes[node..=node])
                 })
             }
             Placement::FirstTouch => self.touch(buffer, matrices),
@@ -222,13 +225,13 @@ impl MemoryPolicy {
     }
 }
 
-/// Tells the system where pages, of `page` bytes, come to lie when they are touched.
-fn place(memory: &mut [u8], page: usize, policy: Policy, nodes: &[Node]) -> Result<()> {
+/// Tells the system where pages come to lie when they are touched.
+fn place(memory: &mut [u8], policy: Policy, nodes: &[Node]) -> Result<()> {
     if memory.is_empty() {
         return Ok(());
     }
     let ids: Vec<usize> = nodes.iter().map(|node| node.id).collect();
-    os::place(memory, page, policy, &ids).map_err(Error::place(memory.len(), nodes))
+    os::place(memory, policy, &ids).map_err(Error::place(memory.len(), nodes))
 }
 
 /// Touches every page, which then lies on the node of the calling thread. The bytes stay.
@@ -262,8 +265,8 @@ impl Replicas {
             let mut copy = Buffer::new(bytes, pages)?;
             match policy.placement {
                 Placement::Replicate => {
-                    let (page, node) = (copy.page(), &policy.nodes[index..=index]);
-                    place(&mut copy, page, Policy::Prefer, node)?;
+                    let node = &policy.nodes[index..=index];
+                    place(copy.with_last_page(), Policy::Prefer, node)?;
                 }
                 _ => policy.place(&mut copy, matrices)?,
             }

@@ -89,12 +89,7 @@ pub(crate) fn lock(_memory: &[u8]) -> io::Result<()> {
 }
 
 /// Memory cannot be placed here.
-pub(crate) fn place(
-    _memory: &mut [u8],
-    _page: usize,
-    _policy: Policy,
-    _nodes: &[usize],
-) -> io::Result<()> {
+pub(crate) fn place(_memory: &mut [u8], _policy: Policy, _nodes: &[usize]) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 

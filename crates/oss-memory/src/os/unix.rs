@@ -233,15 +233,10 @@ pub(crate) fn lock(memory: &[u8]) -> io::Result<()> {
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Sets where the pages of `memory`, which have `page` bytes and the first of which it begins on,
-/// come to lie when they are touched.
+/// Sets where the pages of `memory`, which begins on a page, come to lie when they are touched. One
+/// that ends within a huge page that was set aside is refused.
 #[cfg(target_os = "linux")]
-pub(crate) fn place(
-    memory: &mut [u8],
-    page: usize,
-    policy: Policy,
-    nodes: &[usize],
-) -> io::Result<()> {
+pub(crate) fn place(memory: &mut [u8], policy: Policy, nodes: &[usize]) -> io::Result<()> {
     const BITS: usize = libc::c_ulong::BITS as usize;
     const WORDS: usize = 1024 / BITS;
     let mut mask: [libc::c_ulong; WORDS] = [0; WORDS];
@@ -255,10 +250,9 @@ pub(crate) fn place(
     };
     // The kernel reads one bit fewer than it is told.
     let bits = WORDS * BITS + 1;
-    // The system refuses ranges that end within a huge page that was set aside.
-    let (start, len) = (memory.as_mut_ptr(), memory.len().next_multiple_of(page));
-    // SAFETY: the mask has the bits it is said to have, and the call changes no byte, neither of
-    // the memory nor of what lies behind it on its last page.
+    let (start, len) = (memory.as_mut_ptr(), memory.len());
+    // SAFETY: the range is the caller's alone, the mask has the bits it is said to have, and the
+    // call changes no byte.
     #[expect(unsafe_code, reason = "asks the system")]
     let status =
         unsafe { libc::syscall(libc::SYS_mbind, start, len, mode, mask.as_ptr(), bits, 0) };
@@ -267,12 +261,7 @@ pub(crate) fn place(
 
 /// Memory cannot be placed here.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn place(
-    _memory: &mut [u8],
-    _page: usize,
-    _policy: Policy,
-    _nodes: &[usize],
-) -> io::Result<()> {
+pub(crate) fn place(_memory: &mut [u8], _policy: Policy, _nodes: &[usize]) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
