@@ -7,7 +7,7 @@
 //! It drives the forward page without sampling, on tokens that differ from sequence to sequence and
 //! position to position. With `--json` it prints one object; docs/json.md tells what is in it.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Parser;
 use oss_examples::{ModelArgs, check_output, outln};
 use oss_memory::file;
@@ -63,9 +63,7 @@ fn main() -> Result<()> {
     }
     // Last: a chart that cannot be written takes no figures along.
     if let Some(path) = &arguments.svg {
-        let mut writer = file::Writer::create(path)?;
-        writer.append(report::chart(&found).svg().as_bytes())?;
-        writer.commit().with_context(|| path.display().to_string())?;
+        file::write(path, report::chart(&found).svg().as_bytes())?;
     }
     Ok(())
 }

@@ -77,9 +77,7 @@ fn main() -> Result<()> {
     }
     // Last: a chart that cannot be written takes no answers along.
     if let Some(path) = &arguments.svg {
-        let mut writer = file::Writer::create(path)?;
-        writer.append(report::chart(&found).svg().as_bytes())?;
-        writer.commit().with_context(|| path.display().to_string())?;
+        file::write(path, report::chart(&found).svg().as_bytes())?;
     }
     Ok(())
 }

@@ -89,9 +89,7 @@ impl Kept {
         let layers = popularity.into_iter();
         let layers = layers.map(|Popularity { rows, sent }| Layer { rows, sent }).collect();
         let text = serde_json::to_vec(&Stored { key: self.key.clone(), layers });
-        let mut writer = file::Writer::create(&self.path)?;
-        writer.append(&text.expect("names and numbers are JSON"))?;
-        Ok(writer.commit()?)
+        Ok(file::write(&self.path, &text.expect("names and numbers are JSON"))?)
     }
 
     fn wrong(&self, reason: String) -> oss_memory::Error {

@@ -39,6 +39,16 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Writes a whole file, or nothing: see [`Writer`].
+///
+/// # Errors
+/// When it cannot be written, or get its name.
+pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut writer = Writer::create(path)?;
+    writer.append(bytes)?;
+    writer.commit()
+}
+
 /// Makes a directory and those above it; it may exist already.
 ///
 /// # Errors

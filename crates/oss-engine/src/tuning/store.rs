@@ -89,9 +89,7 @@ pub(crate) fn write(directory: &Path, key: &str, profile: &Profile) -> Result<()
     file::create_directory(directory)?;
     let stored = Stored { key: key.to_owned(), profile: profile.clone() };
     let text = serde_json::to_vec_pretty(&stored).expect("numbers and names are JSON");
-    let mut writer = file::Writer::create(&path(directory, key))?;
-    writer.append(&text)?;
-    Ok(writer.commit()?)
+    Ok(file::write(&path(directory, key), &text)?)
 }
 
 #[cfg(test)]
