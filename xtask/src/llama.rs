@@ -8,6 +8,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 
 use crate::fetch;
+use crate::record::field;
 use crate::shell;
 
 /// The package whose source archive brings llama.cpp along.
@@ -117,9 +118,7 @@ fn cpu_of(cpuinfo: &str) -> String {
 
 /// The name of a CPU.
 fn name(cpu: &str) -> &str {
-    let line = cpu.lines().find(|line| line.starts_with("model name"));
-    let value = line.and_then(|line| line.split_once(':'));
-    value.map_or("an unknown CPU", |(_, name)| name.trim())
+    field(cpu, "model name").unwrap_or("an unknown CPU")
 }
 
 /// The first of the features that one CPU has and another of the same name lacks, for an error.

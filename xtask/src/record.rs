@@ -62,10 +62,6 @@ fn commit() -> String {
 /// Processor, cores and memory.
 fn machine() -> Json {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let field = |text: &str, name: &str| {
-        let line = text.lines().find(|line| line.starts_with(name));
-        line.and_then(|line| line.split_once(':')).map(|(_, value)| value.trim().to_owned())
-    };
     let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     json!({
@@ -73,6 +69,12 @@ fn machine() -> Json {
         "threads": threads,
         "memory": field(&memory, "MemTotal"),
     })
+}
+
+/// What the first line that begins with `name` says behind its colon, as in the files of `/proc`.
+pub(crate) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    line.split_once(':').map(|(_, value)| value.trim())
 }
 
 /// Today in UTC, as year-month-day.
