@@ -21,10 +21,8 @@ pub(crate) fn run(scale: Scale) -> Result<Figures> {
         let mut command = shell::cargo(&["build", "--release", "--locked", "-p", "oss-examples"]);
         command.args(which).current_dir(folder).env("CARGO_TARGET_DIR", folder.join("target"));
         if scale == Scale::Small {
-            // Where a build stands shows in its paths and hashes, not in its optimisation, and in
-            // many units as in one, which take half of the time.
+            // Where a build stands shows in its paths and hashes, not in its optimisation.
             command.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0");
-            command.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
         }
         shell::run(&mut command)?;
     }
