@@ -61,8 +61,8 @@ pub(crate) fn run(_: Scale) -> Result<Figures> {
     Ok(figures)
 }
 
-/// Builds and runs a program whose dependencies are the unpacked packages. Nothing is optimised:
-/// that would take most of the time, and a story of a few words needs none.
+/// Builds and runs a program whose dependencies are the unpacked packages. Hardly anything is
+/// optimised: that would take most of the time, and a story of a few words needs none.
 fn build(folder: &Path, patches: &str) -> Result<String> {
     fs::create_dir_all(folder.join("src"))?;
     fs::write(folder.join("src/main.rs"), PROGRAM)?;
@@ -79,5 +79,6 @@ fn build(folder: &Path, patches: &str) -> Result<String> {
     }
     let target = shell::target().join("outside");
     let mut command = shell::cargo(&["run", "--quiet"]);
-    shell::output(command.current_dir(folder).env("CARGO_TARGET_DIR", target))
+    command.current_dir(folder).env("CARGO_TARGET_DIR", target);
+    shell::output(shell::hardly_optimised(&mut command))
 }

@@ -22,7 +22,7 @@ pub(crate) fn run(scale: Scale) -> Result<Figures> {
         command.args(which).current_dir(folder).env("CARGO_TARGET_DIR", folder.join("target"));
         if scale == Scale::Small {
             // Where a build stands shows in its paths and hashes, not in its optimisation.
-            command.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0");
+            shell::hardly_optimised(&mut command);
         }
         shell::run(&mut command)?;
     }
