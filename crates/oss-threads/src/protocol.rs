@@ -1,20 +1,20 @@
 //! How a phase starts and ends: release, arrive, sleep.
 //!
-//! One caller and `n` workers. The caller writes a job and raises the epoch; each worker waits for
+//! One caller and its workers. The caller writes a job and raises the epoch; each worker waits for
 //! an epoch that it has not seen, runs the job and arrives; the caller waits until all have
-//! arrived. Workers are grouped: a group polls its own line, with the job beside the epoch, and
-//! counts arrivals on another one, so that no line is fought for by more than one group and the
-//! caller. Epochs and arrivals are counted on from phase to phase and never set back: a line that
-//! is written once less is fetched from another core once less.
+//! arrived. What the caller hands to a worker is on one line, what the worker answers on another,
+//! and nobody else's is there: a line takes a fifth of a microsecond from one core to another where
+//! they lie far apart. Epochs are counted on from phase to phase and never set back.
 //!
 //! Whoever waits first polls as long as its [`Wait`] says, then sleeps. A sleeper is never lost:
 //! it counts itself, then looks once more; the waker publishes, then looks at the count; a fence
 //! between the two steps of each side makes at least one of them see the other.
 //!
-//! This file uses only `crate::sync`, which the loom test replaces.
+//! This file uses only `crate::sync`, which the loom test replaces, and what is left of a run.
 
 use std::sync::PoisonError;
 
+use crate::shares::Left;
 use crate::sync::{AtomicUsize, Cell, Condvar, Mutex, Ordering, fence};
 
 /// How long to poll.
@@ -25,7 +25,7 @@ pub(crate) trait Wait {
 
 /// A value on cache lines of its own (two, since processors prefetch pairs).
 #[repr(align(128))]
-pub(crate) struct Padded<T>(pub(crate) T);
+struct Padded<T>(T);
 
 /// Threads that sleep until a condition holds.
 struct Sleepers {
@@ -70,40 +70,29 @@ impl Sleepers {
     }
 }
 
-/// What the caller hands to a group of workers.
+/// What the caller hands to a worker.
 struct Handed<J> {
     /// Jobs so far.
     epoch: AtomicUsize,
     /// The newest.
     job: Cell<J>,
+    /// What is left of the worker's run of units.
+    left: Left,
 }
 
-/// Workers that share lines.
-struct Group<J> {
-    workers: usize,
+/// What passes between the caller and one worker.
+struct Post<J> {
     handed: Padded<Handed<J>>,
-    /// How often workers of the group have arrived, all jobs together.
+    /// The epoch of the last job that the worker has done.
     arrived: Padded<AtomicUsize>,
-}
-
-impl<J> Group<J> {
-    /// Whether every worker has arrived after the newest job; the caller's question.
-    fn is_done(&self) -> bool {
-        // Written by the caller alone.
-        let epoch = self.handed.0.epoch.load(Ordering::Relaxed);
-        self.arrived.0.load(Ordering::Acquire) == self.due(epoch)
-    }
-
-    /// Arrivals after so many jobs, as counters count them, which may wrap.
-    fn due(&self, epoch: usize) -> usize {
-        epoch.wrapping_mul(self.workers)
-    }
 }
 
 /// One caller and its workers.
 pub(crate) struct Gang<J> {
-    group_size: usize,
-    groups: Box<[Group<J>]>,
+    /// The caller's first, which has units but is neither handed a job nor arrives.
+    posts: Box<[Post<J>]>,
+    /// Jobs so far; the caller's alone.
+    epoch: Padded<AtomicUsize>,
     workers: Padded<Sleepers>,
     caller: Padded<Sleepers>,
 }
@@ -117,20 +106,32 @@ unsafe impl<J: Send> Sync for Gang<J> {}
 unsafe impl<J: Send> Send for Gang<J> {}
 
 impl<J: Copy> Gang<J> {
-    /// A gang of `workers` (the caller not counted), of which each `group_size` share lines; `job`
-    /// is a value to start with, never run.
-    pub(crate) fn new(workers: usize, group_size: usize, job: J) -> Self {
-        let groups = (0..workers).step_by(group_size).map(|first| Group {
-            workers: group_size.min(workers - first),
-            handed: Padded(Handed { epoch: AtomicUsize::new(0), job: Cell::new(job) }),
+    /// A gang of `threads`, the caller's included; `job` is a value to start with, never run.
+    pub(crate) fn new(threads: usize, job: J) -> Self {
+        let post = || Post {
+            handed: Padded(Handed {
+                epoch: AtomicUsize::new(0),
+                job: Cell::new(job),
+                left: Left::none(),
+            }),
             arrived: Padded(AtomicUsize::new(0)),
-        });
+        };
         Self {
-            group_size,
-            groups: groups.collect(),
+            posts: (0..threads).map(|_| post()).collect(),
+            epoch: Padded(AtomicUsize::new(0)),
             workers: Padded(Sleepers::new()),
             caller: Padded(Sleepers::new()),
         }
+    }
+
+    /// Threads, the caller's included.
+    pub(crate) fn threads(&self) -> usize {
+        self.posts.len()
+    }
+
+    /// What is left of the run of `worker`.
+    pub(crate) fn left(&self, worker: usize) -> &Left {
+        &self.posts[worker].handed.0.left
     }
 
     /// Caller: gives every worker the job.
@@ -139,25 +140,29 @@ impl<J: Copy> Gang<J> {
     /// One thread at a time is the caller, and [`Gang::finish`] has returned for the previous job.
     #[expect(unsafe_code, reason = "the job is handed over through a cell")]
     pub(crate) unsafe fn release(&self, job: J) {
-        for group in &self.groups {
-            let Handed { epoch, job: cell } = &group.handed.0;
+        let next = self.epoch.0.load(Ordering::Relaxed).wrapping_add(1);
+        self.epoch.0.store(next, Ordering::Relaxed);
+        for post in &self.posts[1..] {
+            let Handed { epoch, job: cell, .. } = &post.handed.0;
             // SAFETY: all workers have arrived (the caller's promise), so none reads the cell.
             cell.with_mut(|cell| unsafe { *cell = job });
-            epoch.store(epoch.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+            epoch.store(next, Ordering::Release);
         }
         self.workers.0.wake();
     }
 
     /// Caller: returns when every worker has arrived.
     pub(crate) fn finish(&self, wait: &mut impl Wait) {
-        self.caller.0.wait_until(wait, || self.groups.iter().all(Group::is_done));
+        let epoch = self.epoch.0.load(Ordering::Relaxed);
+        let is_done = |post: &Post<J>| post.arrived.0.load(Ordering::Acquire) == epoch;
+        self.caller.0.wait_until(wait, || self.posts[1..].iter().all(is_done));
     }
 
-    /// Worker `worker` (from 0): waits for a job after the epoch `seen`, and updates `seen`.
+    /// Worker `worker` (from 1): waits for a job after the epoch `seen`, and updates `seen`.
     /// Start with `seen` = 0. Each job must be followed by [`Gang::arrive`].
     #[expect(unsafe_code, reason = "the job is handed over through a cell")]
     pub(crate) fn next(&self, worker: usize, seen: &mut usize, wait: &mut impl Wait) -> J {
-        let Handed { epoch, job } = &self.groups[worker / self.group_size].handed.0;
+        let Handed { epoch, job, .. } = &self.posts[worker].handed.0;
         self.workers.0.wait_until(wait, || epoch.load(Ordering::Acquire) != *seen);
         *seen = seen.wrapping_add(1);
         // SAFETY: the epoch was acquired after the caller wrote the cell, and the caller does not
@@ -167,10 +172,7 @@ impl<J: Copy> Gang<J> {
 
     /// Worker: has done the job of the epoch `seen` and touches nothing of it any more.
     pub(crate) fn arrive(&self, worker: usize, seen: usize) {
-        let group = &self.groups[worker / self.group_size];
-        let arrived = group.arrived.0.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
-        if arrived == group.due(seen) {
-            self.caller.0.wake();
-        }
+        self.posts[worker].arrived.0.store(seen, Ordering::Release);
+        self.caller.0.wake();
     }
 }

@@ -17,7 +17,7 @@ use crate::os::Mask;
 use crate::partition::{Partition, Parts};
 use crate::patience::{Manners, Patience};
 use crate::protocol::Gang;
-use crate::shares::Shares;
+use crate::shares::Runs;
 
 use crowd::Crowd;
 use phase::{Body, Job, Phase};
@@ -26,9 +26,6 @@ pub use seat::Seat;
 
 /// The most threads that a team can have.
 pub const MAX_THREADS: usize = 1024;
-
-/// Workers that share a line; eight cores share a last-level cache on many machines.
-const GROUP: usize = 8;
 
 /// One unit of a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,10 +54,8 @@ struct Shared {
 
 struct Inner {
     shared: Arc<Shared>,
-    threads: usize,
     /// Those that threads are bound to, the caller's first.
     cpus: Vec<usize>,
-    shares: Shares,
     /// Held by the thread whose phase runs.
     caller: Mutex<()>,
     crowd: Crowd,
@@ -94,15 +89,13 @@ impl Team {
         }
         let cpus = options.cpus()?;
         let manners = Manners { crowded: AtomicBool::new(false) };
-        let gang = Gang::new(threads - 1, GROUP, None);
+        let gang = Gang::new(threads, None);
         let places = cpus.is_empty().then(|| Places::new(threads));
         let shared = Arc::new(Shared { gang, manners, places });
         // Made before the workers, so that dropping it ends those that did start.
         let mut inner = Inner {
             shared,
-            threads,
             cpus,
-            shares: Shares::new(threads),
             caller: Mutex::new(()),
             crowd: Crowd::new(),
             workers: Vec::with_capacity(threads - 1),
@@ -126,7 +119,7 @@ impl Team {
 
     /// Number of threads, the caller's included.
     pub fn threads(&self) -> usize {
-        self.inner.threads
+        self.inner.shared.gang.threads()
     }
 
     /// The CPUs that its threads are bound to, the caller's first (see [`Team::bind_caller`]);
@@ -138,16 +131,15 @@ impl Team {
     /// Runs `body` once for each unit of `0..units`, with the unit's part of `out`.
     ///
     /// The units are shared out in contiguous runs, worker by worker; who is done with their own
-    /// takes over half of what another has not begun. The call returns when all units are done.
-    /// Writes of the body are visible to the caller and to later phases.
+    /// takes over half of what another has not begun, but for its first unit. The call returns
+    /// when all units are done. Writes of the body are visible to the caller and to later phases.
     ///
     /// One phase of a team runs at a time; other callers wait.
     ///
     /// # Panics
     /// When `out` has fewer units than `units` or serves fewer workers than the team has threads;
-    /// when several threads share 2³² units or more; when called from inside the body of a phase;
-    /// and, after all workers have stopped, with the panic of a body. The team is usable
-    /// afterwards.
+    /// when there are 2³² units or more; when called from inside the body of a phase; and, after
+    /// all workers have stopped, with the panic of a body. The team is usable afterwards.
     pub fn phase<P, B>(&self, units: usize, out: P, body: B)
     where
         P: Partition,
@@ -160,12 +152,13 @@ impl Team {
         // A phase that panicked has left nothing behind.
         let _caller = self.inner.caller.lock().unwrap_or_else(PoisonError::into_inner);
         let threads = self.threads().min(units.max(1));
-        let phase = Phase::new(&self.inner.shares, out, body);
+        let (gang, runs) = (&self.inner.shared.gang, Runs::new(units, threads));
+        let phase = Phase::new(gang, runs, out, body);
         if threads > 1 {
-            self.inner.shares.share(units, threads);
+            gang.share(runs);
             self.inner.run(&phase);
         } else {
-            phase.run_alone(units);
+            phase.run_alone();
         }
     }
 }
@@ -220,7 +213,7 @@ fn work(shared: &Shared, worker: usize) {
     let _body = Body::enter();
     let (mut seen, mut mover) = (0, Mover::new(worker));
     let next =
-        |seen: &mut usize| shared.gang.next(worker - 1, seen, &mut Patience::new(&shared.manners));
+        |seen: &mut usize| shared.gang.next(worker, seen, &mut Patience::new(&shared.manners));
     while let Some(job) = next(&mut seen) {
         if let Some(places) = &shared.places {
             mover.look(places);
@@ -230,6 +223,6 @@ fn work(shared: &Shared, worker: usize) {
         unsafe {
             job.run(worker);
         }
-        shared.gang.arrive(worker - 1, seen);
+        shared.gang.arrive(worker, seen);
     }
 }

@@ -17,7 +17,7 @@ mod sync {
 use loom::sync::Arc;
 use loom::thread;
 use protocol::{Gang, Wait};
-use shares::Shares;
+use shares::Runs;
 use sync::Cell;
 
 /// Polls so many times, then sleeps.
@@ -46,10 +46,10 @@ unsafe impl Sync for Slots {}
 unsafe impl Send for Slots {}
 
 #[expect(unsafe_code, reason = "plays the caller and the workers of a team")]
-fn phases(workers: usize, group_size: usize, phases: usize, polls: Polls) {
-    let gang = Arc::new(Gang::new(workers, group_size, 0usize));
+fn phases(workers: usize, phases: usize, polls: Polls) {
+    let gang = Arc::new(Gang::new(1 + workers, 0usize));
     let slots = Arc::new(Slots((0..workers).map(|_| Cell::new(0)).collect()));
-    let threads: Vec<_> = (0..workers)
+    let threads: Vec<_> = (1..=workers)
         .map(|worker| {
             let (gang, slots) = (Arc::clone(&gang), Arc::clone(&slots));
             thread::spawn(move || {
@@ -60,7 +60,7 @@ fn phases(workers: usize, group_size: usize, phases: usize, polls: Polls) {
                         break;
                     }
                     // SAFETY: loom checks that nobody else has the slot now.
-                    slots.0[worker].with_mut(|slot| unsafe { *slot += job });
+                    slots.0[worker - 1].with_mut(|slot| unsafe { *slot += job });
                     gang.arrive(worker, seen);
                 }
             })
@@ -89,42 +89,38 @@ fn every(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
 
 #[test]
 fn a_worker_that_sleeps_at_once_misses_no_phase() {
-    every(3, || phases(1, 1, 2, Polls(0)));
+    every(3, || phases(1, 2, Polls(0)));
 }
 
 #[test]
 fn a_worker_that_polls_first_misses_no_phase() {
-    every(3, || phases(1, 1, 2, Polls(1)));
+    every(3, || phases(1, 2, Polls(1)));
 }
 
 #[test]
-fn two_workers_of_one_group_arrive_before_the_caller_goes_on() {
-    every(2, || phases(2, 2, 2, Polls(0)));
-}
-
-#[test]
-fn two_groups_arrive_before_the_caller_goes_on() {
-    every(2, || phases(2, 1, 2, Polls(0)));
-    every(2, || phases(2, 1, 1, Polls(1)));
+fn two_workers_arrive_before_the_caller_goes_on() {
+    every(2, || phases(2, 2, Polls(0)));
+    every(2, || phases(2, 1, Polls(1)));
 }
 
 fn takes(workers: usize, units: usize) {
-    let shares = Arc::new(Shares::new(workers));
-    shares.share(units, workers);
-    let all = |worker: usize, shares: &Shares| {
-        let mut taken = Vec::new();
-        while let Some(units) = shares.take(worker) {
+    let gang = Arc::new(Gang::new(workers, 0usize));
+    let runs = Runs::new(units, workers);
+    gang.share(runs);
+    let all = move |worker: usize, gang: &Gang<usize>| {
+        let mut taken: Vec<_> = runs.first(worker).into_iter().collect();
+        while let Some(units) = gang.take(worker) {
             taken.extend(units);
         }
         taken
     };
     let threads: Vec<_> = (1..workers)
         .map(|worker| {
-            let shares = Arc::clone(&shares);
-            thread::spawn(move || all(worker, &shares))
+            let gang = Arc::clone(&gang);
+            thread::spawn(move || all(worker, &gang))
         })
         .collect();
-    let mut taken = all(0, &shares);
+    let mut taken = all(0, &gang);
     threads.into_iter().for_each(|thread| taken.extend(thread.join().expect("a worker ends")));
     taken.sort_unstable();
     assert_eq!(taken, (0..units).collect::<Vec<_>>());
@@ -133,6 +129,6 @@ fn takes(workers: usize, units: usize) {
 #[test]
 fn every_unit_is_taken_once() {
     every(3, || takes(2, 1));
-    every(3, || takes(2, 7));
-    every(2, || takes(3, 4));
+    every(3, || takes(2, 9));
+    every(2, || takes(3, 7));
 }

@@ -8,7 +8,8 @@ use std::sync::{Mutex, PoisonError};
 
 use super::Unit;
 use crate::partition::{Partition, Parts};
-use crate::shares::Shares;
+use crate::protocol::Gang;
+use crate::shares::Runs;
 
 thread_local! {
     static IN_BODY: Cell<bool> = const { Cell::new(false) };
@@ -45,7 +46,7 @@ pub(super) struct Job {
 unsafe impl Send for Job {}
 
 impl Job {
-    /// Runs the share of `worker`.
+    /// Runs what `worker` can.
     ///
     /// # Safety
     /// The phase that the job was made of must be alive, and run once by each worker.
@@ -58,7 +59,8 @@ impl Job {
 
 /// One phase, on the caller's stack.
 pub(super) struct Phase<'a, P, B> {
-    shares: &'a Shares,
+    gang: &'a Gang<Option<Job>>,
+    runs: Runs,
     out: P,
     body: B,
     panicked: AtomicBool,
@@ -70,10 +72,9 @@ where
     P: Partition,
     B: for<'p> Fn(Unit, <P as Parts<'p>>::Part) + Sync,
 {
-    /// A phase over units that are shared out already.
-    pub(super) fn new(shares: &'a Shares, out: P, body: B) -> Self {
+    pub(super) fn new(gang: &'a Gang<Option<Job>>, runs: Runs, out: P, body: B) -> Self {
         let (panicked, payload) = (AtomicBool::new(false), Mutex::new(None));
-        Self { shares, out, body, panicked, payload }
+        Self { gang, runs, out, body, panicked, payload }
     }
 
     pub(super) fn job(&self) -> Job {
@@ -91,13 +92,13 @@ where
     }
 
     /// Runs all units on this thread.
-    pub(super) fn run_alone(&self, units: usize) {
-        (0..units).for_each(|unit| self.unit(unit, 0));
+    pub(super) fn run_alone(&self) {
+        self.runs.of(0).for_each(|unit| self.unit(unit, 0));
     }
 
-    /// Runs the share of `worker`, then what it can claim. Never unwinds.
+    /// Runs the first unit of `worker`, then what it can take. Never unwinds.
     pub(super) fn work(&self, worker: usize) {
-        if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| self.share(worker))) {
+        if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| self.run(worker))) {
             self.panicked.store(true, Ordering::Relaxed);
             let mut first = self.payload.lock().unwrap_or_else(PoisonError::into_inner);
             match *first {
@@ -118,8 +119,12 @@ where
         }
     }
 
-    fn share(&self, worker: usize) {
-        while let Some(units) = self.shares.take(worker) {
+    fn run(&self, worker: usize) {
+        if let Some(unit) = self.runs.first(worker) {
+            self.unit(unit, worker);
+        }
+        let take = || self.runs.has_more().then(|| self.gang.take(worker)).flatten();
+        while let Some(units) = take() {
             for unit in units {
                 if self.panicked.load(Ordering::Relaxed) {
                     return;
@@ -130,8 +135,9 @@ where
     }
 
     fn unit(&self, index: usize, worker: usize) {
-        // SAFETY: `Team::phase` has checked units and workers against the partition; the shares
-        // are disjoint, so a unit comes here once; one thread is `worker` in a phase.
+        // SAFETY: `Team::phase` has checked units and workers against the partition; first units
+        // and those taken are disjoint, so a unit comes here once; one thread is `worker` in a
+        // phase.
         #[expect(unsafe_code, reason = "takes the unit's part")]
         let part = unsafe { self.out.part(index, worker) };
         (self.body)(Unit { index, worker }, part);
