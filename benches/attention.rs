@@ -67,7 +67,7 @@ fn decode(shares: &mut Shares, format: KvFormat) {
     let sequence = LONG / PAGE * page.len();
     let sequences = beyond_caches() / sequence;
     let cached = LazyCell::new(|| {
-        let mut bytes = Buffer::new(sequences * sequence, Pages::Huge).expect("memory");
+        let mut bytes = Buffer::new(sequences * sequence, Pages::Transparent).expect("memory");
         bytes.chunks_exact_mut(page.len()).for_each(|to| to.copy_from_slice(&page));
         bytes
     });
@@ -169,7 +169,7 @@ fn choice(shares: &mut Shares) {
         numbers(LONG / PAGE * HEAD_DIM).into_iter().flat_map(f32::to_le_bytes).collect();
     let sequences = beyond_caches() / means.len();
     let cached = LazyCell::new(|| {
-        let mut bytes = Buffer::new(sequences * means.len(), Pages::Huge).expect("memory");
+        let mut bytes = Buffer::new(sequences * means.len(), Pages::Transparent).expect("memory");
         bytes.chunks_exact_mut(means.len()).for_each(|to| to.copy_from_slice(&means));
         bytes
     });

@@ -148,7 +148,7 @@ fn prefix(criterion: &mut Criterion) {
 
 /// So many copies of some bytes, in memory.
 fn copies(bytes: &[u8], n: usize) -> Buffer {
-    let mut all = Buffer::new(n * bytes.len(), Pages::Huge).expect("memory");
+    let mut all = Buffer::new(n * bytes.len(), Pages::Transparent).expect("memory");
     all.chunks_exact_mut(bytes.len()).for_each(|to| to.copy_from_slice(bytes));
     all
 }

@@ -51,7 +51,7 @@ fn decode(shares: &mut Shares, dtype: Dtype, activation: Activation) {
     let (unit, bytes) = packed(dtype, UNIT, cols);
     let units = beyond_caches() / bytes.len();
     let weights = LazyCell::new(|| {
-        let mut weights = Buffer::new(units * bytes.len(), Pages::Huge).expect("memory");
+        let mut weights = Buffer::new(units * bytes.len(), Pages::Transparent).expect("memory");
         weights.chunks_exact_mut(bytes.len()).for_each(|to| to.copy_from_slice(&bytes));
         weights
     });

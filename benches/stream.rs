@@ -52,7 +52,7 @@ fn table_row(team: &Team, probe: &ReadProbe, isa: Isa, dtype: Dtype) {
     let cols = COLS.next_multiple_of(dtype.block_len());
     let (unit, bytes) = packed(dtype, UNIT, cols);
     let units = WEIGHTS / bytes.len();
-    let mut weights = Buffer::new(units * bytes.len(), Pages::Huge).expect("memory");
+    let mut weights = Buffer::new(units * bytes.len(), Pages::Transparent).expect("memory");
     weights.chunks_exact_mut(bytes.len()).for_each(|to| to.copy_from_slice(&bytes));
     let weights = &weights[..units * bytes.len()];
     let packing = Packing::for_dtype(dtype, units * UNIT, cols).expect("whole blocks");

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use oss_engine::text::chat::{Message, Role, Tool};
 use oss_engine::text::harmony::Effort;
-use oss_engine::{ChatRequest, Event, Finish, Request, Session};
+use oss_engine::{ChatRequest, Error, Event, Finish, Request, Session};
 use oss_examples::{EngineArgs, out, outln};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
@@ -103,6 +103,7 @@ impl Talk {
     /// Answers until no tool is called; the results of calls are asked for. Breaks where the user
     /// ends the conversation instead of giving one.
     fn answer(&mut self, editor: &mut DefaultEditor) -> Result<ControlFlow<()>> {
+        let asked = self.messages.len() - 1;
         loop {
             let chat = ChatRequest {
                 tools: self.tools.clone(),
@@ -113,7 +114,17 @@ impl Talk {
             let mut request = Request::chat(chat).max_tokens(self.arguments.max_tokens);
             request.sampling.temperature = self.arguments.temperature;
             let dim = self.dim;
-            let completion = self.session.generate_with(request, |event| show(event, dim))?;
+            let completion = match self.session.generate_with(request, |event| show(event, dim)) {
+                Ok(completion) => completion,
+                Err(Error::Closed) => return Err(Error::Closed.into()),
+                Err(error) => {
+                    // The conversation is as it was before the question.
+                    self.messages.truncate(asked);
+                    outln!("\n{:#}", anyhow::Error::from(error));
+                    outln!("(the question is not kept; /reset begins anew)");
+                    return Ok(ControlFlow::Continue(()));
+                }
+            };
             outln!();
             let mut message = completion.message();
             if !matches!(completion.finish, Finish::ToolCalls) {

@@ -11,7 +11,7 @@ use oss_engine::model::{Config, Precision, describe, packed_bytes, packed_bytes_
 use oss_engine::text::Special;
 use oss_engine::text::chat::{Message, Tool};
 use oss_engine::text::harmony::Content;
-use oss_engine::weights::{Container, Value as MetadataValue};
+use oss_engine::weights::{Container, Value as MetadataValue, shown};
 use oss_engine::{ChatRequest, Text};
 use oss_examples::{EngineArgs, bar, field, out, outln, tuning};
 use serde_json::{Map, Value, from_value, json};
@@ -39,7 +39,8 @@ struct Arguments {
     /// Compares the checksums of a packed file
     #[arg(long)]
     verify: bool,
-    /// Loads the model, measures the machine at length, and tells what was chosen and why
+    /// Loads the model, measures the machine at length, and tells what was chosen and why; here
+    /// alone an engine's flags count, but for --model
     #[arg(long)]
     tuning: bool,
     /// Prints one JSON object
@@ -244,12 +245,15 @@ fn list(container: &Container, about: &Value) {
     }
     for tensor in container.tensors() {
         let (bytes, shape) = (tensor.bytes(), format!("{:?}", tensor.shape));
-        outln!("  {:50} {:6} {shape:24} {bytes}", tensor.name, tensor.dtype.name());
+        let name = shown(&tensor.name);
+        outln!("  {name:50} {:6} {shape:24} {bytes}", tensor.dtype.name());
     }
     for section in
         container.packed().into_iter().flat_map(oss_engine::weights::packed::Reader::sections)
     {
-        outln!("  {:50} {:9} {:6} {}", section.name, section.kind, section.format, section.length);
+        let [name, kind, format] =
+            [&section.name, &section.kind, &section.format].map(|x| shown(x));
+        outln!("  {name:50} {kind:9} {format:6} {}", section.length);
     }
     for (tensor, dtype) in about["precision"].as_object().into_iter().flatten() {
         outln!("  {tensor:50} is packed as {}", dtype.as_str().unwrap_or_default());

@@ -45,7 +45,8 @@ struct Arguments {
     #[arg(long, value_delimiter = ',', value_parser = dtype)]
     types: Vec<Dtype>,
     /// A file with text of the kind that the model is for; may be given several times. Default:
-    /// what the model itself writes
+    /// what the model itself writes. With it no engine runs: of an engine's flags --model,
+    /// --activations and --threads count alone
     #[arg(long)]
     text: Vec<PathBuf>,
     /// How many tokens are read for each trial, and as many again for the whole plan

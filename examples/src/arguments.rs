@@ -62,7 +62,7 @@ pub struct ModelArgs {
     /// The pages of memory that lies in no file: transparent huge ones, reserved ones (set aside by
     /// vm.nr_hugepages; transparent where they are too few) or ordinary ones. It never changes
     /// tokens
-    #[arg(long, default_value_t = Pages::Huge)]
+    #[arg(long, default_value_t = Pages::Transparent)]
     pub pages: Pages,
 }
 

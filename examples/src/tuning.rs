@@ -1,7 +1,8 @@
 //! An engine's tuning as JSON.
 
+use oss_engine::Tuning;
 use oss_engine::model::Tiling;
-use oss_engine::{Choice, Origin, TiledStep, Tuning};
+use oss_engine::tuning::{Choice, Origin, ThreadProfile, TiledStep};
 use serde_json::{Map, Value, json};
 
 /// The object of docs/json.md.
@@ -13,7 +14,7 @@ pub fn contract(tuning: &Tuning) -> Value {
         Origin::OnRequest => ("on_request", None),
         _ => ("unmeasured", None),
     };
-    let threads = |profile: &oss_engine::ThreadProfile| {
+    let threads = |profile: &ThreadProfile| {
         json!({
             "threads": profile.threads,
             "read_gb_per_s": profile.read_bytes_per_s / 1e9,

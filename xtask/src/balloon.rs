@@ -24,7 +24,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     fs::write("/proc/self/oom_score_adj", "1000").context("/proc/self/oom_score_adj")?;
     let available = available()?;
     let bytes = available.saturating_sub(options.leave);
-    let buffer = Buffer::new(usize::try_from(bytes)?, Pages::Huge)?;
+    let buffer = Buffer::new(usize::try_from(bytes)?, Pages::Transparent)?;
     buffer.lock().context("the balloon needs the right to lock memory (ulimit -l)")?;
     println!("{bytes}");
     std::io::stdout().flush()?;

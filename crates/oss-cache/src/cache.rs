@@ -42,7 +42,7 @@ impl Default for Options {
         Self {
             capacity_bytes: 0,
             memory: MemoryPolicy::default(),
-            pages: Pages::Huge,
+            pages: Pages::Transparent,
             policy: PolicyKind::default(),
             warm_bytes: 0,
             cold: None,

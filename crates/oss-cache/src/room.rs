@@ -125,7 +125,7 @@ impl KvCache {
         });
         let Some(block) = victim else { return false };
         self.tree.node_mut(block).in_windows = false;
-        self.stats.thinned_pages += self.forget_windows(block);
+        self.stats.thinned_pages += self.forget_windows(block, false);
         self.settle(block);
         self.prune(block);
         true
@@ -137,7 +137,7 @@ impl KvCache {
         let mut thinned = 0;
         for block in blocks {
             if self.tree.node(block).live {
-                thinned += self.forget_windows(block);
+                thinned += self.forget_windows(block, true);
                 self.settle(block);
                 self.prune(block);
             }
@@ -146,12 +146,15 @@ impl KvCache {
         thinned > 0
     }
 
-    fn forget_windows(&mut self, block: NodeId) -> u64 {
+    /// Gives up the window pages of a block that no sequence uses; with `kept`, also those that a
+    /// rule keeps.
+    fn forget_windows(&mut self, block: NodeId, kept: bool) -> u64 {
         let mut thinned = 0;
         for group in 0..self.layout.groups.len() {
             let page = self.tree.places(block, group).hot;
             let windowed = self.layout.groups[group].window.is_some();
-            if windowed && page != NO_PAGE && self.pool.refs(page) == 1 {
+            let may_go = windowed && (kept || !self.is_kept(block, group));
+            if may_go && page != NO_PAGE && self.pool.refs(page) == 1 {
                 self.tree.set_hot(block, group, NO_PAGE);
                 self.pool.leave_tree(&self.layout, group, page);
                 thinned += 1;

@@ -227,6 +227,11 @@ impl Tree {
         self.node_mut(id).used = self.clock;
     }
 
+    /// The time by the tree's clock.
+    pub(crate) fn now(&self) -> u64 {
+        self.clock
+    }
+
     /// A block was used at a time that an earlier process has told.
     pub(crate) fn used_at(&mut self, id: NodeId, time: u64) {
         self.clock = self.clock.max(time);

@@ -649,6 +649,28 @@ fn a_full_file_gives_up_whole_chains_the_oldest_first_also_after_a_restart() {
 }
 
 #[test]
+fn what_was_used_last_before_a_restart_goes_last_after_it() {
+    let directory = tempfile::tempdir().unwrap();
+    // Hardly anything is written before the end, which writes what was used last first.
+    let file =
+        ColdOptions { queue: 1, bytes: 21 * 4096, ..cold(&directory.path().join("cold"), 0) };
+    let options = options(60, 0, Some(file));
+    let open = || KvCache::with_options(shape(FULL), &options).unwrap();
+    let mut cache = open();
+    for kind in 0..2 {
+        assert_eq!(visit(&mut cache, &tokens(kind, 40)), 0);
+    }
+    cache.persist().unwrap();
+    drop(cache);
+    let mut cache = open();
+    visit(&mut cache, &tokens(2, 40));
+    cache.persist().unwrap();
+    drop(cache);
+    let found = [0, 1, 2].map(|kind| open().lookup(&tokens(kind, 40)).len());
+    assert_eq!(found, [0, 40, 40]);
+}
+
+#[test]
 fn a_file_may_be_as_long_as_there_are_numbers_and_is_cut_where_it_may_be_shorter() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("cold");

@@ -45,7 +45,7 @@ const SMALL_PER_THREAD: usize = 3 << 20;
 pub(crate) fn ask_for_small(beside: usize) -> Result<()> {
     let threads = thread::available_parallelism().map_or(1, usize::from);
     let bytes = SMALL + SMALL_PER_THREAD * threads;
-    drop(Buffer::new(beside.saturating_add(bytes), Pages::Default)?);
+    drop(Buffer::new(beside.saturating_add(bytes), Pages::Ordinary)?);
     Ok(())
 }
 

@@ -70,7 +70,8 @@ impl ChatRequest {
     }
 
     /// The tools that the model is told of.
-    pub(crate) fn offered_tools(&self) -> &[Tool] {
+    #[must_use]
+    pub fn offered_tools(&self) -> &[Tool] {
         if self.tool_choice == ToolChoice::None { &[] } else { &self.tools }
     }
 

@@ -33,7 +33,8 @@ pub enum Error {
     /// The system refused the step thread.
     #[error("the step thread could not be started")]
     Spawn(#[source] std::io::Error),
-    /// A file beside the model cannot be understood.
+    /// A file beside the model, or what the model's own metadata says of its text, cannot be
+    /// understood.
     #[error("{path}: {file}: {reason}")]
     SideFile {
         /// The model.

@@ -85,7 +85,7 @@ mod stop;
 mod stream;
 mod text_side;
 mod tiers;
-mod tuning;
+pub mod tuning;
 
 pub use bytes::{ParseBytesError, parse_bytes};
 pub use chat::harmony::BETWEEN_MESSAGES;
@@ -105,9 +105,7 @@ pub use session::Session;
 pub use stream::{AsyncStream, Canceller, Stream};
 pub use text_side::Text;
 pub use tiers::ColdTier;
-pub use tuning::{
-    Choice, Observed, Origin, Profile, ThreadProfile, TiledStep, TilingProfile, Tuning,
-};
+pub use tuning::Tuning;
 
 pub use oss_cache::{ColdStats, PolicyKind, Stats as CacheStats};
 pub use oss_kernels::attention::{ParseSparseAttentionError, SparseAttention};

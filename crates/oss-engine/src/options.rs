@@ -11,7 +11,7 @@ use oss_kernels::Activation;
 use oss_kernels::attention::SparseAttention;
 use oss_memory::Pages;
 use oss_memory::placement::Placement;
-use oss_quant::kv::KvFormat;
+use oss_quant::kv::{KvFormat, PAGE_TOKENS};
 use oss_simd::Isa;
 use oss_threads::{Team, TeamOptions};
 
@@ -25,7 +25,7 @@ const MOST_ROWS: usize = 1 << 20;
 const MOST_SEQUENCES: usize = 1 << 16;
 /// The most guesses that may be verified at once: a sequence can be shortened by less than a page
 /// wherever it stands.
-const MOST_DRAFTS: usize = 15;
+const MOST_DRAFTS: usize = PAGE_TOKENS - 1;
 
 /// Called while weights are packed, from several threads: bytes done, of how many.
 #[derive(Clone)]
@@ -176,8 +176,8 @@ pub struct EngineOptions {
     pub huge_pages: bool,
     /// The pages on which weights lie that are in memory of the process's own (packed in memory,
     /// placed, or experts in slots), and resident keys and values: transparent huge pages
-    /// ([`Pages::Huge`]), those that the administrator has set aside (`vm.nr_hugepages`,
-    /// [`Pages::Reserved`]), or ordinary ones ([`Pages::Default`]). Where too few are set aside,
+    /// ([`Pages::Transparent`]), those that the administrator has set aside (`vm.nr_hugepages`,
+    /// [`Pages::Reserved`]), or ordinary ones ([`Pages::Ordinary`]). Where too few are set aside,
     /// transparent ones do, and a warning says so; [`MemoryUse::reserved`](crate::MemoryUse) counts
     /// those that were had. They are taken when the engine is loaded, and pressure does not shrink
     /// what lies on them.
@@ -283,7 +283,7 @@ impl Default for EngineOptions {
             isa: None,
             activation: None,
             huge_pages: true,
-            pages: Pages::Huge,
+            pages: Pages::Transparent,
             kv_format: KvFormat::Bf16,
             sparse_attention: None,
             context_len: None,

@@ -111,14 +111,7 @@ mod tests {
 
     fn model() -> Model {
         let container = Container::from_bytes("demo", oss_demo::GGUF, Vec::new()).unwrap();
-        let load = LoadOptions {
-            isa: oss_simd::Isa::scalar(),
-            activation: None,
-            kv_format: oss_quant::kv::KvFormat::Bf16,
-            pages: oss_memory::Pages::Default,
-            sparse_attention: None,
-            progress: None,
-        };
+        let load = LoadOptions::new(oss_simd::Isa::scalar());
         Model::load(Arc::new(container), load).unwrap()
     }
 

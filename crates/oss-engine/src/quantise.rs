@@ -35,7 +35,6 @@ use crate::error::{Error, Result};
 use choose::{Candidate, choose};
 use meter::{Meter, Windows};
 use oss_kernels::Activation;
-use oss_memory::Pages;
 use oss_model::{LoadOptions, Model, ModelPlan, Precision, Site, describe, site_bytes};
 use oss_quant::Dtype;
 use oss_quant::kv::KvFormat;
@@ -128,12 +127,9 @@ impl Quantise {
         self.check(&container, &windows)?;
         let (_, plan) = describe(&container)?;
         let load = LoadOptions {
-            isa: Isa::detect()?,
             activation: self.activation,
             kv_format: KvFormat::F32,
-            pages: Pages::Huge,
-            sparse_attention: None,
-            progress: None,
+            ..LoadOptions::new(Isa::detect()?)
         };
         let model = Model::load(container.clone(), load)?;
         let team = match self.threads {

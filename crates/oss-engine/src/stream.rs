@@ -38,6 +38,16 @@ struct Queue {
     end: Option<End>,
 }
 
+impl Queue {
+    /// Whether there is room for events among `capacity`. Where there was none, half of them have
+    /// to be taken first.
+    fn has_room(&mut self, capacity: usize) -> bool {
+        let held = self.events.len();
+        self.paused = held >= capacity || self.paused && held > capacity / 2;
+        !self.paused
+    }
+}
+
 impl Link {
     pub(crate) fn new(capacity: usize) -> Arc<Self> {
         let cancelled = AtomicBool::new(false);
@@ -71,11 +81,10 @@ impl Producer {
         self.link.cancelled.load(Ordering::Acquire)
     }
 
-    /// Whether the consumer keeps up. If not, it wakes the step thread when it has.
+    /// Whether the consumer keeps up. If not, it wakes the step thread when it has taken half of
+    /// what there is room for; until then there is none.
     pub(crate) fn has_room(&self) -> bool {
-        let mut queue = self.link.lock();
-        queue.paused = queue.events.len() >= self.link.capacity;
-        !queue.paused
+        self.link.lock().has_room(self.link.capacity)
     }
 
     /// Hands over events, leaving the vector empty.
@@ -343,7 +352,7 @@ impl AsyncStream {
     ///
     /// # Errors
     /// As [`Stream::collect_all`].
-    pub async fn finish(self) -> Result<Completion> {
+    pub async fn collect_all(self) -> Result<Completion> {
         let mut completion = self.stream.completion();
         while let Some(event) = poll_fn(|context| self.stream.poll(context)).await {
             completion.add(event);
@@ -381,5 +390,23 @@ impl Canceller {
 impl fmt::Debug for Canceller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Canceller").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Event, Queue};
+
+    #[test]
+    fn a_full_queue_has_room_again_when_half_of_it_was_taken() {
+        let mut queue = Queue::default();
+        let mut has_room = |held: usize| {
+            queue.events.resize(held, Event::Text(String::new()));
+            queue.has_room(8)
+        };
+        assert_eq!(
+            [0, 7, 8, 7, 5, 4, 7, 8].map(&mut has_room),
+            [true, true, false, false, false, true, true, false]
+        );
     }
 }

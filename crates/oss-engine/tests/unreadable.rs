@@ -9,7 +9,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use oss_engine::{ColdTier, Engine, EngineOptions, Error, Origin, Request, Tune};
+use oss_engine::tuning::Origin;
+use oss_engine::{ColdTier, Engine, EngineOptions, Error, Request, Tune};
 
 const FOLDER: &str = "OSS_ENGINE_UNREADABLE";
 /// `nobody`, and who may do as little where that is somebody else.

@@ -74,7 +74,8 @@ impl ReadProbe {
     /// When the system refuses memory or threads.
     pub fn new(isa: Isa, threads: usize) -> Result<Self, Error> {
         let bytes = beyond_caches();
-        let mut buffers = [Buffer::new(bytes, Pages::Default)?, Buffer::new(bytes, Pages::Huge)?];
+        let mut buffers =
+            [Buffer::new(bytes, Pages::Ordinary)?, Buffer::new(bytes, Pages::Transparent)?];
         for buffer in &mut buffers {
             buffer.fill(1);
         }

@@ -15,23 +15,24 @@ use crate::{Error, Result};
 pub enum Pages {
     /// The system's ordinary pages.
     #[default]
-    Default,
+    Ordinary,
     /// Huge pages wherever the system has them to give while the buffer is touched (Linux's
     /// transparent ones), ordinary pages elsewhere.
-    Huge,
-    /// Huge pages that the administrator has set aside (`vm.nr_hugepages`), otherwise as `Huge`.
+    Transparent,
+    /// Huge pages that the administrator has set aside (`vm.nr_hugepages`), otherwise as
+    /// `Transparent`.
     Reserved,
 }
 
 impl Pages {
     /// Every choice.
-    pub const ALL: [Self; 3] = [Self::Default, Self::Huge, Self::Reserved];
+    pub const ALL: [Self; 3] = [Self::Ordinary, Self::Transparent, Self::Reserved];
 
     /// The name, as on command lines.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Default => "ordinary",
-            Self::Huge => "transparent",
+            Self::Ordinary => "ordinary",
+            Self::Transparent => "transparent",
             Self::Reserved => "reserved",
         }
     }
@@ -75,18 +76,18 @@ impl Buffer {
     /// When the system has not that much address space.
     pub fn new(bytes: usize, pages: Pages) -> Result<Self> {
         if bytes == 0 {
-            return Ok(Self { map: None, range: 0..0, pages: Pages::Default });
+            return Ok(Self { map: None, range: 0..0, pages: Pages::Ordinary });
         }
         match pages {
-            Pages::Default => Self::ordinary(bytes),
-            Pages::Huge => Self::transparent(bytes),
+            Pages::Ordinary => Self::ordinary(bytes),
+            Pages::Transparent => Self::transparent(bytes),
             Pages::Reserved => Self::reserved(bytes).map_or_else(|| Self::transparent(bytes), Ok),
         }
     }
 
     fn ordinary(bytes: usize) -> Result<Self> {
         let map = os::map_memory(bytes).map_err(Error::memory("map", bytes))?;
-        Ok(Self { map: Some(map), range: 0..bytes, pages: Pages::Default })
+        Ok(Self { map: Some(map), range: 0..bytes, pages: Pages::Ordinary })
     }
 
     fn transparent(bytes: usize) -> Result<Self> {
@@ -97,7 +98,7 @@ impl Buffer {
         let whole = begin..begin + bytes.next_multiple_of(HUGE_PAGE);
         // Kernels without huge pages refuse; the buffer says so by `pages`.
         let granted = os::advise(&map[whole], Advice::HugePage).is_ok();
-        let pages = if granted { Pages::Huge } else { Pages::Default };
+        let pages = if granted { Pages::Transparent } else { Pages::Ordinary };
         Ok(Self { map: Some(map), range: begin..begin + bytes, pages })
     }
 
@@ -106,8 +107,8 @@ impl Buffer {
         Some(Self { map: Some(map), range: 0..bytes, pages: Pages::Reserved })
     }
 
-    /// The kind of pages that was asked for and not refused: of [`Pages::Huge`] the system may give
-    /// fewer than the buffer has room for.
+    /// The kind of pages that was asked for and not refused: of [`Pages::Transparent`] the system
+    /// may give fewer than the buffer has room for.
     pub fn pages(&self) -> Pages {
         self.pages
     }
@@ -115,7 +116,7 @@ impl Buffer {
     /// Bytes of the pages that the system places and takes back as a whole.
     pub(crate) fn page(&self) -> usize {
         match self.pages {
-            Pages::Default | Pages::Huge => os::page_size(),
+            Pages::Ordinary | Pages::Transparent => os::page_size(),
             Pages::Reserved => HUGE_PAGE,
         }
     }

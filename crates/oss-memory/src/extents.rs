@@ -1,8 +1,8 @@
 //! A buddy allocator of extents: 2ⁿ neighbouring units of a range that its owner holds.
 //!
-//! It keeps the books only. What a unit is, 4 KiB of a file or the place of one page of keys and
-//! values, is its owner's business, and so is the piece: so many units as the owner can give back
-//! to the system together. Splitting and merging take `O(log n)` steps and allocate nothing.
+//! It keeps the books only. What a unit is, such as the place of one page of keys and values, is
+//! its owner's business, and so is the piece: so many units as the owner can give back to the
+//! system together. Splitting and merging take `O(log n)` steps and allocate nothing.
 
 mod bits;
 mod compaction;

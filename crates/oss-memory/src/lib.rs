@@ -21,7 +21,7 @@
 //! let map = file::Map::open(&path)?;
 //! assert_eq!(map.bytes(), [1, 2, 3]);
 //!
-//! let mut memory = Buffer::new(1 << 20, Pages::Huge)?;
+//! let mut memory = Buffer::new(1 << 20, Pages::Transparent)?;
 //! memory[7] = 5;
 //! # drop(map);
 //! # std::fs::remove_dir_all(&directory)?;

@@ -13,7 +13,7 @@ use crate::Buffer;
 /// ```
 /// use oss_memory::{Buffer, Pages};
 ///
-/// let whole = Buffer::new(1 << 20, Pages::Default)?.into_piece();
+/// let whole = Buffer::new(1 << 20, Pages::Ordinary)?.into_piece();
 /// let (mut left, right) = whole.split(4096);
 /// std::thread::scope(|scope| scope.spawn(|| left.fill(1)).join()).unwrap();
 /// let whole = left.join(right);
@@ -104,7 +104,7 @@ mod tests {
     use crate::Pages;
 
     fn piece(bytes: usize) -> Piece {
-        Buffer::new(bytes, Pages::Default).expect("memory").into_piece()
+        Buffer::new(bytes, Pages::Ordinary).expect("memory").into_piece()
     }
 
     #[test]

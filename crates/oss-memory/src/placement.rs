@@ -283,6 +283,11 @@ impl Replicas {
         }
     }
 
+    /// All copies.
+    pub fn copies(&self) -> &[Buffer] {
+        &self.copies
+    }
+
     /// All copies, to be written: with the same bytes.
     pub fn copies_mut(&mut self) -> &mut [Buffer] {
         &mut self.copies

@@ -41,6 +41,10 @@ pub struct Pressure {
     pub some_stalled: Option<f64>,
     /// Percent of the last ten seconds in which all tasks did.
     pub all_stalled: Option<f64>,
+    /// The least room as a share of its limit, of all limits: of a large one little may be left.
+    least_share: Option<f64>,
+    /// The most bytes that any of them lacks of [`TIGHT_SHARE`].
+    lacking: u64,
 }
 
 impl Pressure {
@@ -84,10 +88,7 @@ impl Pressure {
 
     /// How urgently memory is needed. Without any word from the system there is room.
     pub fn level(&self) -> Level {
-        let share = self
-            .room
-            .zip(self.limit)
-            .map_or(1.0, |(room, limit)| if limit == 0 { 0.0 } else { room as f64 / limit as f64 });
+        let share = self.least_share.unwrap_or(1.0);
         let some = self.some_stalled.unwrap_or(0.0);
         let all = self.all_stalled.unwrap_or(0.0);
         if share < CRITICAL_SHARE || all > CRITICAL_STALL {
@@ -99,11 +100,9 @@ impl Pressure {
         }
     }
 
-    /// Bytes that caches should give back to have [`TIGHT_SHARE`] of the limit as room again.
+    /// Bytes that caches should give back to have [`TIGHT_SHARE`] of each limit as room again.
     pub fn shed_bytes(&self) -> u64 {
-        self.room
-            .zip(self.limit)
-            .map_or(0, |(room, limit)| ((limit as f64 * TIGHT_SHARE) as u64).saturating_sub(room))
+        self.lacking
     }
 
     /// Bytes that can be taken while twice [`TIGHT_SHARE`] of the limit stays as room, so that who
@@ -113,9 +112,14 @@ impl Pressure {
         self.room.zip(self.limit).map(|(room, limit)| room.saturating_sub(kept(limit)))
     }
 
-    /// Takes in one more limit and the room below it; the pair with the least room counts, since
-    /// room is judged as a share of its limit.
+    /// Takes in one more limit and the room below it.
     fn restrict(&mut self, limit: Option<u64>, room: Option<u64>) {
+        if let (Some(limit), Some(room)) = (limit, room) {
+            let share = if limit == 0 { 0.0 } else { room as f64 / limit as f64 };
+            self.least_share = Some(self.least_share.map_or(share, |least| least.min(share)));
+            let wanted = (limit as f64 * TIGHT_SHARE) as u64;
+            self.lacking = self.lacking.max(wanted.saturating_sub(room));
+        }
         // Where no room is told, any that is told counts as less.
         let bytes = |room: Option<u64>| room.unwrap_or(u64::MAX);
         if self.limit.is_none() || bytes(room) < bytes(self.room) {

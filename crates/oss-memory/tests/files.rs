@@ -138,10 +138,10 @@ fn positioned_access_reads_what_it_wrote_and_refuses_what_is_not_there() {
 
 #[test]
 fn a_buffer_is_zero_aligned_and_zero_again_after_release() {
-    for pages in [Pages::Default, Pages::Huge, Pages::Reserved] {
+    for pages in [Pages::Ordinary, Pages::Transparent, Pages::Reserved] {
         let mut buffer = Buffer::new(3 * HUGE_PAGE + 100, pages).expect("memory");
         assert_eq!(buffer.len(), 3 * HUGE_PAGE + 100);
-        let alignment = if pages == Pages::Default { 4096 } else { HUGE_PAGE };
+        let alignment = if pages == Pages::Ordinary { 4096 } else { HUGE_PAGE };
         assert!(buffer.as_ptr().addr().is_multiple_of(alignment), "{pages:?}");
         assert!(buffer.iter().all(|&byte| byte == 0));
         buffer.fill(0xff);
@@ -153,8 +153,8 @@ fn a_buffer_is_zero_aligned_and_zero_again_after_release() {
         buffer.release(0..buffer.len()).expect("release");
         assert!(buffer.iter().all(|&byte| byte == 0));
     }
-    assert!(Buffer::new(0, Pages::Huge).expect("empty").is_empty());
-    let error = Buffer::new(usize::MAX, Pages::Huge).expect_err("too much");
+    assert!(Buffer::new(0, Pages::Transparent).expect("empty").is_empty());
+    let error = Buffer::new(usize::MAX, Pages::Transparent).expect_err("too much");
     assert!(matches!(error, Error::Memory { bytes: usize::MAX, .. }), "{error}");
 }
 
@@ -220,7 +220,7 @@ fn reads_past_the_system_s_cache_end_where_the_file_does() {
     let block = DIRECT_ALIGNMENT as u64;
     for file in [RandomAccess::open_direct(&path), RandomAccess::open_read_only(&path)] {
         let file = file.expect("open");
-        let mut buffer = Buffer::new(2 * DIRECT_ALIGNMENT, Pages::Default).expect("memory");
+        let mut buffer = Buffer::new(2 * DIRECT_ALIGNMENT, Pages::Ordinary).expect("memory");
         for (offset, expected) in [(0, 2 * DIRECT_ALIGNMENT), (2 * block, 4196), (4 * block, 0)] {
             let got = file.read_to_end_at(&mut buffer, offset).expect("read");
             assert_eq!(got, expected, "at {offset}: {file:?}");

@@ -11,14 +11,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let container = oss_weights::Container::from_bytes("demo", oss_demo::GGUF, Vec::new())?;
-//! let options = LoadOptions {
-//!     isa: oss_simd::Isa::detect()?,
-//!     activation: None,
-//!     kv_format: oss_quant::kv::KvFormat::Bf16,
-//!     pages: oss_memory::Pages::Huge,
-//!     sparse_attention: None,
-//!     progress: None,
-//! };
+//! let options = LoadOptions::new(oss_simd::Isa::detect()?);
 //! let model = Model::load(Arc::new(container), options)?;
 //! let team = oss_threads::Team::new(2)?;
 //! let mut state = State::new(&model, 64, team.threads())?;

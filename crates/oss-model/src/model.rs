@@ -31,6 +31,20 @@ pub struct LoadOptions<'a> {
     pub progress: Option<Progress<'a>>,
 }
 
+impl LoadOptions<'_> {
+    /// As models usually run: keys and values in bf16, weights on huge pages where there are any.
+    pub const fn new(isa: Isa) -> Self {
+        Self {
+            isa,
+            activation: None,
+            kv_format: KvFormat::Bf16,
+            pages: Pages::Transparent,
+            sparse_attention: None,
+            progress: None,
+        }
+    }
+}
+
 /// Configuration, weights and the choices that decide the bits of the results.
 pub struct Model {
     /// The model's numbers.

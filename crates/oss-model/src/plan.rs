@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::precision::Precision;
-use oss_quant::Dtype;
+use oss_quant::{Dtype, GROUP_ROWS};
 use std::collections::HashSet;
 use std::fmt;
 
@@ -75,8 +75,9 @@ impl MatrixPlan {
                 panic!("row {index} beyond the parts");
             }
             Self::Paired(first, second) => {
-                let (pair, lane) = (index / 32, index % 32);
-                if lane < 16 { (first, 16 * pair + lane) } else { (second, 16 * pair + lane - 16) }
+                let (group, lane) = (index / GROUP_ROWS, index % GROUP_ROWS);
+                let of = if group.is_multiple_of(2) { first } else { second };
+                (of, group / 2 * GROUP_ROWS + lane)
             }
         }
     }

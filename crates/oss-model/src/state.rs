@@ -173,7 +173,7 @@ fn input(
     activation: Activation,
 ) -> Result<InputBuffer> {
     let row_bytes = make(1, cols, activation).bytes();
-    drop(Buffer::new(rows.saturating_mul(row_bytes), Pages::Default)?);
+    drop(Buffer::new(rows.saturating_mul(row_bytes), Pages::Ordinary)?);
     Ok(make(rows, cols, activation))
 }
 

@@ -138,7 +138,7 @@ impl Fused {
         let (first, stored) = &self.parts[index];
         let local = row - first;
         let rows = unit_rows.min(stored.packing.rows - local);
-        (stored, local / 16..(local + rows).div_ceil(16), rows)
+        (stored, local / GROUP_ROWS..(local + rows).div_ceil(GROUP_ROWS), rows)
     }
 }
 
@@ -148,8 +148,6 @@ pub struct Weights {
     storage: Storage,
     /// The pages that memory of the weights' own is to lie on.
     pages: Pages,
-    /// Bytes of it that lie on pages which were set aside.
-    reserved: usize,
     /// As many as use the weights, and one.
     users: Arc<()>,
     /// What was found wrong with the packed file.
@@ -237,20 +235,7 @@ impl Weights {
         drop(layout);
         let Parts { embedding, norm, head, layers } = parts;
         let (users, damage) = Default::default();
-        let mut weights = Self {
-            container,
-            storage,
-            pages,
-            reserved: 0,
-            users,
-            damage,
-            embedding,
-            norm,
-            head,
-            layers,
-        };
-        weights.count_reserved();
-        Ok(weights)
+        Ok(Self { container, storage, pages, users, damage, embedding, norm, head, layers })
     }
 
     /// A packed matrix.
@@ -316,13 +301,8 @@ impl Weights {
     /// Bytes of packed matrices on huge pages that the administrator has set aside, where
     /// [`LoadOptions::pages`](crate::LoadOptions::pages) asks for them and there are enough.
     #[must_use]
-    pub const fn reserved_bytes(&self) -> usize {
-        self.reserved
-    }
-
-    /// To be called whenever the weights have been moved.
-    fn count_reserved(&mut self) {
-        self.reserved = self.storage.reserved_bytes();
+    pub fn reserved_bytes(&self) -> usize {
+        self.storage.reserved_bytes()
     }
 
     /// Bytes of all packed matrices, wherever they are.

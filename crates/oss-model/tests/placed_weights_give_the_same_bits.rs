@@ -21,7 +21,7 @@ fn twice(placement: Placement) -> Option<MemoryPolicy> {
         [] => MemoryPolicy::new(placement, vec![node.clone(), node]),
         nodes => MemoryPolicy::new(placement, nodes.to_vec()),
     };
-    let placed = Replicas::new(1, oss_memory::Pages::Default, &policy, &[]);
+    let placed = Replicas::new(1, oss_memory::Pages::Ordinary, &policy, &[]);
     let Err(error) = placed else { return Some(policy) };
     assert!(std::env::var_os("OSS_REQUIRE_PLACEMENT").is_none(), "{placement}: {error}");
     // Past what keeps the output of tests that pass.

@@ -5,24 +5,13 @@
 mod common;
 
 use common::data;
-use oss_memory::Pages;
 use oss_model::{LoadOptions, Model, Precision, pack_to_file, packed_name};
-use oss_quant::kv::KvFormat;
 use oss_simd::Isa;
 use oss_weights::{Container, Data};
 use std::sync::Arc;
 
 fn load(container: Container) -> Model {
-    let (isa, kv_format, pages) = (Isa::scalar(), KvFormat::Bf16, Pages::Default);
-    let options = LoadOptions {
-        isa,
-        activation: None,
-        kv_format,
-        pages,
-        sparse_attention: None,
-        progress: None,
-    };
-    Model::load(Arc::new(container), options).unwrap()
+    Model::load(Arc::new(container), LoadOptions::new(Isa::scalar())).unwrap()
 }
 
 fn key_of(bytes: &[u8]) -> u64 {

@@ -49,7 +49,6 @@ mod dtype;
 mod error;
 mod formats;
 pub mod kv;
-mod measure;
 #[macro_use] // its macro names the type of a format
 mod packed;
 mod packing;
@@ -59,7 +58,6 @@ mod unpack;
 
 pub use dtype::Dtype;
 pub use error::{Error, Result};
-pub use measure::Distortion;
 pub use packed::Packed;
 pub use packing::{BLOCK_COLS, GROUP_ROWS, Matrix, Packing, Row};
 pub use record::{RUN_BLOCKS, Record, RecordBytes};

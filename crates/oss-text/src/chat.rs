@@ -54,29 +54,53 @@ impl Role {
 
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "WrittenMessage")]
 pub struct Message {
     /// Who speaks.
     pub role: Role,
     /// What is said; `None` where an assistant only calls tools.
-    #[serde(default, deserialize_with = "content")]
     pub content: Option<String>,
     /// The speaker's name; of a tool's result, the function's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What the assistant thought before it spoke.
-    #[serde(
-        default,
-        alias = "reasoning",
-        alias = "thinking",
-        skip_serializing_if = "Option::is_none"
-    )]
+    /// What the assistant thought before it spoke; read from `reasoning` or `thinking` too.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
     /// The calls that the assistant makes.
-    #[serde(default, deserialize_with = "or_none", skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
     /// The call that a tool's result answers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
+}
+
+/// A message as clients send it: with its reasoning under all the names that answers give it, of
+/// which the first that is a text counts.
+#[derive(Deserialize)]
+struct WrittenMessage {
+    role: Role,
+    #[serde(default, deserialize_with = "content")]
+    content: Option<String>,
+    name: Option<String>,
+    reasoning_content: Option<Value>,
+    reasoning: Option<Value>,
+    thinking: Option<Value>,
+    #[serde(default, deserialize_with = "or_none")]
+    tool_calls: Vec<ToolCall>,
+    tool_call_id: Option<String>,
+}
+
+impl From<WrittenMessage> for Message {
+    fn from(written: WrittenMessage) -> Self {
+        let WrittenMessage { role, content, name, tool_calls, tool_call_id, .. } = written;
+        let reasoning = [written.reasoning_content, written.reasoning, written.thinking];
+        let text = |value| match value {
+            Some(Value::String(text)) => Some(text),
+            _ => None,
+        };
+        let reasoning_content = reasoning.into_iter().find_map(text);
+        Self { role, content, name, reasoning_content, tool_calls, tool_call_id }
+    }
 }
 
 impl Message {

@@ -215,9 +215,7 @@ impl Container {
                 Ok(files.iter().find(|(other, _)| other == name).map(|(_, bytes)| bytes.clone()))
             }
             Side::Packed(reader) => match reader.find(name) {
-                Some(section) if section.kind == packed::BLOB => {
-                    Ok(Some(reader.section(name)?.to_vec()))
-                }
+                Some(section) if section.kind == packed::BLOB => Ok(Some(blob(reader, name)?)),
                 _ => Ok(None),
             },
             Side::Folder(folder) => {
@@ -319,13 +317,23 @@ fn detect(source: &Source) -> Result<Kind> {
     Err(Error::NotAModel { file: source.path().to_path_buf(), got, expected })
 }
 
+/// A copy of a section that is no weights.
+fn blob(reader: &packed::Reader, name: &str) -> Result<Vec<u8>> {
+    let bytes = reader.section(name)?;
+    if bytes.len() as u64 > SIDE_FILE_LIMIT {
+        let expected = format!("at most {SIDE_FILE_LIMIT}");
+        return Err(packed::section_error(reader.path(), name, "length", bytes.len(), expected));
+    }
+    Ok(bytes.to_vec())
+}
+
 /// The keys and values that a packed file keeps of the GGUF file it was made from.
 fn packed_metadata(reader: &packed::Reader) -> Result<Metadata> {
     if reader.find(packed::METADATA).is_none() {
         return Ok(Metadata::empty(reader.path()));
     }
     let name = reader.path().display().to_string();
-    let image = Source::memory(&name, reader.section(packed::METADATA)?.to_vec().into());
+    let image = Source::memory(&name, blob(reader, packed::METADATA)?.into());
     Ok(gguf::parse(&image, 0)?.metadata)
 }
 
@@ -339,7 +347,7 @@ fn packed_tensors(reader: &packed::Reader) -> Result<Vec<TensorInfo>> {
         };
         let Ok(dtype) = Dtype::from_name(&section.format) else {
             let expected = "an element type".to_owned();
-            return wrong("element type", section.format.clone(), expected);
+            return wrong("element type", shown(&section.format), expected);
         };
         let bytes = stored_bytes(file, name, dtype, &section.shape)?;
         if bytes != section.length {

@@ -30,6 +30,8 @@ const ALIGNMENT_LIMIT: u32 = 2 << 20;
 
 /// The longest key or tensor name: the specification's limit for keys.
 const NAME_LIMIT: u64 = 65_535;
+/// Far more tensors than any model has: their descriptions take memory before any is looked at.
+const MOST_TENSORS: usize = 1 << 20;
 /// ggml's number of dimensions.
 const DIMENSIONS_LIMIT: u32 = 4;
 
@@ -48,6 +50,10 @@ pub(crate) fn parse(source: &Source, file: usize) -> Result<Part> {
     // The least that a description takes: name, dimensions, type, offset; that a pair takes:
     // key, type, value.
     let n_tensors = reader.count("tensor count", 8 + 4 + 4 + 8)?;
+    if n_tensors > MOST_TENSORS {
+        let expected = format!("at most {MOST_TENSORS}");
+        return Err(Error::invalid(source.path(), "tensor count", n_tensors, expected));
+    }
     let n_pairs = reader.count("metadata count", 8 + 4 + 1)?;
 
     let mut metadata = Metadata::empty(source.path());

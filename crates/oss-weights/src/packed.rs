@@ -14,7 +14,7 @@
 //!     shape: vec![2, 3],
 //!     ..packed::SectionPlan::blob("attention", 6)
 //! }];
-//! let writer = packed::Writer::create(&path, Fingerprint(7), &plans)?;
+//! let writer = packed::Writer::create(&path, Fingerprint(7), &plans, None)?;
 //! writer.section("attention", &[1, 2, 3, 4, 5, 6])?;
 //! writer.section("config.json", b"{}")?;
 //! writer.finish()?;
@@ -34,7 +34,7 @@ pub use format::{BLOB, HUGE_ALIGNMENT, METADATA, SMALL_ALIGNMENT, TENSOR, VERSIO
 pub use read::Reader;
 pub use write::{SectionWriter, Writer};
 
-pub(crate) use format::{MAGIC, PARTIAL_MAGIC};
+pub(crate) use format::{MAGIC, PARTIAL_MAGIC, section_error};
 
 /// A section that is going to be written. The strings are opaque to the container.
 #[derive(Clone, Debug, PartialEq, Eq)]

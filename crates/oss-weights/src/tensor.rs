@@ -6,6 +6,9 @@ use oss_quant::Dtype;
 
 use crate::error::{Error, Result};
 
+/// The most dimensions of a tensor, so that an error can name them all.
+const MOST_DIMENSIONS: usize = 16;
+
 /// One logical tensor of a container.
 #[derive(Clone, Debug)]
 pub struct TensorInfo {
@@ -88,6 +91,10 @@ impl Span {
 /// Dimensions of zero are allowed; the product of the others must stay below 2⁶³ bytes all the
 /// same, so that no later product over a part of the shape can overflow.
 pub(crate) fn stored_bytes(file: &Path, name: &str, dtype: Dtype, shape: &[u64]) -> Result<u64> {
+    if shape.len() > MOST_DIMENSIONS {
+        let expected = format!("at most {MOST_DIMENSIONS}");
+        return Err(Error::tensor(file, name, "number of dimensions", shape.len(), expected));
+    }
     let block_len = dtype.block_len() as u64;
     let columns = shape.last().copied().unwrap_or(1);
     if !columns.is_multiple_of(block_len) {

@@ -48,7 +48,7 @@ fn write_rest(writer: &Writer) {
 /// A finished file with all sections.
 fn written() -> (tempfile::TempDir, PathBuf) {
     let (directory, path) = scratch();
-    let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+    let writer = Writer::create(&path, SOURCE, &plans(), None).unwrap();
     write_rest(&writer);
     writer.finish().unwrap();
     (directory, path)
@@ -73,7 +73,7 @@ fn scratch() -> (tempfile::TempDir, PathBuf) {
 fn small_file() -> Vec<u8> {
     let (_directory, path) = scratch();
     let plans = [plan("one", 300), plan("two", 5000), SectionPlan::blob("config.json", 2)];
-    let writer = Writer::create(&path, SOURCE, &plans).unwrap();
+    let writer = Writer::create(&path, SOURCE, &plans, None).unwrap();
     for plan in &plans {
         writer.section(&plan.name, &content(plan)).unwrap();
     }
@@ -140,7 +140,7 @@ fn with_tensor(format: &str, shape: &[u64], image: &[u8]) -> Result<Container, E
         ..plan("w", 2 * 34)
     };
     let plans = [tensor, SectionPlan::blob(packed::METADATA, image.len() as u64)];
-    let writer = Writer::create(&path, SOURCE, &plans).unwrap();
+    let writer = Writer::create(&path, SOURCE, &plans, None).unwrap();
     writer.section("w", &content(&plans[0])).unwrap();
     writer.section(packed::METADATA, image).unwrap();
     writer.finish().unwrap();
@@ -181,7 +181,7 @@ fn tensors_and_metadata_in_a_packed_file_that_lie_are_refused() {
 #[test]
 fn sections_may_be_written_piece_by_piece_and_side_by_side() {
     let (_directory, path) = scratch();
-    let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+    let writer = Writer::create(&path, SOURCE, &plans(), None).unwrap();
     std::thread::scope(|scope| {
         for plan in plans() {
             let writer = &writer;
@@ -217,7 +217,7 @@ fn sections_are_whole_whatever_pages_they_lie_on() {
 fn a_writer_dropped_after_any_section_is_continued() {
     for complete in 0..=plans().len() {
         let (_directory, path) = scratch();
-        let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+        let writer = Writer::create(&path, SOURCE, &plans(), None).unwrap();
         for plan in &plans()[..complete] {
             writer.section(&plan.name, &content(plan)).unwrap();
         }
@@ -227,7 +227,7 @@ fn a_writer_dropped_after_any_section_is_continued() {
         drop(writer);
         assert!(!path.exists(), "nothing is at the goal before the end");
 
-        let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+        let writer = Writer::create(&path, SOURCE, &plans(), None).unwrap();
         let found = plans().iter().filter(|plan| writer.is_complete(&plan.name)).count();
         assert_eq!(found, complete);
         write_rest(&writer);
@@ -239,7 +239,7 @@ fn a_writer_dropped_after_any_section_is_continued() {
 #[test]
 fn a_partial_file_is_never_opened() {
     let (_directory, path) = scratch();
-    let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+    let writer = Writer::create(&path, SOURCE, &plans(), None).unwrap();
     write_rest(&writer);
     drop(writer);
     let partial = path.with_extension("oss.partial");
@@ -253,7 +253,7 @@ fn a_partial_file_is_never_opened() {
 #[test]
 fn a_section_damaged_between_two_goes_is_written_again() {
     let (_directory, path) = scratch();
-    let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+    let writer = Writer::create(&path, SOURCE, &plans(), None).unwrap();
     write_rest(&writer);
     drop(writer);
     let partial = path.with_extension("oss.partial");
@@ -263,7 +263,7 @@ fn a_section_damaged_between_two_goes_is_written_again() {
     bytes[place] ^= 1;
     std::fs::write(&partial, bytes).unwrap();
 
-    let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+    let writer = Writer::create(&path, SOURCE, &plans(), None).unwrap();
     let missing: Vec<String> =
         plans().into_iter().map(|p| p.name).filter(|name| !writer.is_complete(name)).collect();
     assert_eq!(missing, ["experts"]);
@@ -276,13 +276,13 @@ fn a_section_damaged_between_two_goes_is_written_again() {
 fn a_partial_file_of_another_plan_or_source_is_started_over() {
     let (_directory, path) = scratch();
     for (source, plans) in [(SOURCE, plans()), (Fingerprint(1), plans()), (SOURCE, vec![])] {
-        let writer = Writer::create(&path, source, &plans).unwrap();
+        let writer = Writer::create(&path, source, &plans, None).unwrap();
         assert!(plans.iter().all(|plan| !writer.is_complete(&plan.name)));
         for plan in &plans {
             writer.section(&plan.name, &content(plan)).unwrap();
         }
     }
-    Writer::create(&path, SOURCE, &[]).unwrap().finish().unwrap();
+    Writer::create(&path, SOURCE, &[], None).unwrap().finish().unwrap();
     assert_eq!(Reader::open(&path).unwrap().sections().count(), 0);
 }
 
@@ -291,7 +291,7 @@ fn a_partial_file_of_garbage_is_started_over() {
     let (_directory, path) = scratch();
     for garbage in [&b""[..], b"short", &[0x55; 5000]] {
         std::fs::write(path.with_extension("oss.partial"), garbage).unwrap();
-        let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+        let writer = Writer::create(&path, SOURCE, &plans(), None).unwrap();
         write_rest(&writer);
         writer.finish().unwrap();
         check_all(&path);
@@ -303,7 +303,7 @@ fn a_file_that_died_before_its_renaming_is_renamed_or_replaced() {
     let (_directory, path) = scratch();
     let partial = path.with_extension("oss.partial");
     let finish = |plans: &[SectionPlan]| {
-        let writer = Writer::create(&path, SOURCE, plans).unwrap();
+        let writer = Writer::create(&path, SOURCE, plans, None).unwrap();
         let found = plans.iter().filter(|plan| writer.is_complete(&plan.name)).count();
         for plan in plans.iter().filter(|plan| !writer.is_complete(&plan.name)) {
             writer.section(&plan.name, &content(plan)).unwrap();
@@ -330,7 +330,7 @@ fn a_goal_that_is_a_directory_is_named_and_the_partial_file_stays() {
     let (_directory, path) = scratch();
     std::fs::create_dir(&path).unwrap();
     let finish = || {
-        let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+        let writer = Writer::create(&path, SOURCE, &plans(), None).unwrap();
         write_rest(&writer);
         writer.finish()
     };
@@ -345,8 +345,8 @@ fn a_goal_that_is_a_directory_is_named_and_the_partial_file_stays() {
 #[test]
 fn a_partial_file_removed_by_others_is_an_error_even_beside_an_older_goal() {
     let (_directory, path) = scratch();
-    Writer::create(&path, SOURCE, &[]).unwrap().finish().unwrap();
-    let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+    Writer::create(&path, SOURCE, &[], None).unwrap().finish().unwrap();
+    let writer = Writer::create(&path, SOURCE, &plans(), None).unwrap();
     write_rest(&writer);
     std::fs::remove_file(path.with_extension("oss.partial")).unwrap();
     let error = writer.finish().unwrap_err().to_string();
@@ -361,7 +361,7 @@ fn a_file_that_others_began_under_the_partial_name_never_gets_the_final_one() {
     let partial = path.with_extension("oss.partial");
     let begun = b"begun by a third process";
     let finish = |renamed_to_goal: bool| {
-        let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+        let writer = Writer::create(&path, SOURCE, &plans(), None).unwrap();
         write_rest(&writer);
         // Another process, which waited for its turn as we do, is done with the same file.
         let renamed = if renamed_to_goal { path.clone() } else { path.with_extension("away") };
@@ -383,7 +383,7 @@ fn a_file_that_others_began_under_the_partial_name_never_gets_the_final_one() {
 fn a_file_that_took_the_name_of_an_open_one_is_not_read_in_its_place() {
     let (_directory, path) = scratch();
     let pack = |fill: u8| {
-        let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+        let writer = Writer::create(&path, SOURCE, &plans(), None).unwrap();
         for plan in plans() {
             writer.section(&plan.name, &vec![fill; plan.length as usize]).unwrap();
         }
@@ -400,17 +400,17 @@ fn a_file_that_took_the_name_of_an_open_one_is_not_read_in_its_place() {
 #[test]
 fn two_writers_of_one_file_do_not_meet() {
     let (_directory, path) = scratch();
-    let first = Writer::create(&path, SOURCE, &plans()).unwrap();
-    let error = Writer::create(&path, SOURCE, &plans()).unwrap_err();
+    let first = Writer::create(&path, SOURCE, &plans(), None).unwrap();
+    let error = Writer::create(&path, SOURCE, &plans(), None).unwrap_err();
     assert!(matches!(error, Error::Busy { .. }), "{error}");
     drop(first);
-    Writer::create(&path, SOURCE, &plans()).unwrap();
+    Writer::create(&path, SOURCE, &plans(), None).unwrap();
 }
 
 #[test]
 fn an_unfinished_plan_cannot_be_finished() {
     let (_directory, path) = scratch();
-    let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+    let writer = Writer::create(&path, SOURCE, &plans(), None).unwrap();
     writer.section("config.json", &content(&plans()[0])).unwrap();
     let error = writer.finish().unwrap_err().to_string();
     assert!(error.contains("section experts: state: got a missing section"), "{error}");
@@ -420,7 +420,7 @@ fn an_unfinished_plan_cannot_be_finished() {
 #[test]
 fn wrong_lengths_are_refused_with_the_section_named() {
     let (_directory, path) = scratch();
-    let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+    let writer = Writer::create(&path, SOURCE, &plans(), None).unwrap();
     let error = writer.section("norm", &[0; 385]).unwrap_err().to_string();
     let expected = "section norm: writing after 0 bytes: got 385, expected at most 384";
     assert!(error.contains(expected), "{error}");
@@ -433,7 +433,7 @@ fn wrong_lengths_are_refused_with_the_section_named() {
 #[test]
 fn plans_that_cannot_be_are_refused() {
     let (_directory, path) = scratch();
-    let create = |plans: &[SectionPlan]| Writer::create(&path, SOURCE, plans).unwrap_err();
+    let create = |plans: &[SectionPlan]| Writer::create(&path, SOURCE, plans, None).unwrap_err();
     let error = create(&[plan("a", 1), plan("a", 2)]).to_string();
     assert!(error.contains("section a: name: got a second one"), "{error}");
     let error = create(&[plan("", 1)]).to_string();
@@ -558,7 +558,7 @@ const CHILD: &str = "OSS_WEIGHTS_KILLED_WRITER";
 #[test]
 fn a_killed_process_leaves_what_the_next_one_continues() {
     if let Some(path) = std::env::var_os(CHILD) {
-        let writer = Writer::create(Path::new(&path), SOURCE, &plans()).unwrap();
+        let writer = Writer::create(Path::new(&path), SOURCE, &plans(), None).unwrap();
         for plan in plans() {
             let mut section = writer.begin(&plan.name);
             for piece in content(&plan).chunks(1 << 18) {
@@ -590,7 +590,7 @@ fn a_killed_process_leaves_what_the_next_one_continues() {
         assert!(!path.exists());
         assert!(Container::open(&partial).is_err(), "half a file was opened");
 
-        let writer = Writer::create(&path, SOURCE, &plans()).unwrap();
+        let writer = Writer::create(&path, SOURCE, &plans(), None).unwrap();
         found.push(plans().iter().filter(|plan| writer.is_complete(&plan.name)).count());
         write_rest(&writer);
         writer.finish().unwrap();

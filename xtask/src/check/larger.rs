@@ -113,7 +113,7 @@ fn disk_rate(path: &Path, experts: &[Range<u64>]) -> Result<f64> {
     let (reads, bytes) = (Mutex::new(draws.flat_map(parts)), AtomicU64::new(0));
     let begin = Instant::now();
     let read = || -> Result<()> {
-        let mut buffer = Buffer::new(PART as usize, Pages::Huge)?;
+        let mut buffer = Buffer::new(PART as usize, Pages::Transparent)?;
         while begin.elapsed() < 2 * PROBE {
             let part = reads.lock().expect("no reader panics").next().expect("there is no end");
             let room = &mut buffer[..(part.end - part.start) as usize];

@@ -75,7 +75,8 @@ pub(crate) enum Payload<'a> {
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) slot: u32,
-    pub(crate) number: u64,
+    /// When it was last used, by the clock of the tree that wrote it.
+    pub(crate) used: u64,
     pub(crate) hash: u64,
     pub(crate) parent: u64,
     pub(crate) block: u32,
@@ -106,7 +107,6 @@ pub(crate) struct Cold {
     reader: Worker,
     /// Slots that the reader is fetching.
     fetching: Vec<u32>,
-    number: u64,
     /// Of the hashes in the file.
     seed: u64,
     buffer: Vec<u8>,
@@ -143,7 +143,6 @@ impl Cold {
             free: Vec::new(),
             order: policy.build(),
             fetching: Vec::new(),
-            number: 0,
             // As random as the keys of the standard library's hash tables.
             seed: RandomState::new().hash_one(&options.path),
             // Pages are read one by one, and never larger.
@@ -151,8 +150,7 @@ impl Cold {
             stats: ColdStats::default(),
         };
         let mut found = cold.scan(page_bytes)?;
-        found.sort_by_key(|found| found.number);
-        cold.number = found.last().map_or(0, |found| found.number + 1);
+        found.sort_by_key(|found| found.used);
         Ok((cold, found))
     }
 
@@ -265,13 +263,14 @@ impl Cold {
         Some((slot, owner))
     }
 
-    /// Sends a page that was used so often to a slot that [`Cold::free_slot`] or [`Cold::victim`]
-    /// has given; false (and the slot free) when the queue is full, or memory is refused.
+    /// Sends a page that was used so often, and then last, to a slot that [`Cold::free_slot`] or
+    /// [`Cold::victim`] has given; false (and the slot free) when the queue is full, or memory is
+    /// refused.
     pub(crate) fn store(
         &mut self,
         slot: u32,
         owner: Slot,
-        uses: u8,
+        (uses, used): (u8, u64),
         label: &Label,
         payload: Payload<'_>,
     ) -> bool {
@@ -280,13 +279,13 @@ impl Cold {
         };
         let packed = match payload {
             Payload::Plain(page) => {
-                self.sizes.compose(label, self.number, page.len(), &mut bytes);
+                self.sizes.compose(label, used, page.len(), &mut bytes);
                 page.append_to(&mut bytes);
                 None
             }
             Payload::Packed(packed, page_bytes) => {
                 let Ok(packed) = oss_memory::copy(packed) else { return self.drop_write(slot) };
-                self.sizes.compose(label, self.number, page_bytes, &mut bytes);
+                self.sizes.compose(label, used, page_bytes, &mut bytes);
                 Some(packed.into_boxed_slice())
             }
         };
@@ -295,7 +294,6 @@ impl Cold {
             self.free.push(slot);
             return false;
         }
-        self.number += 1;
         self.states[slot as usize] = State::Writing(owner);
         self.order.insert(slot, content(label.hash, owner.group), uses);
         true
@@ -441,11 +439,11 @@ fn scan_slots(
             false => Parsed::Torn,
         };
         match parsed {
-            Parsed::Slot { label, number, payload } => {
+            Parsed::Slot { label, used, payload } => {
                 let Label { hash, parent, block, group, .. } = label;
                 let group = group as usize;
                 if page_bytes.get(group) == Some(&payload) {
-                    scanned.found.push(Found { slot, number, hash, parent, block, group, tokens });
+                    scanned.found.push(Found { slot, used, hash, parent, block, group, tokens });
                 } else {
                     scanned.bad_slots += 1;
                 }

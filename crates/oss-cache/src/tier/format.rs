@@ -7,7 +7,7 @@
 //!         24 seed                    32 checksum of 0..32
 //!
 //! slot    0  magic                   8  content key      16  hash          24  parent's hash
-//!         32 sequence number         40 block            44  group         48  tokens
+//!         32 time of the last use    40 block            44  group         48  tokens
 //!         52 payload bytes           56 payload checksum 64  tokens, u32, padded to page tokens
 //!         .. checksum of all before  .. payload          .. zeros up to a multiple of 4096
 //! ```
@@ -83,9 +83,9 @@ impl Sizes {
     }
 
     /// Writes a slot's header, for a payload of `payload` bytes that follows, to the empty `slot`.
-    pub(crate) fn compose(&self, label: &Label, number: u64, payload: usize, slot: &mut Vec<u8>) {
+    pub(crate) fn compose(&self, label: &Label, used: u64, payload: usize, slot: &mut Vec<u8>) {
         slot.clear();
-        for word in [MAGIC, self.key, label.hash, label.parent, number] {
+        for word in [MAGIC, self.key, label.hash, label.parent, used] {
             slot.extend_from_slice(&word.to_le_bytes());
         }
         for word in [label.block, label.group, label.tokens.len() as u32, payload as u32] {
@@ -136,7 +136,7 @@ impl Sizes {
             group: word(header, 44),
             tokens,
         };
-        Parsed::Slot { label, number: number(header, 32), payload: word(header, 52) as usize }
+        Parsed::Slot { label, used: number(header, 32), payload: word(header, 52) as usize }
     }
 
     /// The payload of a slot, if it is the page that `expected` describes, of `bytes` bytes, whole
@@ -168,7 +168,7 @@ pub(crate) enum Parsed<'a> {
     Foreign,
     Slot {
         label: Label<'a>,
-        number: u64,
+        used: u64,
         payload: usize,
     },
 }

@@ -212,7 +212,7 @@ impl KvCache {
         let (mut cold, mut found) = Cold::open(options, policy, key, shape)?;
         self.tree.set_seed(cold.seed());
         // Parents before children, and of two copies the newer one first.
-        found.sort_by_key(|found| (found.block, Reverse(found.number)));
+        found.sort_by_key(|found| (found.block, Reverse(found.used)));
         let (mut tails, mut claimed) = (HashMap::new(), Vec::new());
         for found in &found {
             let Some(block) = enter(&mut self.tree, &mut tails, found) else { continue };
@@ -221,7 +221,7 @@ impl KvCache {
             let place = self.tree.places_mut(block, found.group);
             if place.cold == NO_SLOT {
                 place.cold = found.slot;
-                self.tree.used_at(block, found.number);
+                self.tree.used_at(block, found.used);
                 claimed.push((found, Slot { block, group: found.group }));
             }
         }
@@ -523,7 +523,11 @@ impl KvCache {
             return;
         }
         let Some(slot) = self.cold_slot(block, cause) else { return };
-        let uses = self.tree.node(block).uses;
+        let used = match cause {
+            Cause::Ends(last) => last[block as usize],
+            Cause::Complete | Cause::Leaves => self.tree.now(),
+        };
+        let uses = (self.tree.node(block).uses, used);
         let label = label(&self.tree, block, group);
         let Some(cold) = &mut self.tiers.cold else { return };
         let place = self.tree.places(block, group);

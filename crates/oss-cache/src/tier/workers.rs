@@ -65,12 +65,15 @@ impl Worker {
     /// Writes slots: seals them, compressed payloads restored.
     pub(super) fn writer(file: Arc<RandomAccess>, sizes: Sizes, most: usize) -> io::Result<Worker> {
         Worker::start("oss-cache-write", most, move |parcel| {
-            parcel.done = match parcel.packed.take() {
-                Some(packed) => codec::restore(&packed, sizes.add_payload(&mut parcel.bytes)),
-                None => true,
+            let is_whole = parcel
+                .packed
+                .take()
+                .is_none_or(|packed| codec::restore(&packed, sizes.add_payload(&mut parcel.bytes)));
+            // What is not must not be found under a right checksum.
+            parcel.done = is_whole && {
+                sizes.seal(&mut parcel.bytes);
+                file.write_at(&parcel.bytes, sizes.offset(parcel.slot)).is_ok()
             };
-            sizes.seal(&mut parcel.bytes);
-            parcel.done &= file.write_at(&parcel.bytes, sizes.offset(parcel.slot)).is_ok();
         })
     }
 
@@ -88,7 +91,7 @@ impl Worker {
             scratch.clear();
             // What is not shorter than the page is not kept.
             let refused = scratch.try_reserve(parcel.bytes.len()).is_err();
-            parcel.refused = refused || Buffer::new(MARGIN, Pages::Default).is_err();
+            parcel.refused = refused || Buffer::new(MARGIN, Pages::Ordinary).is_err();
             parcel.done = !parcel.refused && codec::compress(&parcel.bytes, &mut scratch);
             if parcel.done {
                 let packed = oss_memory::copy(&scratch);

@@ -26,6 +26,8 @@ pub(crate) struct TemplateOutput {
     stopper: Stopper,
     stopped: bool,
     functions: Vec<String>,
+    /// Whether anything but space came.
+    begun: bool,
     state: State,
     calls: usize,
     call_prefix: String,
@@ -33,7 +35,7 @@ pub(crate) struct TemplateOutput {
 
 #[derive(PartialEq)]
 enum State {
-    /// Nothing but space, which is dropped, or the beginning of a mark, so far.
+    /// Nothing, or the beginning of a mark, so far.
     Undecided(String),
     /// Text goes straight on, but for the end of it, which may begin a mark.
     Text(String),
@@ -71,36 +73,42 @@ impl TemplateOutput {
             stopper,
             stopped: false,
             functions,
+            begun: false,
             state: State::Undecided(String::new()),
             calls: 0,
             call_prefix,
         }
     }
 
-    /// Decides what text is.
+    /// Lets through what comes before a stop text; space before everything is dropped.
     fn take(&mut self, text: &str, events: &mut Vec<Event>) {
-        let State::Undecided(begun) = &mut self.state else { return self.pass(text, events) };
-        begun.push_str(if begun.is_empty() { text.trim_start() } else { text });
+        let text = if self.begun { text } else { text.trim_start() };
+        self.begun |= !text.is_empty();
+        let (text, stopped) = self.stopper.push(text);
+        self.stopped = stopped;
+        self.decide(text, events);
+    }
+
+    /// Decides what text is.
+    fn decide(&mut self, text: String, events: &mut Vec<Event>) {
+        let State::Undecided(begun) = &mut self.state else {
+            return self.hold_or_show(text, events);
+        };
+        begun.push_str(&text);
         if begun.is_empty() {
             return;
         }
-        let shown = begun.clone();
         let offered = !self.functions.is_empty();
-        let marked = OPENINGS.iter().any(|opening| shown.starts_with(opening));
-        if offered && (shown.starts_with(['{', '[']) || marked) {
+        let marked = OPENINGS.iter().any(|opening| begun.starts_with(opening));
+        let text = std::mem::take(begun);
+        if offered && (text.starts_with(['{', '[']) || marked) {
             self.state = State::Call { held: String::new(), look_at: 0 };
-        } else if offered && OPENINGS.iter().any(|opening| opening.starts_with(&shown)) {
+        } else if offered && OPENINGS.iter().any(|opening| opening.starts_with(&text)) {
+            self.state = State::Undecided(text);
             return;
         } else {
             self.state = State::Text(String::new());
         }
-        self.pass(&shown, events);
-    }
-
-    /// Lets through what comes before a stop text.
-    fn pass(&mut self, text: &str, events: &mut Vec<Event>) {
-        let (text, stopped) = self.stopper.push(text);
-        self.stopped = stopped;
         self.hold_or_show(text, events);
     }
 
@@ -164,14 +172,9 @@ impl Output for TemplateOutput {
             let text = self.decoder.finish();
             self.take(&text, events);
         }
-        if let State::Undecided(begun) = &mut self.state {
-            let begun = std::mem::take(begun);
-            self.state = State::Text(String::new());
-            self.pass(&begun, events);
-        }
         if !self.stopped {
             let held = self.stopper.finish();
-            self.hold_or_show(held, events);
+            self.decide(held, events);
         }
         match std::mem::replace(&mut self.state, State::Text(String::new())) {
             State::Call { held, .. } => self.call(held, events),
@@ -387,6 +390,25 @@ mod tests {
         }
         let unmarked = "Here: {\"name\": \"f\", \"arguments\": {}}";
         assert_eq!(answer(unmarked, &[]), (unmarked.into(), String::new(), 0, false));
+    }
+
+    #[test]
+    fn a_stop_text_counts_by_the_token_that_completes_it() {
+        let ids = TOKENIZER.encode("<b", Special::AsText);
+        let run = |after: usize| {
+            let stopper = Stopper::new(vec!["<".to_owned()], after);
+            let mut output = TemplateOutput { stopper, ..output(&[]) };
+            let mut events = Vec::new();
+            let stopped = ids.iter().position(|id| output.token(*id, &mut events));
+            output.finish(&mut events);
+            let shown = events.into_iter().map(|event| match event {
+                Event::Text(text) => text,
+                other => panic!("{other:?}"),
+            });
+            (stopped, shown.collect::<String>())
+        };
+        assert_eq!(run(0), (Some(0), String::new()), "though it may begin a call");
+        assert_eq!(run(1), (None, "<b".to_owned()), "it was complete with the first token");
     }
 
     #[test]

@@ -24,7 +24,7 @@ impl Scheduler {
             let (cached, has_room) = self.give_sequence_and_room(&mut task);
             task.back.add(&before, &self.cache.stats());
             if !has_room && !self.running.is_empty() {
-                self.take_sequence(&mut task);
+                self.give_back(&mut task, cached);
                 self.queue.push(task);
                 break;
             }
@@ -112,6 +112,18 @@ impl Scheduler {
         (sequence, len)
     }
 
+    /// Takes back a sequence of which the cache has so many tokens: a session keeps it, so that
+    /// waiting alone loses nothing.
+    fn give_back(&mut self, task: &mut Task, cached: usize) {
+        match (task.session, task.sequence) {
+            (Some(session), Some(sequence)) if cached > 0 && !task.was_admitted() => {
+                task.sequence = None;
+                self.sessions.keep(session, sequence, task.tokens[..cached].to_vec());
+            }
+            _ => self.take_sequence(task),
+        }
+    }
+
     fn take_sequence(&mut self, task: &mut Task) {
         if let Some(sequence) = task.sequence.take() {
             self.cache.remove(sequence);
@@ -141,7 +153,7 @@ impl Scheduler {
     }
 
     /// Sends a sequence whose consumer is slow back to the queue.
-    fn preempt_paused(&mut self) -> bool {
+    pub(crate) fn preempt_paused(&mut self) -> bool {
         let paused = self.running.iter().rposition(|task| !task.producer.has_room());
         let Some(index) = paused else { return false };
         self.preempt(index);

@@ -82,11 +82,12 @@ impl Pace {
         }
         if answers > 0 {
             // What a step costs without prompt tokens makes this approach the limit from one side,
-            // in ever smaller steps. A short rest of a prompt says nothing of longer ones.
-            let fits =
-                prompt_rows as f64 * (self.limit(answers) / seconds.max(1e-9)).clamp(0.5, 2.0);
-            let was_whole = prompt_rows as f64 > 0.5 * self.chunk;
-            if was_whole || fits > self.chunk {
+            // in ever smaller steps. A short rest of a prompt says nothing of longer ones, but
+            // where it alone took too long.
+            let limit = self.limit(answers);
+            let fits = prompt_rows as f64 * (limit / seconds.max(1e-9)).clamp(0.5, 2.0);
+            let tells = prompt_rows as f64 > 0.5 * self.chunk || seconds > limit;
+            if tells || fits > self.chunk {
                 self.chunk = fits.max(AT_LEAST as f64);
             }
         }
@@ -136,6 +137,15 @@ mod tests {
         assert!((0.090..=0.105).contains(&slow), "{slow}");
         pace.observe(0.022, 1, 1);
         assert!(pace.prompt_rows(1, 128) > 10, "the rest of a prompt says nothing");
+    }
+
+    #[test]
+    fn chunks_that_were_as_large_as_they_may_be_shrink_when_steps_get_slower() {
+        let mut pace = pace(100);
+        let quick = run(&mut pace, 20, 256, |rows| 0.010 + 0.0001 * rows as f64);
+        assert!(quick < 0.050, "{quick}: twice as many would fit, were they allowed");
+        let slow = run(&mut pace, 40, 256, |rows| 0.020 + 0.002 * rows as f64);
+        assert!((0.090..=0.105).contains(&slow), "{slow}");
     }
 
     #[test]

@@ -4,14 +4,15 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use oss_model::Row;
+use oss_quant::kv::PAGE_TOKENS;
 
 use crate::budget::ALWAYS_ROWS;
 use crate::error::Error;
 use crate::event::Finish;
 use crate::step::{Scheduler, Task};
 
-/// Prompts get at least so many rows at a time: a page.
-const SHARE: usize = 16;
+/// Prompts get at least so many rows at a time.
+const SHARE: usize = PAGE_TOKENS;
 
 /// The rows of a step: first the sequences that continue an answer, one row each and those of
 /// guesses at what follows, then chunks of prompts.
@@ -125,8 +126,9 @@ impl Scheduler {
         parts
     }
 
-    /// Gets pages for a part; where there are none, it does without guesses, then takes them from
-    /// the youngest. `false`: the part's own task had to go.
+    /// Gets pages for a part; where there are none, it does without guesses, then takes what
+    /// sessions keep, what slow consumers hold up, and last the youngest's. `false`: the part's own
+    /// task had to go.
     fn reserve(&mut self, part: &mut Part) -> bool {
         loop {
             let Some(task) = self.running.iter().find(|task| task.id == part.task) else {
@@ -144,7 +146,7 @@ impl Scheduler {
                 part.rows = (part.rows / 2).max(least);
                 continue;
             }
-            if self.sessions.give_up_oldest(&mut self.cache) {
+            if self.sessions.give_up_oldest(&mut self.cache) || self.preempt_paused() {
                 continue;
             }
             if self.running.len() == 1 && self.lift_limit() {

@@ -53,11 +53,15 @@ impl Scheduler {
             self.finish_prompts();
             self.draw_all(&mut kernels)
         });
-        if let Err(error) = outcome {
+        let failure = outcome.err();
+        let failed = failure.is_some();
+        if let Some(error) = failure {
             self.fail_step(error);
         }
         let took = begin.elapsed();
-        self.pace.observe(took.as_secs_f64(), rows - prompt_rows, prompt_rows);
+        if !failed {
+            self.pace.observe(took.as_secs_f64(), rows - prompt_rows, prompt_rows);
+        }
         self.show_pace();
         let mut metrics = self.recorder.lock();
         metrics.step_time.record(took.as_secs_f64());
@@ -65,8 +69,12 @@ impl Scheduler {
         metrics.overhead.record(((took - kernels).as_secs_f64() - drawing).max(0.0));
         metrics.step_rows.record(rows as f64);
         metrics.step_sequences.record(sequences as f64);
-        metrics.prompt_tokens += prompt_rows as u64;
         metrics.running = self.running.len();
+        if failed {
+            // Nothing of it counts as computed: some rows come again.
+            return;
+        }
+        metrics.prompt_tokens += prompt_rows as u64;
         if prompt_rows > 0 {
             metrics.prefill_seconds += took.as_secs_f64();
         } else {

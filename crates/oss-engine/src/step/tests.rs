@@ -77,12 +77,9 @@ impl Clocked {
             oss_cache::Options { capacity_bytes: 32 << 20, ..Default::default() };
         change(&mut options, &mut cache_options);
         let load = LoadOptions {
-            isa: Isa::detect().unwrap(),
-            activation: None,
             kv_format: options.kv_format,
             pages: options.pages,
-            sparse_attention: None,
-            progress: None,
+            ..LoadOptions::new(Isa::detect().unwrap())
         };
         let container = Container::from_bytes("demo", oss_demo::GGUF, Vec::new()).unwrap();
         let census = Census::new(&container);

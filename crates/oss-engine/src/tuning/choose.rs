@@ -1,6 +1,7 @@
 //! From measured numbers to choices, each with its reason.
 
 use oss_model::{Model, State, Tiling};
+use oss_quant::kv::PAGE_TOKENS;
 use oss_threads::Team;
 
 use crate::error::Result;
@@ -19,7 +20,6 @@ const CLEARLY_TILED: f64 = 0.97;
 const READING: f64 = 0.1;
 /// The chunks among which is chosen, in steps of a page.
 const CHUNKS: (usize, usize) = (64, 256);
-const PAGE: usize = 16;
 /// Without measurements.
 const CHUNK: usize = 128;
 /// Where experts are read from their file, each is read once a chunk: as large a one as there is
@@ -219,7 +219,7 @@ impl Choosing<'_> {
     fn chunk(&self, machine: Option<&ThreadProfile>, most: usize) -> Choice {
         if let Some(memory) = self.options.max_memory.filter(|_| self.is_larger_than_memory()) {
             let enough = memory / SCRATCH_PART / self.subject.row_bytes.max(1);
-            let value = (enough - enough % PAGE).clamp(CHUNKS_LARGER.0, CHUNKS_LARGER.1);
+            let value = (enough - enough % PAGE_TOKENS).clamp(CHUNKS_LARGER.0, CHUNKS_LARGER.1);
             let reason = format!(
                 "the model is larger than its memory: each chunk reads what is missing; scratch \
                  for {enough} rows takes one {SCRATCH_PART}th of the memory; within {} to {}",
@@ -233,7 +233,7 @@ impl Choosing<'_> {
         let needs = &self.subject.needs;
         let (reading, row) = (needs.reading_s(machine), needs.multiplying_s(machine));
         let enough = (reading / (READING * row.max(1e-12))).min(1e6) as usize;
-        let value = enough.next_multiple_of(PAGE).clamp(CHUNKS.0, CHUNKS.1).min(most);
+        let value = enough.next_multiple_of(PAGE_TOKENS).clamp(CHUNKS.0, CHUNKS.1).min(most);
         let reason = format!(
             "reading all weights takes {:.2} ms, multiplying a row with them {:.2} ms: in {enough} \
              rows reading adds {:.0} %; within {} to {}",

@@ -61,7 +61,7 @@ impl Probe {
         (pin, limit): (bool, Duration),
     ) -> Result<Self> {
         let until = Instant::now() + limit;
-        let mut memory = Buffer::new(memory, Pages::Huge)?;
+        let mut memory = Buffer::new(memory, Pages::Transparent)?;
         // Pages that were never written all read as the same one.
         memory.fill(1);
         let input = rows(isa, activation, packing.padded_cols());

@@ -262,8 +262,8 @@ fn async_code_reads_a_stream_without_a_runtime() {
     });
     assert_eq!(text, expected.text);
     // How it ended is still to be had, as from a stream that blocks.
-    assert_eq!(block_on(stream.finish()).unwrap().usage, expected.usage);
-    let whole = block_on(engine().submit(request()).unwrap().into_async().finish()).unwrap();
+    assert_eq!(block_on(stream.collect_all()).unwrap().usage, expected.usage);
+    let whole = block_on(engine().submit(request()).unwrap().into_async().collect_all()).unwrap();
     assert_eq!((whole.ids(), whole.text), (expected.ids(), expected.text));
 }
 

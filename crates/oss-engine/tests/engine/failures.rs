@@ -222,7 +222,7 @@ fn a_waker_or_a_dropped_constraint_that_panics_ends_no_request() {
     assert!(Pin::new(&mut waiting).poll_next(&mut Context::from_waker(&waker)).is_pending());
     drop(before);
     crate::support::eventually("it is answered", || engine.metrics().completed == 1);
-    assert_eq!(block_on(waiting.finish()).unwrap().ids(), expected);
+    assert_eq!(block_on(waiting.collect_all()).unwrap().ids(), expected);
 
     let sticky = || story("One day", 20).constrained(Sticky);
     assert_eq!(engine.generate(sticky()).unwrap().ids(), expected);

@@ -37,12 +37,10 @@ fn small() -> EngineOptions {
 
 fn room(path: &Path) -> ExpertRoom {
     let load = LoadOptions {
-        isa: engine().isa(),
         activation: options().activation,
         kv_format: options().kv_format,
         pages: options().pages,
-        sparse_attention: None,
-        progress: None,
+        ..LoadOptions::new(engine().isa())
     };
     let model = Model::load(Arc::new(Container::open(path).unwrap()), load).unwrap();
     model.weights.expert_room().unwrap()

@@ -51,7 +51,7 @@ fn set_aside() -> usize {
 #[test]
 fn tokens_are_the_same_on_any_pages_and_those_set_aside_are_used_where_there_are_enough() {
     let expected = engine().generate(story("Once upon a time", 20)).unwrap();
-    for pages in [Pages::Default, Pages::Huge, Pages::Reserved] {
+    for pages in [Pages::Ordinary, Pages::Transparent, Pages::Reserved] {
         let free = set_aside();
         let engine = engine_with(EngineOptions { pages, ..options() });
         let answer = engine.generate(story("Once upon a time", 20)).unwrap();

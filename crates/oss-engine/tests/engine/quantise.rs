@@ -7,7 +7,7 @@ use oss_engine::model::{
 };
 use oss_engine::quantise::{Plan, Quantise, WINDOW};
 use oss_engine::weights::Container;
-use oss_engine::{Dtype, Engine, Error, Isa, KvFormat, Pages, Request, Team};
+use oss_engine::{Dtype, Engine, Error, Isa, KvFormat, Request, Team};
 
 use crate::support::{engine, options};
 
@@ -34,14 +34,7 @@ fn plan(max_loss: f64, threads: usize) -> Plan {
 /// The probabilities of all tokens at all positions.
 fn probabilities(container: Arc<Container>, window: &[u32]) -> Vec<Vec<f64>> {
     let (isa, kv_format) = (Isa::detect().unwrap(), KvFormat::F32);
-    let load = LoadOptions {
-        isa,
-        activation: None,
-        kv_format,
-        pages: Pages::Huge,
-        sparse_attention: None,
-        progress: None,
-    };
+    let load = LoadOptions { kv_format, ..LoadOptions::new(isa) };
     let model = Model::load(container, load).unwrap();
     let team = Team::new(1).unwrap();
     let mut state = State::new(&model, window.len(), 1).unwrap();

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use oss_engine::{Engine, EngineOptions, Error, Event, Finish, Request};
 
-use crate::support::{engine, engine_with, eventually, options, prompts, story};
+use crate::support::{
+    engine, engine_with, eventually, options, page_bytes, prompts, story, tokens,
+};
 
 /// A request that goes on until someone ends it.
 fn endless() -> Request {
@@ -232,4 +234,25 @@ fn waits_without_end_are_no_mistake() {
     while !stream.is_over() {
         stream.next_within(forever);
     }
+}
+
+#[test]
+fn a_session_that_waits_for_room_keeps_what_it_has() {
+    let engine = engine_with(EngineOptions {
+        cache_bytes: Some(100 * page_bytes()),
+        max_rows: Some(64),
+        ..options()
+    });
+    let ask = |tokens: &[u32]| Request::tokens(tokens.to_vec()).max_tokens(1).greedy();
+    let mut session = engine.session();
+    let prompt = tokens(0);
+    session.generate(ask(&prompt[..300])).unwrap();
+    // Beside this one the session's pages have room, but not all that its next prompt needs.
+    let other = Request::tokens(tokens(1)).max_tokens(100).greedy();
+    let mut other = engine.submit(Request { ignore_stops: true, ..other }).unwrap();
+    assert!(matches!(other.next(), Some(Event::Admitted { .. })));
+    let answer = session.generate(ask(&prompt)).unwrap();
+    assert!(answer.usage.cached_tokens >= 299, "{:?}", answer.usage);
+    assert_eq!(answer.ids(), crate::support::engine().generate(ask(&prompt)).unwrap().ids());
+    other.collect_all().unwrap();
 }

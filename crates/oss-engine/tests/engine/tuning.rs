@@ -1,6 +1,7 @@
 //! What is measured and chosen changes speed alone.
 
-use oss_engine::{Activation, EngineOptions, Error, Event, Origin, Request, Tune, Tuning};
+use oss_engine::tuning::Origin;
+use oss_engine::{Activation, EngineOptions, Error, Event, Request, Tune, Tuning};
 
 use crate::support::{engine, engine_with, eventually, options, prompts, story};
 

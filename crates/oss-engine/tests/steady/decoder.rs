@@ -5,7 +5,7 @@ mod random;
 
 use oss_cache::{KvCache, SequenceId};
 use oss_engine::model::{Batch, LoadOptions, Model, Row, State, forward, head};
-use oss_engine::{Activation, Dtype, Isa, KvFormat, Pages, SparseAttention, Team};
+use oss_engine::{Activation, Dtype, Isa, KvFormat, SparseAttention, Team};
 use oss_sampler::{Options, Sampler};
 use oss_weights::{Container, TensorPlan};
 use std::path::{Path, PathBuf};
@@ -135,14 +135,8 @@ impl Decoder {
         let container = Arc::new(Container::open(&weights.file(folder.path())).unwrap());
         let (isa, kv_format) = (Isa::detect().unwrap(), weights.kv_format());
         let activation = Some(Activation::Int8);
-        let options = LoadOptions {
-            isa,
-            activation,
-            kv_format,
-            pages: Pages::Huge,
-            sparse_attention,
-            progress: None,
-        };
+        let options =
+            LoadOptions { activation, kv_format, sparse_attention, ..LoadOptions::new(isa) };
         let model = Model::load(container, options).unwrap();
         let team = Team::new(threads).unwrap();
         let state = State::new(&model, 16, team.threads()).unwrap();

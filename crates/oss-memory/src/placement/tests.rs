@@ -20,7 +20,7 @@ fn twice(placement: Placement) -> Option<MemoryPolicy> {
     let cpus = vec![os::current_cpu().unwrap_or(0)];
     let nodes = vec![Node { id: 0, cpus: cpus.clone() }, Node { id: 0, cpus }];
     let policy = MemoryPolicy::new(placement, nodes);
-    let Err(error) = Replicas::new(1, Pages::Default, &policy, &[]) else { return Some(policy) };
+    let Err(error) = Replicas::new(1, Pages::Ordinary, &policy, &[]) else { return Some(policy) };
     assert!(std::env::var_os("OSS_REQUIRE_PLACEMENT").is_none(), "{placement}: {error}");
     // Past what keeps the output of tests that pass.
     let _told = writeln!(std::io::stderr(), "NOT TESTED: placement {placement}: {error}");
@@ -78,7 +78,7 @@ fn one_node_needs_no_placement() {
         let policy = MemoryPolicy::new(placement, vec![Node { id: 1000, cpus: vec![1000] }]);
         assert_eq!((policy.placement(), policy.copies()), (Placement::System, 1));
         let replicas =
-            Replicas::new(10, Pages::Default, &policy, from_ref(&(0..10))).expect("memory");
+            Replicas::new(10, Pages::Ordinary, &policy, from_ref(&(0..10))).expect("memory");
         assert_eq!((replicas.near(), replicas.resident_bytes()), (&[0; 10][..], 10));
     }
 }
@@ -96,8 +96,8 @@ fn memory_is_placed_as_asked_and_holds_what_is_written() {
     for placement in PLACED {
         let Some(policy) = twice(placement) else { continue };
         let bytes = 10 * page_size() + 7;
-        let mut replicas =
-            Replicas::new(bytes, Pages::Huge, &policy, from_ref(&(0..bytes))).expect("memory");
+        let mut replicas = Replicas::new(bytes, Pages::Transparent, &policy, from_ref(&(0..bytes)))
+            .expect("memory");
         let word = match placement {
             Placement::System => "default",
             Placement::Interleave => "interleave:",
@@ -121,7 +121,7 @@ fn a_node_that_the_machine_does_not_have_is_refused() {
         let node = |id| Node { id, cpus: vec![id] };
         let policy = MemoryPolicy::new(placement, vec![node(1000), node(1001)]);
         let bytes = 10 * page_size();
-        let error = Replicas::new(bytes, Pages::Default, &policy, from_ref(&(0..bytes)))
+        let error = Replicas::new(bytes, Pages::Ordinary, &policy, from_ref(&(0..bytes)))
             .expect_err("no node");
         let text = error.to_string();
         assert!(text.contains(" bytes of memory on NUMA nodes [1000"), "{placement}: {text}");
@@ -135,7 +135,7 @@ fn a_thread_reads_the_copy_of_its_node() {
     for (index, cpus) in [[here, here + 1], [here + 1, here]].into_iter().enumerate() {
         let nodes = cpus.map(|cpu| Node { id: 0, cpus: vec![cpu] });
         let policy = MemoryPolicy::new(Placement::Replicate, nodes.into());
-        let mut replicas = Replicas::new(1, Pages::Default, &policy, &[]).expect("memory");
+        let mut replicas = Replicas::new(1, Pages::Ordinary, &policy, &[]).expect("memory");
         replicas.copies_mut().iter_mut().zip(0..).for_each(|(copy, number)| copy[0] = number);
         let near = || {
             os::bind_thread(&[here]).expect("a CPU of ours");
@@ -148,7 +148,7 @@ fn a_thread_reads_the_copy_of_its_node() {
 
 #[test]
 fn a_buffer_that_is_there_already_is_the_only_copy() {
-    let buffer = Buffer::new(3, Pages::Default).expect("memory");
+    let buffer = Buffer::new(3, Pages::Ordinary).expect("memory");
     let replicas = Replicas::from(buffer);
     assert_eq!((replicas.near(), replicas.resident_bytes()), (&[0; 3][..], 3));
 }

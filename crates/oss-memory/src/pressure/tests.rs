@@ -57,6 +57,11 @@ fn little_room_or_long_stalls_raise_the_level() {
     assert_eq!(tight.spare_bytes(), Some(0));
     assert_eq!(used(12 * GIB).level(), Level::Critical);
 
+    // The service has 5 GiB left, and the slice 2; of the machine's 64 GiB, 2.5 are a small share.
+    let machine = changed("proc/meminfo", "MemTotal: 67108864 kB\nMemAvailable: 2621440 kB\n");
+    assert_eq!((machine.limit, machine.level()), (Some(16 * GIB), Level::Tight));
+    assert_eq!(machine.shed_bytes(), (64.0 * GIB as f64 * 0.10) as u64 - 5 * GIB / 2);
+
     let stalled = |some: &str, full: &str| {
         let text =
             format!("some avg10={some} avg60=0 total=1\nfull avg10={full} avg60=0 total=1\n");

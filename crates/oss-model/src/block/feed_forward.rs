@@ -12,6 +12,7 @@ use crate::state::{Event, State, WorkerScratch};
 use crate::weights::{ExpertWeights, FeedForwardWeights, Network, Round, Rounds, UNIT_ROWS};
 use oss_kernels::elementwise::scaled_add;
 use oss_kernels::{GateUpSums, Product, expect_rows, expect_soon, prepare_gated, route};
+use oss_quant::GROUP_ROWS;
 use oss_threads::{Chunks, PerWorker, RowCuts, Tiles};
 use std::ops::Range;
 
@@ -57,7 +58,7 @@ impl GateUp<'_> {
         if let Some(bias) = self.bias {
             expect_soon(isa, bias);
         }
-        let width = 16 * self.groups.len();
+        let width = GROUP_ROWS * self.groups.len();
         let mut to = input::TileRows(tile);
         expect_rows(isa, &mut to, self.rows.len());
         let sums = scratch.multiply(isa, self.product, self.rows, self.groups);
@@ -191,7 +192,7 @@ fn down(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights, round: &Roun
             let expert = routing.active[index] as usize;
             &all[expert * hidden..][tile.columns()]
         });
-        let width = 16 * groups.len();
+        let width = GROUP_ROWS * groups.len();
         let matrix = guard.matrix(stored);
         let product = Product { matrix, input, activation: model.activation };
         if let Some(bias) = bias {

@@ -6,6 +6,7 @@ use crate::state::WorkerScratch;
 use crate::tiling::Tiling;
 use crate::weights::Fused;
 use oss_kernels::{Activation, Input, Product, expect_soon};
+use oss_quant::GROUP_ROWS;
 use oss_threads::{PerWorker, Team, Tiles};
 
 /// What a product is computed with.
@@ -91,7 +92,7 @@ impl Call<'_> {
             let mut rider = next.zip(normed);
             let (stored, groups, n) = matrix.unit(unit.index % blocks, unit_rows);
             let rows = &self.rows[tile.row_range()];
-            let width = 16 * groups.len();
+            let width = GROUP_ROWS * groups.len();
             let matrix = self.model.weights.matrix(stored);
             let product = Product { matrix, input: self.input, activation: self.activation };
             for row in 0..rows.len() {

@@ -89,7 +89,7 @@ pub(super) fn to_file(
         let mut written = 0;
         for job in &section.jobs {
             out.append(&vec![0; job.stored.start - written])?;
-            let mut bytes = Buffer::new(job.stored.packing.bytes(), Pages::Default)?;
+            let mut bytes = Buffer::new(job.stored.packing.bytes(), Pages::Ordinary)?;
             pack_job(container, job, &mut bytes, &report)?;
             out.append(&bytes)?;
             written = job.stored.start + bytes.len();

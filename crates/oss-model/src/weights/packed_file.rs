@@ -117,5 +117,7 @@ pub(super) fn create(
         });
     }
     let fingerprint = layout.catalog().precision().fingerprint(source(container)?);
-    Ok(Writer::create(path, Fingerprint(fingerprint), &plans)?)
+    // Samples miss what was written anew in between.
+    let modified = container.modified().flatten().max();
+    Ok(Writer::create(path, Fingerprint(fingerprint), &plans, modified)?)
 }

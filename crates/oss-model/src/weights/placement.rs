@@ -55,9 +55,7 @@ impl Weights {
             return Ok(());
         }
         let matrices = self.section_matrices();
-        let placed = self.storage.place(&self.container, (policy, self.pages), &matrices);
-        self.count_reserved();
-        placed
+        self.storage.place(&self.container, (policy, self.pages), &matrices)
     }
 
     /// Where the matrices of each section lie in it, in order.

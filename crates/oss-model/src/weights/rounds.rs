@@ -102,7 +102,6 @@ impl Weights {
             popularity,
         )?;
         self.storage = Storage::Slots { dense, locked, experts, packed_bytes };
-        self.count_reserved();
         Ok(())
     }
 

@@ -137,15 +137,13 @@ impl Storage {
     }
 
     /// Bytes on pages that were set aside.
-    pub(super) fn reserved_bytes(&mut self) -> usize {
+    pub(super) fn reserved_bytes(&self) -> usize {
         let of = |buffer: &Buffer| match buffer.pages() {
             Pages::Reserved => buffer.len(),
-            Pages::Default | Pages::Huge => 0,
+            Pages::Ordinary | Pages::Transparent => 0,
         };
         match self {
-            Self::Memory(sections) => {
-                sections.iter_mut().flat_map(|section| section.copies_mut().iter()).map(of).sum()
-            }
+            Self::Memory(sections) => sections.iter().flat_map(Replicas::copies).map(of).sum(),
             Self::Mapped { .. } => 0,
             Self::Slots { dense, experts, .. } => of(dense) + experts.reserved_bytes(),
         }
@@ -214,7 +212,7 @@ impl Storage {
                 continue;
             }
             let bytes = file.bytes_of(section);
-            let mut buffer = Buffer::new(bytes.len(), Pages::Huge)?;
+            let mut buffer = Buffer::new(bytes.len(), Pages::Transparent)?;
             buffer.copy_from_slice(bytes);
             // Whoever came first has copied the same bytes.
             let _first = copy.set(buffer);

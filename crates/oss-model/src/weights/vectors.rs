@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::plan::{Numbers, Rows, VectorPlan};
 use crate::source::Source;
 use oss_memory::zeros;
+use oss_quant::GROUP_ROWS;
 use oss_simd::Isa;
 use oss_weights::{Container, Data, Tensor};
 
@@ -66,7 +67,8 @@ pub(super) fn read(container: &Container, plan: &VectorPlan) -> Result<Vec<f32>>
             let (gate, up) = (of_part(container, gate)?, of_part(container, up)?);
             let each = gate.len() / repeat;
             let networks = gate.chunks_exact(each).zip(up.chunks_exact(each));
-            let pairs = networks.flat_map(|(gate, up)| gate.chunks(16).zip(up.chunks(16)));
+            let pairs =
+                networks.flat_map(|(gate, up)| gate.chunks(GROUP_ROWS).zip(up.chunks(GROUP_ROWS)));
             Ok(pairs.flat_map(|(gate, up)| gate.iter().chain(up)).copied().collect())
         }
     }

@@ -56,7 +56,7 @@ impl Weights {
         looked_up && self.container.is_in_files()
     }
 
-    /// Whether somebody does.
+    /// Whether somebody uses them (see [`Weights::begin_use`]).
     #[must_use]
     pub fn are_in_use(&self) -> bool {
         Arc::strong_count(&self.users) > 1

@@ -7,15 +7,9 @@ use serde_json::{Map, Value, json};
 
 use crate::app::App;
 use crate::clock;
-use crate::read::common::Common;
-use crate::read::fields::{Fields, missing, read, short};
+use crate::read::common::{Common, MOST_LOGPROBS};
+use crate::read::fields::{Fields, missing, short};
 use crate::refusal::Refusal;
-
-/// The most alternatives of a token.
-const MOST_LOGPROBS: usize = 20;
-
-/// The names of a message's reasoning.
-const REASONING: [&str; 3] = ["reasoning_content", "reasoning", "thinking"];
 
 /// A conversation to answer.
 pub(crate) struct ChatCall {
@@ -37,7 +31,7 @@ impl ChatCall {
         let mut common = Common::read(&mut fields)?;
         common.max_tokens = max_tokens(&mut fields, &["max_completion_tokens", "max_tokens"])?;
         common.logprobs = logprobs(&mut fields)?;
-        let messages = fields.list_by("messages", message)?.ok_or_else(|| missing("messages"))?;
+        let messages: Vec<Message> = fields.list("messages")?.ok_or_else(|| missing("messages"))?;
         if messages.is_empty() {
             return Err(Refusal::field("messages", "got none, expected at least 1"));
         }
@@ -97,19 +91,6 @@ impl ChatCall {
     }
 }
 
-/// One message. Answers carry their reasoning under several names, and clients send all of them
-/// back: the first counts.
-pub(crate) fn message(name: &str, mut value: Value) -> Result<Message, Refusal> {
-    if let Some(fields) = value.as_object_mut() {
-        let given = |field: &&str| fields.get(*field).is_some_and(Value::is_string);
-        let first = REASONING.into_iter().find(given);
-        for field in REASONING.into_iter().filter(|field| Some(*field) != first) {
-            fields.remove(field);
-        }
-    }
-    read(name, value)
-}
-
 /// What only chats can ask for and the engine does not do.
 fn refuse(fields: &mut Fields) -> Result<(), Refusal> {
     fields.refuse("modalities", &[json!(["text"])])?;
@@ -138,7 +119,10 @@ fn logprobs(fields: &mut Fields) -> Result<Option<usize>, Refusal> {
     let wanted = fields.take("logprobs")?.unwrap_or(false);
     let top: usize = fields.take("top_logprobs")?.unwrap_or(0);
     if top > MOST_LOGPROBS {
-        return Err(Refusal::field("top_logprobs", format!("got {top}, expected 0 to 20")));
+        return Err(Refusal::field(
+            "top_logprobs",
+            format!("got {top}, expected 0 to {MOST_LOGPROBS}"),
+        ));
     }
     if top > 0 && !wanted {
         return Err(Refusal::field("top_logprobs", "got a number, expected logprobs: true"));
@@ -205,7 +189,7 @@ fn tool_choice(choice: Option<Value>, engine: &Engine) -> Result<ToolChoice, Ref
 /// Refuses tools that a model would never hear of: not every chat template writes them.
 fn known_tools(chat: &ChatRequest, engine: &Engine) -> Result<(), Refusal> {
     let text = engine.text();
-    if chat.tools.is_empty() || chat.tool_choice == ToolChoice::None || text.is_harmony() {
+    if chat.offered_tools().is_empty() || text.is_harmony() {
         return Ok(());
     }
     let without = ChatRequest { tools: Vec::new(), ..chat.clone() };
@@ -221,8 +205,8 @@ fn known_tools(chat: &ChatRequest, engine: &Engine) -> Result<(), Refusal> {
 
 /// Refuses a format beside tools where nothing tells a call from an answer: neither could be held.
 fn apart(common: &Common, chat: &ChatRequest, engine: &Engine) -> Result<(), Refusal> {
-    let offered = !chat.tools.is_empty() && chat.tool_choice != ToolChoice::None;
-    if common.format.is_none() || !offered || engine.text().is_harmony() {
+    let without = common.format.is_none() || chat.offered_tools().is_empty();
+    if without || engine.text().is_harmony() {
         return Ok(());
     }
     let expected = "none beside a format of the answer, with this model's chat template";

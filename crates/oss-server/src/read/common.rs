@@ -15,6 +15,9 @@ const FORMAT: &str = "response_format";
 /// The most answers to one prompt.
 const MOST_CHOICES: u32 = 128;
 
+/// The most alternatives of a token whose log-probabilities are told.
+pub(super) const MOST_LOGPROBS: usize = 20;
+
 /// The most stop texts.
 const MOST_STOPS: usize = 64;
 
@@ -89,7 +92,7 @@ impl Common {
         fields.refuse("include_stop_str_in_output", &[json!(false)])?;
         let n = fields.take("n")?.unwrap_or(1);
         if !(1..=MOST_CHOICES).contains(&n) {
-            return Err(Refusal::unsupported("n", n, "1 to 128"));
+            return Err(Refusal::unsupported("n", n, &format!("1 to {MOST_CHOICES}")));
         }
         let stream = fields.take("stream")?.unwrap_or(false);
         let mut options: Fields = Fields::of(fields.take("stream_options")?.unwrap_or_default());

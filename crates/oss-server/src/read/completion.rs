@@ -5,15 +5,12 @@ use oss_engine::{Engine, Prompt, Request};
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::read::common::Common;
+use crate::read::common::{Common, MOST_LOGPROBS};
 use crate::read::fields::{Fields, missing, read, short};
 use crate::refusal::{Names, Refusal};
 
 /// OpenAI's number where a request says none.
 const DEFAULT_TOKENS: usize = 16;
-
-/// The most alternatives of a token.
-const MOST_LOGPROBS: usize = 20;
 
 /// The most prompts.
 const MOST_PROMPTS: usize = 128;
@@ -121,7 +118,10 @@ fn logprobs(fields: &mut Fields) -> Result<Option<usize>, Refusal> {
         None | Some(Value::Bool(false)) => Ok(None),
         Some(value) => match read("logprobs", value)? {
             top @ 0..=MOST_LOGPROBS => Ok(Some(top)),
-            top => Err(Refusal::field("logprobs", format!("got {top}, expected 0 to 20"))),
+            top => {
+                let what = format!("got {top}, expected 0 to {MOST_LOGPROBS}");
+                Err(Refusal::field("logprobs", what))
+            }
         },
     }
 }

@@ -80,18 +80,6 @@ impl Fields {
         &mut self,
         name: &str,
     ) -> Result<Option<Vec<T>>, Refusal> {
-        self.list_by(name, read)
-    }
-
-    /// Takes a list whose elements are read by `read`, which is told each one's name.
-    ///
-    /// # Errors
-    /// When it is no list, or an element cannot be read.
-    pub(crate) fn list_by<T>(
-        &mut self,
-        name: &str,
-        read: impl Fn(&str, Value) -> Result<T, Refusal>,
-    ) -> Result<Option<Vec<T>>, Refusal> {
         let Some(values) = self.take::<Vec<Value>>(name)? else { return Ok(None) };
         let (values, path) = (values.into_iter().enumerate(), self.path(name));
         let one = |(index, value)| read(&format!("{path}[{index}]"), value);

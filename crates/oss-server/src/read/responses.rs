@@ -6,7 +6,7 @@ use oss_engine::text::harmony::Effort;
 use serde_json::{Map, Value, json};
 
 use crate::app::App;
-use crate::read::chat::{ChatCall, effort, max_tokens, message};
+use crate::read::chat::{ChatCall, effort, max_tokens};
 use crate::read::common::Common;
 use crate::read::fields::{Fields, missing, read, short};
 use crate::read::format::{self, Nesting};
@@ -75,6 +75,7 @@ fn refuse(fields: &mut Fields) -> Result<(), Refusal> {
     fields.refuse("background", &[json!(false)])?;
     // Reasoning comes as it is, and comes back so.
     fields.refuse("include", &[json!([]), json!(["reasoning.encrypted_content"])])?;
+    fields.refuse("include_reasoning", &[json!(true)])?;
     fields.refuse("max_tool_calls", &[])?;
     fields.refuse("n", &[json!(1)])?;
     fields.refuse("prompt", &[])?;
@@ -134,7 +135,7 @@ fn item(
 ) -> Result<(), Refusal> {
     let kind = value.get("type").and_then(Value::as_str).unwrap_or("message").to_owned();
     if kind == "message" {
-        let mut message = message(name, value)?;
+        let mut message: Message = read(name, value)?;
         let thought = thought.take();
         if message.role == Role::Assistant {
             message.reasoning_content = thought.or(message.reasoning_content);

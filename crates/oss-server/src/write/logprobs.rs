@@ -1,7 +1,7 @@
 //! Which tokens a text is made of, and their log-probabilities.
 
 use oss_engine::text::{Decoder, Tokenizer};
-use oss_engine::{Engine, Token, ToolChoice};
+use oss_engine::{Engine, Token};
 use serde::Serialize;
 
 use crate::read::ChatCall;
@@ -24,7 +24,7 @@ impl Control {
     /// In the answer to a chat. Where tools are offered, control tokens mark calls in a template,
     /// and are shown in what turns out to be none.
     pub(crate) fn of_chat(call: &ChatCall, engine: &Engine) -> Self {
-        let offered = !call.chat.tools.is_empty() && call.chat.tool_choice != ToolChoice::None;
+        let offered = !call.chat.offered_tools().is_empty();
         match (engine.text().is_harmony(), offered) {
             (true, _) => Self::Header,
             (false, true) => Self::Shown,

@@ -91,7 +91,15 @@ impl Conversation {
                     let name = message.name.clone();
                     out.push(Message { name, ..Message::new(Role::User, text) });
                 }
-                Role::Assistant => assistant(&mut out, index, message)?,
+                Role::Assistant => {
+                    // A text before a call of the same turn is a preamble, also where the model
+                    // thought once more in between.
+                    let calls = |next: &chat::Message| {
+                        next.role == Role::Assistant && !next.tool_calls.is_empty()
+                    };
+                    let goes_on = messages.get(index + 1).is_some_and(calls);
+                    assistant(&mut out, index, message, goes_on)?;
+                }
                 Role::Tool => out.push(result(&calls, index, message)?),
             }
             calls.add(message);
@@ -121,7 +129,12 @@ fn developer(content: DeveloperContent) -> Message {
     Message::with_content(Role::Developer, Content::Developer(content))
 }
 
-fn assistant(out: &mut Vec<Message>, index: usize, message: &chat::Message) -> Result<()> {
+fn assistant(
+    out: &mut Vec<Message>,
+    index: usize,
+    message: &chat::Message,
+    goes_on: bool,
+) -> Result<()> {
     let some = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     let thought = some(&message.reasoning_content);
     let only_thought = thought.is_some() && message.content.is_none();
@@ -131,7 +144,8 @@ fn assistant(out: &mut Vec<Message>, index: usize, message: &chat::Message) -> R
     if message.tool_calls.is_empty() {
         if !only_thought {
             let text = need_content(index, message)?;
-            out.push(Message::new(Role::Assistant, text).on("final"));
+            let channel = if goes_on { "commentary" } else { "final" };
+            out.push(Message::new(Role::Assistant, text).on(channel));
         }
         return Ok(());
     }

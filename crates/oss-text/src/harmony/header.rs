@@ -101,6 +101,25 @@ impl Draft {
         self.after.get_or_insert_default();
     }
 
+    /// The header that a second `<|channel|>` begins: of the same role, and for the same recipient
+    /// where this one says nothing else.
+    pub(super) fn begun_anew(&self) -> Self {
+        let reading = self.cut_off();
+        let after = words(self.after.as_deref().unwrap_or_default());
+        let mut words = words(&self.before).into_iter().chain(after).map(|word| word.text);
+        let recipient = words.rfind(|word| names_recipient(word));
+        let kept = recipient.filter(|_| reading.rest.is_empty()).unwrap_or_default();
+        let mut anew = Self { before: kept.to_owned(), ..Self::of_role(reading.header.role) };
+        anew.open_channel();
+        anew
+    }
+
+    /// Whether all that it says is a channel's name that is none.
+    pub(super) fn misnames_channel(&self) -> bool {
+        let after = words(self.after.as_deref().unwrap_or_default());
+        after.len() == 1 && self.read(false).header.channel.is_none()
+    }
+
     /// Whether nothing that may still come can make this a header.
     pub(super) fn is_hopeless(&self) -> bool {
         let after = self.after.as_deref().unwrap_or_default();
@@ -269,10 +288,13 @@ fn assign(header: &mut Header, words: &[&str]) {
 
 const CHANNELS: [&str; 3] = ["analysis", "commentary", "final"];
 
+fn names_recipient(word: &str) -> bool {
+    word.starts_with("to=") || word.starts_with("functions.")
+}
+
 /// What is header wherever it stands.
 fn is_header_word(word: &str) -> bool {
-    word.starts_with("to=")
-        || word.starts_with("functions.")
+    names_recipient(word)
         || word.starts_with(CONSTRAIN)
         || word == "json"
         || CHANNELS.contains(&word)

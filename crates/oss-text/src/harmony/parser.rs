@@ -44,7 +44,10 @@ pub enum End {
 ///   header any more; a header that forgets `<|message|>` gives its further words as content.
 /// - `<|start|>` or `<|channel|>` inside a content ends the message ([`End::Cut`]) and begins a
 ///   header; there, `<|message|>`, `<|constrain|>` and other control tokens are no text.
-/// - A header that is cut off before it said anything gives no message.
+/// - A header that is cut off before it said anything gives no message. A second `<|channel|>`
+///   begins it anew, for the recipient that it had.
+/// - A word that is no channel's name, in its place and behind it neither a content nor the end of
+///   the turn, is reasoning.
 /// - A channel or a role that the format does not know is kept as it was written.
 #[derive(Clone, Debug)]
 pub struct Parser {
@@ -134,7 +137,11 @@ impl Parser {
         match std::mem::replace(&mut self.state, State::Header(next)) {
             State::Content(_) => events.push(Event::End(end)),
             State::Header(draft) => {
-                let reading = draft.cut_off();
+                let mut reading = draft.cut_off();
+                // A channel's name that went wrong, where the model may begin anew, is no answer.
+                if matches!(end, End::End | End::Cut) && draft.misnames_channel() {
+                    reading.header.channel = Some("analysis".to_owned());
+                }
                 if !reading.rest.is_empty() {
                     let (start, text) = (Event::Start(reading.header), Event::Delta(reading.rest));
                     events.extend([start, text, Event::End(end)]);
@@ -153,9 +160,14 @@ impl Parser {
             draft.open_channel();
             return;
         }
-        let role = self.header().map_or(Role::Assistant, |header| header.role);
-        let mut next = Draft::of_role(role);
-        next.open_channel();
+        let next = match &self.state {
+            State::Header(draft) => draft.begun_anew(),
+            State::Content(header) => {
+                let mut next = Draft::of_role(header.role);
+                next.open_channel();
+                next
+            }
+        };
         self.close(End::Cut, next, events);
     }
 

@@ -285,11 +285,38 @@ fn messages_read_and_write_the_chat_apis_json() {
     ]);
     let messages: Vec<Message> = serde_json::from_value(written.clone()).unwrap();
     assert_eq!(serde_json::to_value(&messages).unwrap(), written);
+    // Answers give their reasoning under two names, and clients send both back.
+    let both = json!({"role": "assistant", "content": "b", "reasoning_content": null,
+        "reasoning": "a", "thinking": "c"});
+    let message: Message = serde_json::from_value(both).unwrap();
+    assert_eq!(message.reasoning_content.as_deref(), Some("a"));
     let flat: Tool = serde_json::from_value(json!({"type": "function", "name": "f"})).unwrap();
     assert_eq!(serde_json::to_value(&flat).unwrap()["function"]["name"], "f");
     let image = json!({"role": "user", "content": [{"type": "image_url", "image_url": {}}]});
     let error = serde_json::from_value::<Message>(image).unwrap_err().to_string();
     assert!(error.contains("image_url"), "{error}");
+}
+
+#[test]
+fn a_text_before_a_call_of_the_same_turn_is_a_preamble() {
+    let thought = |text: &str, mut message: Message| {
+        message.reasoning_content = Some(text.to_owned());
+        message
+    };
+    let call = json!({"role": "assistant", "content": null, "tool_calls": [
+        {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]});
+    let messages = [
+        Message::user("x"),
+        thought("a", Message::assistant("Let me see.")),
+        thought("b", serde_json::from_value(call).unwrap()),
+        Message::tool("1", "y"),
+        thought("c", Message::assistant("It is y.")),
+    ];
+    let conversation = Conversation::from_chat(&messages, &[], &ChatOptions::default()).unwrap();
+    let channels = conversation.messages.iter().filter_map(|message| message.channel.as_deref());
+    let expected =
+        ["analysis", "commentary", "analysis", "commentary", "commentary", "analysis", "final"];
+    assert_eq!(channels.collect::<Vec<_>>(), expected);
 }
 
 #[test]

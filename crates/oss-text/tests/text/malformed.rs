@@ -62,11 +62,33 @@ fn odd_headers_mean_the_likeliest() {
         ("<|start|>assistant<|channel|>final<|message|>x<|return|>", "assistant:-|final|-|-|x"),
         ("final<|message|>x", "assistant:-|final|-|-|x"),
         ("<|channel|>commentary to=a to=b<|message|>{}", "assistant:-|commentary|b|-|{}"),
+        (
+            "<|channel|>commentary to=functions.f<|channel|>commentary <|constrain|>json\
+             <|message|>{}<|call|>",
+            call,
+        ),
+        (" to=functions.f<|channel|>commentary<|channel|>commentary<|message|>{}<|call|>", plain),
+        ("<|channel|>analysis<|channel|>final<|message|>x<|return|>", "assistant:-|final|-|-|x"),
         ("<|channel|>commentary to=<|message|>{}", "assistant:-|commentary|-|-|{}"),
     ];
     for (completion, expected) in cases {
         assert_eq!(read(completion), [expected], "{completion}");
     }
+}
+
+#[test]
+fn a_channel_whose_name_went_wrong_is_no_answer() {
+    let answer = "<|start|>assistant<|channel|>final<|message|>42<|return|>";
+    for (first, begins) in [("commentary?", "<|end|>"), ("??", "<|end|>"), ("bash", "")] {
+        let completion = format!("<|channel|>{first}{begins}{answer}");
+        let reasoning = format!("assistant:-|analysis|-|-|{first}");
+        assert_eq!(read(&completion), [&reasoning, "assistant:-|final|-|-|42"], "{completion}");
+    }
+    // Where the turn ends there it is the best that there is.
+    assert_eq!(read("<|channel|>Hello<|return|>"), ["assistant:-|final|-|-|Hello"]);
+    let doubled = "<|channel|>bash<|channel|>commentary<|message|>ls<|end|>";
+    let expected = ["assistant:-|analysis|-|-|bash", "assistant:-|commentary|-|-|ls"];
+    assert_eq!(read(doubled), expected);
 }
 
 #[test]

@@ -155,14 +155,6 @@ impl Array {
         self.decode("numbers", Value::as_f64)
     }
 
-    /// The elements as truth values.
-    ///
-    /// # Errors
-    /// When the elements are not truth values.
-    pub fn bools(&self) -> Result<Vec<bool>> {
-        self.decode("bools", Value::as_bool)
-    }
-
     /// The elements one by one, arrays among them.
     ///
     /// # Errors

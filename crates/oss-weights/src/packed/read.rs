@@ -102,7 +102,8 @@ impl Reader {
         let file = RandomAccess::open_direct(self.path())?;
         let head = &self.source.bytes()[..self.header_bytes()];
         // Reads past the cache go to whole pages.
-        let mut found = Buffer::new(head.len().next_multiple_of(DIRECT_ALIGNMENT), Pages::Default)?;
+        let mut found =
+            Buffer::new(head.len().next_multiple_of(DIRECT_ALIGNMENT), Pages::Ordinary)?;
         let read = file.read_to_end_at(&mut found, 0)?;
         // They hold the checksums of everything else.
         if read < head.len() || found[..head.len()] != *head {

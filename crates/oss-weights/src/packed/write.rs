@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use oss_memory::file::{self, RandomAccess};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
@@ -32,8 +32,8 @@ enum State {
 ///
 /// Dropping the writer, or killing the process, keeps what is complete: the next
 /// [`Writer::create`] with the same plan and source continues there, after comparing every
-/// section that claims to be complete with its checksum. A partial file of another plan is
-/// started over.
+/// section that claims to be complete with its checksum. A partial file of another plan, or older
+/// than its source, is started over.
 #[derive(Debug)]
 pub struct Writer {
     goal: PathBuf,
@@ -47,12 +47,18 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Begins the file that will be called `path`, or continues it.
+    /// Begins the file that will be called `path`, or continues it; `modified` is when its source
+    /// was last written, where that is known.
     ///
     /// # Errors
     /// When the plan cannot be (a name twice, an empty name), the system refuses, or another
     /// process is writing the same file ([`Error::Busy`]).
-    pub fn create(path: &Path, source: Fingerprint, plans: &[SectionPlan]) -> Result<Writer> {
+    pub fn create(
+        path: &Path,
+        source: Fingerprint,
+        plans: &[SectionPlan],
+        modified: Option<SystemTime>,
+    ) -> Result<Writer> {
         let layout = Layout::new(path, source, plans)?;
         let mut partial = path.as_os_str().to_owned();
         partial.push(".partial");
@@ -63,8 +69,10 @@ impl Writer {
         let goal = path.to_path_buf();
         let file = open_locked(&partial)?;
         let mut writer = Writer { goal, partial, file, source, layout, index, states };
+        let begun = writer.partial.metadata().and_then(|about| about.modified()).ok();
+        let is_newer = modified.is_none() || begun >= modified;
         match read_header(&writer.file)? {
-            Some(header) if header.plan_checksum == writer.layout.plan_checksum => {
+            Some(header) if is_newer && header.plan_checksum == writer.layout.plan_checksum => {
                 writer.recover(header.partial)?;
             }
             Some(header) if !header.partial => writer.replace()?,

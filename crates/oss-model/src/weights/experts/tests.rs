@@ -39,7 +39,8 @@ impl File {
     /// Slots that begin with what was popular in an earlier run.
     fn slots_after(&self, slots: usize, popularity: &[Popularity]) -> ExpertSlots {
         let (path, policy) = (self.directory.path().join("experts"), MemoryPolicy::default());
-        let (file, memory) = (RandomAccess::open_direct(&path).unwrap(), (&policy, Pages::Huge));
+        let (file, memory) =
+            (RandomAccess::open_direct(&path).unwrap(), (&policy, Pages::Transparent));
         ExpertSlots::open(file, &self.layers, slots, memory, &[], popularity).unwrap()
     }
 

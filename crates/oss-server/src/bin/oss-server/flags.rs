@@ -92,7 +92,7 @@ pub(crate) struct Flags {
     placement: Placement,
     /// The pages of memory that lies in no file: transparent huge ones, reserved ones (set aside by
     /// vm.nr_hugepages; transparent where they are too few) or ordinary ones
-    #[arg(long, default_value_t = Pages::Huge)]
+    #[arg(long, default_value_t = Pages::Transparent)]
     pages: Pages,
     /// Whether the weights of a packed file are brought onto huge pages where there is room
     #[arg(long, default_value_t = true, action = ArgAction::Set)]
