@@ -29,6 +29,23 @@ const BEGINNINGS: [&str; 8] = [
     "Explain how rain is made.",
 ];
 
+/// Flags of the engine that runs where the model has to write its texts itself.
+const OF_AN_ENGINE: [&str; 13] = [
+    "kv",
+    "sparse_attention",
+    "pin",
+    "huge_pages",
+    "placement",
+    "pages",
+    "speculation",
+    "tune",
+    "context",
+    "max_memory",
+    "pack_directory",
+    "eviction",
+    "keep",
+];
+
 /// Packs a model in fewer bits.
 #[derive(Parser)]
 struct Arguments {
@@ -45,9 +62,8 @@ struct Arguments {
     #[arg(long, value_delimiter = ',', value_parser = dtype)]
     types: Vec<Dtype>,
     /// A file with text of the kind that the model is for; may be given several times. Default:
-    /// what the model itself writes. With it no engine runs: of an engine's flags --model,
-    /// --activations and --threads count alone
-    #[arg(long)]
+    /// what the model itself writes
+    #[arg(long, conflicts_with_all = OF_AN_ENGINE)]
     text: Vec<PathBuf>,
     /// How many tokens are read for each trial, and as many again for the whole plan
     #[arg(long, default_value_t = 512)]

@@ -348,6 +348,14 @@ fn quantise_keeps_to_its_limit_and_writes_a_model_that_runs() {
     command.args(["--threads", "1", "--tokens", "96", "--types", "q8_0", "--max-loss", "0"]);
     let said = printed(&mut command);
     assert!(said.contains("loss 0.000 %"), "{said}");
+
+    // Where the text is given, no engine runs that would heed its flags.
+    for flag in [["--kv", "int8"], ["--max-memory", "8GB"], ["--eviction", "lru"]] {
+        let output = program("quantise").args(["--text", "nowhere"]).args(flag).output();
+        let output = output.expect("the program starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains("cannot be used with"), "{said}");
+    }
     std::fs::remove_dir_all(&folder).expect("the folder");
 }
 
