@@ -75,7 +75,7 @@ pub(crate) enum Payload<'a> {
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) slot: u32,
-    /// When it was last used, by the clock of the tree that wrote it.
+    /// When it was written, or last used where the end of a process wrote it, by the tree's clock.
     pub(crate) used: u64,
     pub(crate) hash: u64,
     pub(crate) parent: u64,
@@ -263,9 +263,9 @@ impl Cold {
         Some((slot, owner))
     }
 
-    /// Sends a page that was used so often, and then last, to a slot that [`Cold::free_slot`] or
-    /// [`Cold::victim`] has given; false (and the slot free) when the queue is full, or memory is
-    /// refused.
+    /// Sends a page that was used so often, at last at that time, to a slot that
+    /// [`Cold::free_slot`] or [`Cold::victim`] has given; false (and the slot free) when the queue
+    /// is full, or memory is refused.
     pub(crate) fn store(
         &mut self,
         slot: u32,

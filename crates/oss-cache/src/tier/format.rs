@@ -7,7 +7,7 @@
 //!         24 seed                    32 checksum of 0..32
 //!
 //! slot    0  magic                   8  content key      16  hash          24  parent's hash
-//!         32 time of the last use    40 block            44  group         48  tokens
+//!         32 time (`Found::used`)    40 block            44  group         48  tokens
 //!         52 payload bytes           56 payload checksum 64  tokens, u32, padded to page tokens
 //!         .. checksum of all before  .. payload          .. zeros up to a multiple of 4096
 //! ```

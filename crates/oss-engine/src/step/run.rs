@@ -53,9 +53,8 @@ impl Scheduler {
             self.finish_prompts();
             self.draw_all(&mut kernels)
         });
-        let failure = outcome.err();
-        let failed = failure.is_some();
-        if let Some(error) = failure {
+        let failed = outcome.is_err();
+        if let Err(error) = outcome {
             self.fail_step(error);
         }
         let took = begin.elapsed();
