@@ -11,13 +11,15 @@
 
 use crate::prefetch::ask;
 use oss_quant::kv::{KvCodec, KvFormat, KvVisitor, Pairs, Products};
-use oss_simd::{Isa, Kernel, Simd, math};
+use oss_simd::{Isa, Kernel, Simd};
 use std::{marker::PhantomData, ops::Range};
 
 mod running;
+mod soften;
 mod sparse;
 
 use running::{Done, Running};
+use soften::{Visible, soften};
 pub use sparse::{ParseSparseAttentionError, SparseAttention, choose};
 
 /// Positions in a page.
@@ -388,52 +390,22 @@ struct Tile<'a, 'q> {
     ahead: [&'a [u8]; TILE / PAGE],
 }
 
-/// What each of H heads sees of a tile, as positions counted from the tile's beginning.
-#[derive(Clone, Copy)]
-struct Visible<const H: usize> {
-    begin: [usize; H],
-    end: [usize; H],
-}
-
-impl<const H: usize> Visible<H> {
-    /// What at least one head sees.
-    #[inline(always)]
-    fn any(&self) -> Range<usize> {
-        let (mut begin, mut end) = (TILE, 0);
-        for h in 0..H {
-            if self.begin[h] < self.end[h] {
-                (begin, end) = (begin.min(self.begin[h]), end.max(self.end[h]));
-            }
-        }
-        begin..end
-    }
-
-    /// What all heads see; where there is nothing, the end of what any sees.
-    #[inline(always)]
-    fn all(&self) -> Range<usize> {
-        let (mut begin, mut end) = (0, TILE);
-        for h in 0..H {
-            (begin, end) = (begin.max(self.begin[h]), end.min(self.end[h]));
-        }
-        let last = self.any().end;
-        if begin < end { begin..end } else { last..last }
-    }
-}
-
 impl Tile<'_, '_> {
     /// What H heads from head `h` see.
     #[inline(always)]
     fn visible<const H: usize>(&self, h: usize) -> Visible<H> {
-        let mut visible = Visible { begin: [0; H], end: [0; H] };
-        let mut known = (usize::MAX, (0, 0));
+        let (mut begin, mut end) = ([0; H], [0; H]);
+        let (mut t, mut next) = (h / self.n_heads, 0);
+        let mut seen = (0, 0);
         for i in 0..H {
-            let t = (h + i) / self.n_heads;
-            if t != known.0 {
-                known = (t, self.queries[t].within(self.first / TILE));
+            if i == next {
+                seen = self.queries[t].within(self.first / TILE);
+                t += 1;
+                next = t * self.n_heads - h;
             }
-            (visible.begin[i], visible.end[i]) = known.1;
+            (begin[i], end[i]) = seen;
         }
-        visible
+        Visible::new(begin, end)
     }
 
     /// Adds the tile to the running softmax of all heads, a few heads at a time.
@@ -478,16 +450,15 @@ impl Tile<'_, '_> {
         running: &mut Running<'_>,
     ) {
         let visible = self.visible::<H>(h);
-        let any = visible.any();
-        if any.is_empty() {
+        if visible.any.0 >= visible.any.1 {
             return;
         }
         let (heads, _) = heads.as_chunks::<H>();
         // The last heads of all are enough to ask for the next tile.
-        let ahead =
-            if h + H == self.queries.len() * self.n_heads { &self.ahead } else { &self.slots };
+        let last = h + H == self.queries.len() * self.n_heads;
+        let ahead = if last { &self.ahead } else { &self.slots };
         let (tiles, _) = scores.as_chunks_mut::<TILE>();
-        let (mut page, pages) = (any.start / PAGE, any.end.div_ceil(PAGE));
+        let (mut page, pages) = (visible.any.0 / PAGE, visible.any.1.div_ceil(PAGE));
         while page < pages {
             page += if const { wide::<S>() } && page + 2 <= pages {
                 self.page_scores::<S, C, H, 2>(s, heads, (page, ahead), tiles)
@@ -495,19 +466,28 @@ impl Tile<'_, '_> {
                 self.page_scores::<S, C, H, 1>(s, heads, (page, ahead), tiles)
             };
         }
-        let corrections = soften::<S, C::Products, H>(s, tiles, visible, running);
+        let corrections = soften::<S, C::Products, H>(s, tiles, &visible, running, |share, of| {
+            // The keys that the scores did not ask for.
+            if last {
+                let len = C::key_bytes(self.shape.head_dim) / of;
+                for page in (1..TILE / PAGE).step_by(2) {
+                    ask(s, self.ahead[page], share * len, len);
+                }
+            }
+        });
         let weights = (&*tiles, &corrections);
         let (mut d16, end) = (0, self.shape.padded_head_dim() / 16);
         while d16 < end {
             d16 += if const { wide::<S>() } && d16 + 2 <= end {
-                self.add_values::<S, C, H, 2>(s, weights, (d16, visible, ahead), running.values)
+                self.add_values::<S, C, H, 2>(s, weights, (d16, &visible, ahead), running.values)
             } else {
-                self.add_values::<S, C, H, 1>(s, weights, (d16, visible, ahead), running.values)
+                self.add_values::<S, C, H, 1>(s, weights, (d16, &visible, ahead), running.values)
             };
         }
     }
 
-    /// The scores of H heads against the keys of P pages; returns P.
+    /// The scores of H heads against the keys of P pages, asking meanwhile for the next tile's keys
+    /// of every other page; returns P.
     #[inline(always)]
     fn page_scores<S: Simd, C: KvCodec, const H: usize, const P: usize>(
         &self,
@@ -516,10 +496,8 @@ impl Tile<'_, '_> {
         (page, ahead): (usize, &[&[u8]; TILE / PAGE]),
         scores: &mut [[f32; TILE]],
     ) -> usize {
-        let (mut slots, mut next) = ([self.slots[page]; P], [ahead[page]; P]);
-        for p in 1..P {
-            (slots[p], next[p]) = (self.slots[page + p], ahead[page + p]);
-        }
+        let slots: &[&[u8]; P] = self.slots[page..].first_chunk().expect("P pages");
+        let next = ahead[page.next_multiple_of(2).min(page + P - 1)];
         let dim = self.shape.head_dim;
         let mut acc = [[s.zero(); H]; P];
         let (whole, odd) = heads.split_at(dim / 2);
@@ -527,8 +505,10 @@ impl Tile<'_, '_> {
             let mut keys = [C::Products::zero(s); P];
             for p in 0..P {
                 keys[p] = C::key_columns(s, slots[p], dim, d2);
+            }
+            if P > 1 || page.is_multiple_of(2) {
                 let bytes = const { 2 * PAGE * C::BITS / 8 };
-                ask(s, next[p], d2 * bytes, bytes);
+                ask(s, next, d2 * bytes, bytes);
             }
             for step in 0..C::Products::steps::<S>() {
                 for h in 0..H {
@@ -564,7 +544,7 @@ impl Tile<'_, '_> {
         &self,
         s: S,
         (weights, corrections): (&[[f32; TILE]], &[f32; H]),
-        (d16, visible, ahead): (usize, Visible<H>, &[&[u8]; TILE / PAGE]),
+        (d16, visible, ahead): (usize, &Visible<H>, &[&[u8]; TILE / PAGE]),
         values: &mut [f32],
     ) -> usize {
         let (dim, padded) = (self.shape.head_dim, self.shape.padded_head_dim());
@@ -572,9 +552,8 @@ impl Tile<'_, '_> {
         let weights: &[[[f32; 2]; TILE / 2]; H] =
             bytemuck::cast_slice(weights).try_into().expect("one tile of each head");
         let (values, _) = values.as_chunks_mut::<16>();
-        let (any, all) = (visible.any(), visible.all());
-        let pages = any.start / PAGE..any.end.div_ceil(PAGE);
-        let whole = all.start.div_ceil(PAGE)..all.end / PAGE;
+        let pages = visible.any.0 / PAGE..visible.any.1.div_ceil(PAGE);
+        let whole = visible.all.0.div_ceil(PAGE)..visible.all.1 / PAGE;
         let mut factors = *corrections;
         if pages.start < whole.start {
             for h in 0..H {
@@ -629,12 +608,12 @@ impl Tile<'_, '_> {
         &self,
         s: S,
         weights: &[[[f32; 2]; TILE / 2]; H],
-        (page, d16, visible): (usize, usize, Visible<H>),
+        (page, d16, visible): (usize, usize, &Visible<H>),
         sums: &mut [[f32; 16]],
     ) {
         let stride = self.shape.padded_head_dim() / 16;
-        let any = visible.any();
-        let (begin, end) = (any.start.max(page * PAGE), any.end.min((page + 1) * PAGE));
+        let (begin, end) = visible.any;
+        let (begin, end) = (begin.max(page * PAGE), end.min((page + 1) * PAGE));
         for pair in begin / 2..end.div_ceil(2) {
             let p2 = pair % (PAGE / 2);
             let values = values_at::<S, C, N>(s, self.slots[page], self.shape.head_dim, (p2, d16));
@@ -674,81 +653,4 @@ fn values_at<S: Simd, C: KvCodec, const N: usize>(
         *values = C::values(s, slot, head_dim, p2, d16 + n);
     }
     values
-}
-
-/// Turns a tile's scores into weights relative to the new maximum, as factors; returns what the
-/// older values and the older sums of each head are to be multiplied with (the sums have been). A
-/// head that sees nothing of the tile is left as it is, to the bit.
-#[inline(always)]
-fn soften<S: Simd, P: Products, const H: usize>(
-    s: S,
-    scores: &mut [[f32; TILE]],
-    visible: Visible<H>,
-    running: &mut Running<'_>,
-) -> [f32; H] {
-    const { assert!(H <= 16, "corrections of all heads in one vector") };
-    let mut above = s.splat(f32::NEG_INFINITY);
-    for (h, scores) in scores.iter_mut().enumerate() {
-        let (begin, end) = (visible.begin[h], visible.end[h]);
-        if begin >= end {
-            continue;
-        }
-        if (begin, end) != (0, TILE) {
-            hide(s, scores, begin..end);
-        }
-        above = s.max(s.sub(largest(s, scores), s.splat(running.max[h])), above);
-    }
-    let mut corrections = [1.0; 16];
-    // The longer the context, the fewer tiles bring a new maximum.
-    if s.reduce_max(above) > 0.0 {
-        let mut above = [0.0; 16];
-        for h in 0..H {
-            if visible.begin[h] < visible.end[h] {
-                let max = running.max[h].max(s.reduce_max(largest(s, &scores[h])));
-                above[h] = running.max[h] - max;
-                running.max[h] = max;
-            }
-        }
-        s.store(math::exp(s, s.load(&above)), &mut corrections);
-    }
-    for h in 0..H {
-        if visible.begin[h] >= visible.end[h] {
-            continue;
-        }
-        let max = s.splat(running.max[h]);
-        let (v, _) = scores[h].as_chunks_mut::<16>();
-        let mut weights = [s.zero(); TILE / 16];
-        for (i, (weights, v)) in weights.iter_mut().zip(v).enumerate() {
-            // What is hidden has no weight.
-            if visible.begin[h] < (i + 1) * 16 && i * 16 < visible.end[h] {
-                *weights = math::exp(s, s.sub(s.load(v), max));
-            }
-            P::store_factors(s, *weights, v);
-        }
-        let added = s.add(s.add(weights[0], weights[1]), s.add(weights[2], weights[3]));
-        let sum = &mut running.sum[h];
-        s.store(s.fma(s.load(sum), s.splat(corrections[h]), added), sum);
-    }
-    *corrections.first_chunk().expect("H of 16")
-}
-
-/// Makes the scores outside of some positions less than any other.
-#[inline(always)]
-fn hide<S: Simd>(s: S, scores: &mut [f32; TILE], seen: Range<usize>) {
-    let lane = s.load(&std::array::from_fn(|lane| lane as f32));
-    let hidden = s.splat(f32::NEG_INFINITY);
-    for (i, scores) in scores.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-        let begin = s.splat(seen.start as f32 - (i * 16) as f32);
-        let end = s.splat(seen.end as f32 - (i * 16) as f32);
-        let x = s.select_lt(lane, begin, hidden, s.load(scores));
-        s.store(s.select_lt(lane, end, x, hidden), scores);
-    }
-}
-
-/// The largest of four of a tile's scores, sixteen times.
-#[inline(always)]
-fn largest<S: Simd>(s: S, scores: &[f32; TILE]) -> S::F32 {
-    let (v, _) = scores.as_chunks::<16>();
-    let low = s.max(s.load(&v[0]), s.load(&v[1]));
-    s.max(low, s.max(s.load(&v[2]), s.load(&v[3])))
 }

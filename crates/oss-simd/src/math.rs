@@ -9,23 +9,42 @@ use crate::Simd;
 /// the interval is narrow enough), then the exponent is added in the bits.
 #[inline(always)]
 pub fn exp<S: Simd>(s: S, x: S::F32) -> S::F32 {
+    let [y] = exp_each(s, [x]);
+    y
+}
+
+/// [`exp`] of some vectors, step by step together: each step waits for the one before it, and a
+/// processor looks only so far ahead.
+#[inline(always)]
+pub fn exp_each<S: Simd, const N: usize>(s: S, x: [S::F32; N]) -> [S::F32; N] {
     let low = s.splat(-87.0);
-    let clamped = s.max(low, s.min(s.splat(88.0), x));
-    let n = s.round_i32(s.mul(clamped, s.splat(std::f32::consts::LOG2_E)));
-    let n_f32 = s.i32_to_f32(n);
+    let (mut r, mut p, mut n) = (x, x, [s.zero_i32(); N]);
+    for i in 0..N {
+        r[i] = s.max(low, s.min(s.splat(88.0), x[i]));
+    }
+    for i in 0..N {
+        n[i] = s.round_i32(s.mul(r[i], s.splat(std::f32::consts::LOG2_E)));
+    }
     // ln 2 in two parts, so that n ln 2 is exact enough.
-    let r = s.fma(n_f32, s.splat(-0.693_359_4), clamped);
-    let r = s.fma(n_f32, s.splat(2.121_944_4e-4), r);
-    let mut p = s.splat(1.0 / 5040.0);
-    p = s.fma(p, r, s.splat(1.0 / 720.0));
-    p = s.fma(p, r, s.splat(1.0 / 120.0));
-    p = s.fma(p, r, s.splat(1.0 / 24.0));
-    p = s.fma(p, r, s.splat(1.0 / 6.0));
-    p = s.fma(p, r, s.splat(0.5));
-    p = s.fma(p, r, s.splat(1.0));
-    p = s.fma(p, r, s.splat(1.0));
-    let scaled = s.i32_as_f32(s.add_i32(s.f32_as_i32(p), s.shl_i32::<23>(n)));
-    s.select_lt(x, low, s.zero(), scaled)
+    for i in 0..N {
+        r[i] = s.fma(s.i32_to_f32(n[i]), s.splat(-0.693_359_4), r[i]);
+    }
+    for i in 0..N {
+        r[i] = s.fma(s.i32_to_f32(n[i]), s.splat(2.121_944_4e-4), r[i]);
+    }
+    for i in 0..N {
+        p[i] = s.fma(s.splat(1.0 / 5040.0), r[i], s.splat(1.0 / 720.0));
+    }
+    for coefficient in [1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+        for i in 0..N {
+            p[i] = s.fma(p[i], r[i], s.splat(coefficient));
+        }
+    }
+    for i in 0..N {
+        let scaled = s.add_i32(s.f32_as_i32(p[i]), s.shl_i32::<23>(n[i]));
+        p[i] = s.select_lt(x[i], low, s.zero(), s.i32_as_f32(scaled));
+    }
+    p
 }
 
 /// `1 / (1 + e⁻ˣ)`.

@@ -320,8 +320,14 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// [`Simd::bf16_bits`], but zero where the number is below 2^-50.
     #[inline(always)]
     fn bf16_factors(self, x: Self::F32) -> Self::I32 {
+        self.bf16_bits(self.without_least(x))
+    }
+
+    /// Zero where a number is below 2^-50.
+    #[inline(always)]
+    fn without_least(self, x: Self::F32) -> Self::F32 {
         const LEAST: f32 = 1.0 / (1u64 << 50) as f32;
-        self.bf16_bits(self.select_lt(self.abs(x), self.splat(LEAST), self.zero(), x))
+        self.select_lt(self.abs(x), self.splat(LEAST), self.zero(), x)
     }
 
     /// A sum of [`Simd::add_bf16`] times a number, but zero where that is below 2^-100.

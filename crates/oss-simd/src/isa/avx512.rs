@@ -95,6 +95,18 @@ unsafe fn dot_bf16(sum: __m512, a: __m512, b: __m512) -> __m512 {
     _mm512_dpbf16_ps(sum, a, b)
 }
 
+/// The nearest bf16 of sixteen numbers, ties to even, as pairs in the lower halves of 64 bits.
+///
+/// # Safety
+/// The processor must have the features.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bf16")]
+unsafe fn bf16_pairs_of(x: __m512) -> __m512i {
+    // SAFETY: vectors of the same size, of which any bits are a value.
+    let rounded = unsafe { std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(x)) };
+    _mm512_cvtepu32_epi64(rounded)
+}
+
 /// Magnitudes, and which bytes are negative.
 type Signed = (__m512i, __mmask64);
 
@@ -158,15 +170,11 @@ impl<const DOT: bool, const BF16: bool> Simd for Avx512<DOT, BF16> {
 
     #[inline(always)]
     fn store_bf16_factors(self, x: __m512, to: &mut [f32; 16]) {
-        let factors = self.bf16_factors(x);
         let factors = if BF16 {
             // SAFETY: `self` proves the features.
-            unsafe {
-                let halves = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(factors));
-                _mm512_cvtepu32_epi64(halves)
-            }
+            unsafe { bf16_pairs_of(self.without_least(x)) }
         } else {
-            factors
+            self.bf16_factors(x)
         };
         self.store(self.i32_as_f32(factors), to);
     }
@@ -220,7 +228,7 @@ impl<const DOT: bool, const BF16: bool> Simd for Avx512<DOT, BF16> {
         fn max(a: __m512, b: __m512) -> __m512 = _mm512_max_ps(a, b);
         fn min(a: __m512, b: __m512) -> __m512 = _mm512_min_ps(a, b);
         fn select_lt(a: __m512, b: __m512, x: __m512, y: __m512) -> __m512 =
-            _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), y, x);
+            _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(a, b), x, y);
         fn round_i32(x: __m512) -> __m512i = _mm512_cvtps_epi32(x);
         fn i32_to_f32(x: __m512i) -> __m512 = _mm512_cvtepi32_ps(x);
         fn f32_as_i32(x: __m512) -> __m512i = _mm512_castps_si512(x);
