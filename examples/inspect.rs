@@ -255,8 +255,13 @@ fn list(container: &Container, about: &Value) {
             [&section.name, &section.kind, &section.format].map(|x| shown(x));
         outln!("  {name:50} {kind:9} {format:6} {}", section.length);
     }
-    for (tensor, dtype) in about["precision"].as_object().into_iter().flatten() {
-        outln!("  {tensor:50} is packed as {}", dtype.as_str().unwrap_or_default());
+    match about["precision"].get("error") {
+        Some(error) => outln!("the precision plan cannot be read: {error}"),
+        None => {
+            for (tensor, dtype) in about["precision"].as_object().into_iter().flatten() {
+                outln!("  {tensor:50} is packed as {}", dtype.as_str().unwrap_or_default());
+            }
+        }
     }
     match about["model"].get("error") {
         Some(error) => outln!("does not load: {error}"),

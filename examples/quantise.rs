@@ -12,7 +12,7 @@ use oss_engine::text::Special;
 use oss_engine::text::chat::Message;
 use oss_engine::weights::Container;
 use oss_engine::{ChatRequest, Dtype, Request, Text};
-use oss_examples::{EngineArgs, check_output, counter, outln, pack};
+use oss_examples::{EngineArgs, check_output, check_packed_output, counter, outln, pack};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -83,12 +83,9 @@ fn main() -> Result<()> {
         check_output("--output", output)?;
     }
     let container = Arc::new(arguments.engine.model.file.container()?);
-    let mut texts = match arguments.text.as_slice() {
-        [] => own_texts(&arguments)?,
-        files => read(&container, files)?,
-    };
-    cut(&mut texts, 2 * arguments.tokens);
-
+    if let Some(output) = &arguments.output {
+        check_packed_output(output, &container)?;
+    }
     let defaults = Quantise::default();
     let quantise = Quantise {
         max_loss: arguments.max_loss / 100.0,
@@ -96,6 +93,13 @@ fn main() -> Result<()> {
         activation: arguments.engine.model.activations,
         threads: arguments.engine.model.threads,
     };
+    quantise.check(&container)?;
+    let mut texts = match arguments.text.as_slice() {
+        [] => own_texts(&arguments)?,
+        files => read(&container, files)?,
+    };
+    cut(&mut texts, 2 * arguments.tokens);
+
     let bar = counter(0, "trials");
     let mut trials = Vec::new();
     let plan = quantise.plan(container.clone(), &texts, &mut |trial: Trial| {

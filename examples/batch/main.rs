@@ -10,7 +10,8 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use oss_engine::{Engine, EngineOptions};
 use oss_examples::{EngineArgs, counter};
-use std::path::{Path, PathBuf};
+use oss_memory::file;
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Instant;
 
@@ -51,7 +52,7 @@ fn main() -> Result<()> {
     let arguments = Arguments::parse();
     ensure!(arguments.parallel != Some(0), "--parallel: got 0, expected at least 1");
     if let Some(output) = &arguments.output {
-        let is_input = is_same_file(output, &arguments.input);
+        let is_input = file::is_same(output, &arguments.input);
         ensure!(!is_input, "--output: got the input, expected another file");
     }
     let jobs = input::read(&arguments)?;
@@ -80,12 +81,6 @@ fn main() -> Result<()> {
         bail!("{failed} prompts got no answer; the same command tries them again");
     }
     Ok(())
-}
-
-/// Whether two paths lead to one file; no where there is none.
-fn is_same_file(one: &Path, other: &Path) -> bool {
-    let [one, other] = [one, other].map(|path| path.canonicalize().ok());
-    one.is_some() && one == other
 }
 
 /// Answers all jobs, so many at once; returns how many failed.

@@ -19,6 +19,9 @@ pub(crate) fn fetch(id: &str) -> Result<PathBuf> {
         }
         return Ok(path);
     }
+    if !names.iter().any(|name| name.ends_with(".safetensors") && !name.contains('/')) {
+        anyhow::bail!("{id} has neither GGUF nor safetensors");
+    }
     let wanted = |name: &&&str| {
         !name.contains('/')
             && (name.ends_with(".safetensors")
@@ -29,7 +32,7 @@ pub(crate) fn fetch(id: &str) -> Result<PathBuf> {
     for name in names.iter().filter(wanted) {
         folder = repository.get(name)?.parent().map(PathBuf::from);
     }
-    folder.with_context(|| format!("{id} has neither GGUF nor safetensors"))
+    folder.with_context(|| format!("{id} has no files"))
 }
 
 /// Says what is missing.

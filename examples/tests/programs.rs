@@ -252,6 +252,12 @@ fn batch_answers_in_the_order_of_the_input_and_goes_on_where_it_was_broken_off()
     // Nothing is left to do: no model is loaded.
     let mut again = batch(&folder, &["--model", "nowhere"]);
     assert_eq!(printed(&mut again), "");
+
+    // Lines that are no answers are left alone, though they have an id.
+    std::fs::write(&path, "{\"id\":\"story 4\",\"prompt\":\"One day\"}\n").expect("the file");
+    let output = batch(&folder, &[]).output().expect("the program starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("line 1: got no answer"), "{said}");
     std::fs::remove_dir_all(&folder).expect("the folder");
 }
 
@@ -361,7 +367,9 @@ fn quantise_keeps_to_its_limit_and_writes_a_model_that_runs() {
 
 #[test]
 fn outputs_that_cannot_be_written_are_refused_before_the_work() {
-    for (name, flag) in [("quantise", "--output"), ("bench", "--svg"), ("ten_prompts", "--svg")] {
+    let outputs = ["pack", "quantise"].map(|name| (name, "--output"));
+    let charts = ["bench", "ten_prompts"].map(|name| (name, "--svg"));
+    for (name, flag) in outputs.into_iter().chain(charts) {
         for path in ["no/such/folder/file", "."] {
             // No model is looked for.
             let output = program(name).args(["--model", "nowhere", flag, path]).output();

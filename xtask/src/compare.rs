@@ -326,11 +326,17 @@ impl Pair {
     }
 }
 
+/// Fast and slow minutes differ by less.
+const BROKEN: f64 = 3.0;
+
 /// Medians of what ours are held beside.
 struct Against {
     value: f64,
-    /// How many times better ours are: the middle of the pairs.
+    /// How many times better ours are: the middle of the pairs, of those that count.
     ratio: f64,
+    /// How many pairs do not: those in which what ours are held beside was more than [`BROKEN`]
+    /// times worse than in the middle of them, as when its file has been put out of memory.
+    left_out: usize,
     /// The most memory that it had resident, in bytes.
     resident: u64,
 }
@@ -352,9 +358,13 @@ impl Line {
     fn against(&self, other: fn(&Pair) -> Option<&Found>) -> Option<Against> {
         let pairs: Vec<(&Found, &Found)> =
             self.pairs.iter().filter_map(|pair| Some((&pair.ours, other(pair)?))).collect();
+        let value = median(pairs.iter().map(|(_, other)| other.value))?;
+        let counts = |other: &Found| self.row.ratio(value, other.value) <= BROKEN;
+        let counted = || pairs.iter().filter(|(_, other)| counts(other));
         Some(Against {
-            value: median(pairs.iter().map(|(_, other)| other.value))?,
-            ratio: median(pairs.iter().map(|(a, b)| self.row.ratio(a.value, b.value)))?,
+            value,
+            ratio: median(counted().map(|(a, b)| self.row.ratio(a.value, b.value)))?,
+            left_out: pairs.len() - counted().count(),
             resident: pairs.iter().map(|(_, other)| other.resident).max()?,
         })
     }
@@ -385,6 +395,7 @@ impl Line {
             "ours": self.ours(),
             "llama_cpp": theirs.as_ref().map(|theirs| theirs.value),
             "ratio": theirs.as_ref().map(|theirs| theirs.ratio),
+            "pairs_left_out": theirs.as_ref().map(|theirs| theirs.left_out),
             "beside": self.row.beside.map(|row| row.name),
             "our_own_beside": beside.as_ref().map(|beside| beside.value),
             "ratio_beside": beside.as_ref().map(|beside| beside.ratio),

@@ -1,5 +1,6 @@
 //! Downloads what tests and measurements compare with, each file pinned by its sum.
 
+use std::fmt;
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -77,17 +78,23 @@ pub(crate) fn fetch(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Unpacks a Python package, without what it depends on, into a folder.
+/// Unpacks a Python package, without what it depends on, into a folder; none of its code runs.
 fn install(package: &str, folder: &Path) -> Result<()> {
-    let how = ["install", "--no-deps", "--no-compile", "--target"];
+    let how = ["install", "--no-deps", "--no-compile", "--only-binary", ":all:", "--target"];
     pip(&how, folder, &[package])
 }
 
 /// Downloads the source archive of a package, pinned as `name==version`, into a folder.
 pub(crate) fn source(package: &str, sha256: &str, folder: &Path) -> Result<PathBuf> {
     let name = package.split("==").next().unwrap_or(package);
-    // Only this package as source: with all of them, pip would compile the build tools too.
-    pip(&["download", "--no-deps", "--no-binary", name, "--dest"], folder, &[package])?;
+    // pip runs code of a source package to learn its name, so it has to know the sum before. Only
+    // this package as source: with all of them, pip would compile the build tools too.
+    fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    let pinned = folder.with_extension("txt");
+    fs::write(&pinned, format!("{package} --hash=sha256:{sha256}\n"))?;
+    let pinned = pinned.to_str().context("the cache's path is no UTF-8")?;
+    let how = ["download", "--no-deps", "--no-binary", name, "--require-hashes", "--dest"];
+    pip(&how, folder, &["-r", pinned])?;
     let entries: Vec<_> = fs::read_dir(folder)?.collect::<std::io::Result<_>>()?;
     ensure!(entries.len() == 1, "{package}: pip left {} files, expected 1", entries.len());
     let archive = entries[0].path();
@@ -125,10 +132,29 @@ fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>> {
     Ok(None)
 }
 
+/// A file that is not the one that was to be fetched.
+#[derive(Debug)]
+pub(crate) struct WrongSum {
+    path: PathBuf,
+    got: String,
+    expected: String,
+}
+
+impl fmt::Display for WrongSum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, got, expected } = self;
+        let path = path.display();
+        write!(f, "{path}: sha256 is {got}, expected {expected}; delete it to retry")
+    }
+}
+
+impl std::error::Error for WrongSum {}
+
 fn verify(path: &Path, expected: &str) -> Result<()> {
     let got = sha256(path)?;
-    let shown = path.display();
-    ensure!(got == expected, "{shown}: sha256 is {got}, expected {expected}; delete it to retry");
+    if got != expected {
+        bail!(WrongSum { path: path.to_owned(), got, expected: expected.to_owned() });
+    }
     Ok(())
 }
 

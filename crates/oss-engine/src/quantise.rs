@@ -124,7 +124,12 @@ impl Quantise {
     ) -> Result<Plan> {
         let longest = texts.iter().map(Vec::len).sum::<usize>().div_ceil(2).clamp(1, WINDOW);
         let windows: Vec<&[u32]> = texts.iter().flat_map(|text| text.chunks(longest)).collect();
-        self.check(&container, &windows)?;
+        self.check(&container)?;
+        if windows.len() < 2 {
+            let read = windows.iter().map(|window| window.len()).sum::<usize>();
+            let (got, expected) = (format!("{read} tokens"), "at least 2".to_owned());
+            return Err(Error::Option { field: "texts", got, expected });
+        }
         let (_, plan) = describe(&container)?;
         let load = LoadOptions {
             activation: self.activation,
@@ -144,7 +149,13 @@ impl Quantise {
         search.best(&trials, self.max_loss)
     }
 
-    fn check(&self, container: &Container, windows: &[&[u32]]) -> Result<()> {
+    /// Refuses what no plan can be made of or with, before any work: the first thing that
+    /// [`Self::plan`] does.
+    ///
+    /// # Errors
+    /// [`Error::Option`] when an option is out of its range; [`Error::Unsupported`] for a packed
+    /// file.
+    pub fn check(&self, container: &Container) -> Result<()> {
         let wrong = |field, got: String, expected: &str| {
             Err(Error::Option { field, got, expected: expected.to_owned() })
         };
@@ -155,11 +166,6 @@ impl Quantise {
         }
         if !(self.max_loss.is_finite() && self.max_loss >= 0.0) {
             return wrong("max_loss", self.max_loss.to_string(), "a number of at least 0");
-        }
-        if windows.len() < 2 {
-            let got =
-                format!("{} tokens", windows.iter().map(|window| window.len()).sum::<usize>());
-            return wrong("texts", got, "at least 2");
         }
         match self.types.iter().find(|dtype| !dtype.is_weight()) {
             Some(dtype) => wrong("types", dtype.name().to_owned(), "types of weights"),

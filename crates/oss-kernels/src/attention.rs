@@ -418,7 +418,12 @@ impl Tile<'_, '_> {
         running: &mut Running<'_>,
     ) {
         let (even, padded) = (self.shape.even_head_dim(), self.shape.padded_head_dim());
+        let sees =
+            |query: &Query<'_>| query.tile_from(self.first / TILE) == Some(self.first / TILE);
+        let last = self.queries.iter().rposition(sees).map_or(0, |t| (t + 1) * self.n_heads - 1);
         for (h, n) in together::<S>(heads.len() / even) {
+            // The last heads that see the tile are enough to ask for the next one.
+            let asks = (h..h + n).contains(&last);
             let mut some = Running {
                 max: &mut running.max[h..h + n],
                 sum: &mut running.sum[h..h + n],
@@ -428,15 +433,15 @@ impl Tile<'_, '_> {
             let scores = &mut scores[h * TILE..(h + n) * TILE];
             match n {
                 8 if const { wide::<S>() } => {
-                    self.add_heads::<S, C, 8>(s, (h, heads), scores, &mut some);
+                    self.add_heads::<S, C, 8>(s, (h, asks, heads), scores, &mut some);
                 }
                 4 if const { S::REGISTERS >= 8 } => {
-                    self.add_heads::<S, C, 4>(s, (h, heads), scores, &mut some);
+                    self.add_heads::<S, C, 4>(s, (h, asks, heads), scores, &mut some);
                 }
                 2 if const { S::REGISTERS >= 8 } => {
-                    self.add_heads::<S, C, 2>(s, (h, heads), scores, &mut some);
+                    self.add_heads::<S, C, 2>(s, (h, asks, heads), scores, &mut some);
                 }
-                _ => self.add_heads::<S, C, 1>(s, (h, heads), scores, &mut some),
+                _ => self.add_heads::<S, C, 1>(s, (h, asks, heads), scores, &mut some),
             }
         }
     }
@@ -445,7 +450,7 @@ impl Tile<'_, '_> {
     fn add_heads<S: Simd, C: KvCodec, const H: usize>(
         &self,
         s: S,
-        (h, heads): (usize, &[[f32; 2]]),
+        (h, asks, heads): (usize, bool, &[[f32; 2]]),
         scores: &mut [f32],
         running: &mut Running<'_>,
     ) {
@@ -454,9 +459,7 @@ impl Tile<'_, '_> {
             return;
         }
         let (heads, _) = heads.as_chunks::<H>();
-        // The last heads of all are enough to ask for the next tile.
-        let last = h + H == self.queries.len() * self.n_heads;
-        let ahead = if last { &self.ahead } else { &self.slots };
+        let ahead = if asks { &self.ahead } else { &self.slots };
         let (tiles, _) = scores.as_chunks_mut::<TILE>();
         let (mut page, pages) = (visible.any.0 / PAGE, visible.any.1.div_ceil(PAGE));
         while page < pages {
@@ -468,7 +471,7 @@ impl Tile<'_, '_> {
         }
         let corrections = soften::<S, C::Products, H>(s, tiles, &visible, running, |share, of| {
             // The keys that the scores did not ask for.
-            if last {
+            if asks {
                 let len = C::key_bytes(self.shape.head_dim) / of;
                 for page in (1..TILE / PAGE).step_by(2) {
                     ask(s, self.ahead[page], share * len, len);
@@ -558,7 +561,7 @@ impl Tile<'_, '_> {
         if pages.start < whole.start {
             for h in 0..H {
                 for sum in &mut values[h * padded / 16 + d16..][..N] {
-                    s.store(C::Products::scale(s, s.load(sum), s.splat(factors[h])), sum);
+                    s.store(scaled::<S, C::Products>(s, s.load(sum), factors[h]), sum);
                 }
             }
             factors = [1.0; H];
@@ -570,7 +573,7 @@ impl Tile<'_, '_> {
         for h in 0..H {
             for n in 0..N {
                 let old = s.load(&values[h * padded / 16 + d16 + n]);
-                acc[h][n] = C::Products::scale(s, old, s.splat(factors[h]));
+                acc[h][n] = scaled::<S, C::Products>(s, old, factors[h]);
             }
         }
         for page in whole.clone() {
@@ -637,6 +640,13 @@ impl Tile<'_, '_> {
             }
         }
     }
+}
+
+/// A sum times a factor. One leaves it as it is: how often a sum meets it depends on who else is in
+/// the call.
+#[inline(always)]
+fn scaled<S: Simd, P: Products>(s: S, sum: S::F32, factor: f32) -> S::F32 {
+    if factor == 1.0 { sum } else { P::scale(s, sum, s.splat(factor)) }
 }
 
 /// N times sixteen dimensions, from the `d16`-th sixteen on, of the values at positions `2 p2` and

@@ -387,6 +387,42 @@ fn a_token_gets_the_same_bits_alone_and_among_its_neighbours() {
 }
 
 #[test]
+fn the_smallest_sums_do_not_feel_their_neighbours_either() {
+    let (dim, format) = (16, KvFormat::Bf16);
+    let least = 1.0 / (1u64 << 50) as f32;
+    let mut slots = vec![vec![0; format.slot_bytes(PAGE, dim)]; 5];
+    for position in 0..5 * PAGE {
+        // Weights of 1, of about 2^-50 twice, and of 0.
+        let (key, value) = match position {
+            0 => (0.0, 0.0),
+            1 => (-34.5, 1.5 * least),
+            2 => (-34.5, -least),
+            _ => (-100.0, 0.0),
+        };
+        let slot = &mut slots[position / PAGE];
+        format.write_key(Isa::scalar(), slot, position % PAGE, &vec![key; dim]);
+        format.write_value(Isa::scalar(), slot, position % PAGE, &vec![value; dim]);
+    }
+    let pages = Pages { slots, keys: Vec::new(), values: Vec::new() };
+    let shape = Shape { format, head_dim: dim, scale: 1.0 };
+    let mut heads = vec![0.0; dim];
+    heads[0] = 1.0;
+    let query = |end| Query { heads: &heads, sinks: None, start: 0, end, blocks: None };
+    for (isa, ends) in
+        Isa::available().into_iter().flat_map(|isa| [(isa, [64, 65]), (isa, [63, 70])])
+    {
+        let queries = ends.map(query);
+        let mut scratch = vec![f32::NAN; shape.scratch_len(2)];
+        let slots = (|page: usize| pages.slots[page].as_slice(), TileSlots::default());
+        attend(isa, shape, &queries, slots, &mut scratch, |t, got| {
+            let alone = run(isa, shape, queries[t], &pages);
+            assert!(alone[0] != 0.0 && alone[0].abs() < 1e-30, "{isa} {alone:?}");
+            assert_eq!(got, alone, "{isa} {ends:?} {t}");
+        });
+    }
+}
+
+#[test]
 #[should_panic(expected = "split 2 is seen by no query")]
 fn a_split_that_nobody_sees_is_refused() {
     let pages = pages(KvFormat::F32, 16, 1_100, &mut Seeded::new(6));

@@ -79,6 +79,13 @@ pub fn list(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
+/// Whether two paths lead to one file; no where there is none.
+#[must_use]
+pub fn is_same(one: &Path, other: &Path) -> bool {
+    let [one, other] = [one, other].map(|path| path.canonicalize().ok());
+    one.is_some() && one == other
+}
+
 /// Removes a file; false when there was none.
 ///
 /// # Errors

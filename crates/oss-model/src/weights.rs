@@ -29,7 +29,7 @@ pub(crate) use vectors::numbers;
 pub use verify::InUse;
 
 use crate::config::{Config, FeedForward, LayerConfig};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::plan::{FeedForwardPlan, LayerPlan, MatrixPlan, ModelPlan};
 use crate::precision::Precision;
 use crate::tiling::Tiling;
@@ -469,6 +469,11 @@ pub fn pack_to_file(
     path: &Path,
     progress: Option<Progress<'_>>,
 ) -> Result<()> {
+    if container.has_file(path) {
+        let (what, got) = ("writing over the model", path.display().to_string());
+        let expected = "another file".to_owned();
+        return Err(Error::Unsupported { path: container.path().into(), what, got, expected });
+    }
     let (config, plan) = crate::arch::describe(container)?;
     let (layout, _) = arrange(container, &config, &plan, precision)?;
     pack::to_file(&layout, path, progress)

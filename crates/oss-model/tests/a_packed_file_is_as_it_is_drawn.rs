@@ -50,6 +50,19 @@ fn all(name: String, rows: usize) -> impl Iterator<Item = (String, usize)> {
 }
 
 #[test]
+fn a_model_is_not_packed_over_itself() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("demo.gguf");
+    std::fs::copy(data("demo.gguf"), &path).unwrap();
+    let source = Container::open(&path).unwrap();
+    let same = directory.path().join(".").join("demo.gguf");
+    let error = pack_to_file(&source, &Precision::default(), &same, None).unwrap_err();
+    assert!(error.to_string().contains("writing over the model"), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(data("demo.gguf")).unwrap());
+    assert_eq!(directory.path().read_dir().unwrap().count(), 1);
+}
+
+#[test]
 fn every_row_lies_where_the_format_says() {
     let source = Container::open(&data("demo.gguf")).unwrap();
     let directory = tempfile::tempdir().unwrap();

@@ -144,18 +144,22 @@ impl Answers {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// Gives every event to `take`, with the number of its choice.
+    /// Gives every event to `take`, with the number of its choice, and itself back: the request has
+    /// its place, for which the end of the server waits, until that is dropped.
     ///
     /// # Errors
     /// What ended the request before.
-    pub(crate) async fn whole(mut self, mut take: impl FnMut(usize, Event)) -> Result<(), Refusal> {
+    pub(crate) async fn whole(
+        mut self,
+        mut take: impl FnMut(usize, Event),
+    ) -> Result<Self, Refusal> {
         while let Some(item) = self.next().await {
             match item {
                 Item::Event(choice, event) => take(choice, event),
                 Item::Failed(refusal) => return Err(refusal),
             }
         }
-        Ok(())
+        Ok(self)
     }
 
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Item>> {

@@ -159,6 +159,11 @@ impl Container {
         self.sources.iter().map(Source::path)
     }
 
+    /// Whether a path leads to one of these files.
+    pub fn has_file(&self, path: &Path) -> bool {
+        self.files().any(|file| file::is_same(file, path))
+    }
+
     /// When each of these files had last been written when it was opened; none for bytes in memory,
     /// or where the system does not say.
     pub fn modified(&self) -> impl Iterator<Item = Option<SystemTime>> {

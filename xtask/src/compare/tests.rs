@@ -31,6 +31,9 @@ fn a_ratio_is_the_middle_of_the_pairs_and_above_one_where_we_are_better() {
     let speeds = line(row("decode"), &[(4.0, 2.0), (30.0, 10.0), (8.0, 2.0)]);
     assert_eq!((speeds.ours(), against(speeds.theirs())), (8.0, Some((2.0, 3.0))));
     assert_eq!(against(speeds.beside()), None);
+    let broken = line(row("decode"), &[(4.0, 2.0), (4.0, 0.1), (6.0, 2.0)]);
+    assert_eq!(against(broken.theirs()), Some((2.0, 2.5)));
+    assert_eq!(broken.json()["pairs_left_out"], 1);
     let times = line(row("start"), &[(1.0, 4.0), (1.0, 6.0)]);
     assert_eq!(against(times.theirs()), Some((5.0, 5.0)));
     assert!(row("start").better(1.0, 2.0) && row("decode").better(2.0, 1.0));

@@ -252,8 +252,9 @@ fn head_scores<S: Simd, const H: usize>(s: S, heads: &[f32], columns: &[[f32; 16
             acc[h] = s.fma(s.splat(heads[h * dim + d]), column, acc[h]);
         }
     }
-    let mut best = acc[0];
-    for score in &acc[1..] {
+    // A score that is no number counts for nothing, whichever head's it is.
+    let mut best = s.splat(f32::NEG_INFINITY);
+    for score in &acc {
         best = s.max(*score, best);
     }
     best

@@ -98,6 +98,7 @@ fn refuse(fields: &mut Fields) -> Result<(), Refusal> {
     fields.refuse("verbosity", &[json!("medium")])?;
     fields.refuse("add_generation_prompt", &[json!(true)])?;
     fields.refuse("continue_final_message", &[json!(false)])?;
+    fields.refuse("add_special_tokens", &[json!(false)])?;
     fields.refuse("skip_special_tokens", &[json!(true)])?;
     fields.refuse("echo", &[json!(false)])
 }

@@ -41,11 +41,13 @@ impl CompletionCall {
         common.max_tokens = Some(fields.take("max_tokens")?.unwrap_or(DEFAULT_TOKENS));
         common.logprobs = logprobs(&mut fields)?;
         let special = special(&mut fields)?;
+        let begins = fields.take("add_special_tokens")?.unwrap_or(true);
         let prompt = fields.take("prompt")?.ok_or_else(|| missing("prompt"))?;
         let prompts = prompts(prompt)?;
         let ids = |given| match given {
             Given::Tokens(ids) => Ok(ids),
-            Given::Text(text) => engine.text().encode(&text, special),
+            Given::Text(text) if begins => engine.text().encode(&text, special),
+            Given::Text(text) => Ok(engine.text().tokenizer()?.encode(&text, special)),
         };
         let prompts = prompts.into_iter().map(ids).collect::<Result<_, _>>();
         let prompts = prompts.map_err(|error| Refusal::engine(&error, Names::of("prompt")))?;

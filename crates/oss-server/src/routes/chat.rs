@@ -37,9 +37,11 @@ pub(crate) async fn answer(
         return Ok(sse::response(answers, ChatFrames::new(head, engine)));
     }
     let mut so_far = ChatSoFar::new(head, engine);
-    answers.whole(|choice, event| so_far.event(choice, event)).await?;
+    let over = answers.whole(|choice, event| so_far.event(choice, event)).await?;
     let reported = so_far.reported();
-    Ok(routes::json(app.heavy(reported, || so_far.finish()).await))
+    let answer = app.heavy(reported, || so_far.finish()).await;
+    drop(over);
+    Ok(routes::json(answer))
 }
 
 /// The tokens of a conversation's prompt.

@@ -40,9 +40,11 @@ pub(crate) async fn answer(
         return Ok(sse::response(answers, CompletionFrames::new(head, engine)));
     }
     let mut so_far = CompletionSoFar::new(head, engine);
-    answers.whole(|choice, event| so_far.event(choice, event)).await?;
+    let over = answers.whole(|choice, event| so_far.event(choice, event)).await?;
     let weight = echoed.max(so_far.reported());
-    Ok(routes::json(app.heavy(weight, || so_far.finish()).await))
+    let answer = app.heavy(weight, || so_far.finish()).await;
+    drop(over);
+    Ok(routes::json(answer))
 }
 
 /// The tokens of each prompt.

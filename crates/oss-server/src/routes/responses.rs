@@ -36,8 +36,10 @@ pub(crate) async fn answer(
         answers.admitted().await?;
         return Ok(sse::response(answers, writer));
     }
-    answers.whole(|_, event| writer.take(event)).await?;
-    Ok(routes::json(writer.json(None).to_string()))
+    let over = answers.whole(|_, event| writer.take(event)).await?;
+    let answer = writer.json(None).to_string();
+    drop(over);
+    Ok(routes::json(answer))
 }
 
 /// A response that was to be kept: none is.

@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioTimer;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
@@ -36,6 +37,8 @@ const FIRST_BYTE: Duration = Duration::from_secs(10);
 
 /// How long connections have to send what was written when the server closes.
 const LAST_BYTES: Duration = Duration::from_secs(2);
+/// After so long without a byte the system asks whether the other side is still there.
+const SILENCE: Duration = Duration::from_secs(60);
 
 /// The task that accepts connections. Dropped, it ends with all of them.
 pub(super) struct Serving(JoinHandle<()>);
@@ -98,6 +101,12 @@ async fn connection(app: &Arc<App>, socket: TcpStream, peer: SocketAddr, router:
     // Head and body of a small answer would wait for each other's acknowledgement.
     if let Err(error) = socket.set_nodelay(true) {
         tracing::debug!(%error, %peer, "no TCP_NODELAY");
+    }
+    // Who vanishes without a word, or behind something that forgets silent connections, would keep
+    // his request until it ends.
+    let keepalive = TcpKeepalive::new().with_time(SILENCE).with_interval(SILENCE / 4);
+    if let Err(error) = SockRef::from(&socket).set_tcp_keepalive(&keepalive) {
+        tracing::debug!(%error, %peer, "no keepalive");
     }
     let first = timeout(FIRST_BYTE.min(app.options.idle_timeout), socket.readable());
     let speaks = tokio::select! {

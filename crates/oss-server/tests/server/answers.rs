@@ -296,6 +296,8 @@ fn an_echoed_prompt_alone_has_the_text_of_its_tokens_but_for_control_tokens() {
     let ids = post(server(), "/tokenize", &json!({"prompt": "Once upon a time"})).fine();
     let tokens = ask(json!({"prompt": ids["tokens"]}));
     assert_eq!(tokens["text"], "Once upon a time");
+    let bare = ask(json!({"prompt": "Once upon a time", "add_special_tokens": false}));
+    assert_eq!(bare["logprobs"], tokens["logprobs"]);
 }
 
 #[test]

@@ -75,6 +75,7 @@ fn a_request_that_cannot_be_served_is_told_which_field_is_at_fault() {
         ),
         (chat(json!({"store": true})), "store"),
         (chat(json!({"skip_special_tokens": false})), "skip_special_tokens"),
+        (chat(json!({"add_special_tokens": true})), "add_special_tokens"),
         ((COMPLETIONS, json!({})), "prompt"),
         ((COMPLETIONS, json!({"prompt": ""})), "prompt"),
         ((COMPLETIONS, json!({"prompt": []})), "prompt"),
