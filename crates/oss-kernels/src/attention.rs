@@ -101,10 +101,16 @@ impl Query<'_> {
         (tile * TILE < self.end).then_some(tile)
     }
 
+    /// Whether it sees anything of a tile.
+    #[inline(always)]
+    fn sees_tile(&self, tile: usize) -> bool {
+        self.tile_from(tile) == Some(tile)
+    }
+
     /// What it sees of a tile, as positions counted from the tile's beginning.
     #[inline(always)]
     fn within(&self, tile: usize) -> (usize, usize) {
-        if self.tile_from(tile) != Some(tile) {
+        if !self.sees_tile(tile) {
             return (0, 0);
         }
         let counted = |position: usize| position.saturating_sub(tile * TILE).min(TILE);
@@ -418,8 +424,7 @@ impl Tile<'_, '_> {
         running: &mut Running<'_>,
     ) {
         let (even, padded) = (self.shape.even_head_dim(), self.shape.padded_head_dim());
-        let sees =
-            |query: &Query<'_>| query.tile_from(self.first / TILE) == Some(self.first / TILE);
+        let sees = |query: &Query<'_>| query.sees_tile(self.first / TILE);
         let last = self.queries.iter().rposition(sees).map_or(0, |t| (t + 1) * self.n_heads - 1);
         for (h, n) in together::<S>(heads.len() / even) {
             // The last heads that see the tile are enough to ask for the next one.
