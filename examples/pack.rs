@@ -6,7 +6,7 @@
 use anyhow::Result;
 use clap::Parser;
 use oss_engine::model::Precision;
-use oss_examples::{FileArgs, check_output, check_packed_output, pack};
+use oss_examples::{FileArgs, check_output, pack};
 use std::path::PathBuf;
 
 /// Packs a model.
@@ -23,6 +23,5 @@ fn main() -> Result<()> {
     let arguments = Arguments::parse();
     check_output("--output", &arguments.output)?;
     let container = arguments.file.container()?;
-    check_packed_output(&arguments.output, &container)?;
     pack(&container, &Precision::default(), &arguments.output)
 }

@@ -60,13 +60,10 @@ impl Output {
         for (index, line) in text[..whole].split_inclusive(|byte| *byte == b'\n').enumerate() {
             let answer: Value = serde_json::from_slice(line).unwrap_or_default();
             let id = &answer["id"];
-            let is_answer = !id.is_null()
-                && ["text", "finish_reason"]
-                    .map(|name| &answer[name])
-                    .iter()
-                    .all(|field| field.is_string());
+            let is_answer =
+                !id.is_null() && answer["text"].is_string() && answer["finish_reason"].is_string();
             let place = || format!("{}, line {}", named(), index + 1);
-            ensure!(is_answer, "{}: got no answer, expected one with an id", place());
+            ensure!(is_answer, "{}: got no answer, expected one with its id", place());
             done.insert(id.to_string());
         }
         let rest = &text[whole..];

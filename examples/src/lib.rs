@@ -45,18 +45,6 @@ pub fn check_output(flag: &str, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a path for a packed file that no file can be written to, or that would take a file of
-/// the model, before the work.
-///
-/// # Errors
-/// As [`check_output`], and when it is one of the model's files.
-pub fn check_packed_output(path: &Path, container: &Container) -> Result<()> {
-    check_output("--output", path)?;
-    let is_model = container.has_file(path);
-    ensure!(!is_model, "--output: got {}, a file of the model, expected another", path.display());
-    Ok(())
-}
-
 /// Writes a model as a packed file, with a progress bar where somebody looks.
 ///
 /// # Errors

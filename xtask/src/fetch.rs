@@ -1,6 +1,5 @@
 //! Downloads what tests and measurements compare with, each file pinned by its sum.
 
-use std::fmt;
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -133,22 +132,13 @@ fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>> {
 }
 
 /// A file that is not the one that was to be fetched.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{}: sha256 is {got}, expected {expected}; delete it to retry", path.display())]
 pub(crate) struct WrongSum {
     path: PathBuf,
     got: String,
     expected: String,
 }
-
-impl fmt::Display for WrongSum {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { path, got, expected } = self;
-        let path = path.display();
-        write!(f, "{path}: sha256 is {got}, expected {expected}; delete it to retry")
-    }
-}
-
-impl std::error::Error for WrongSum {}
 
 fn verify(path: &Path, expected: &str) -> Result<()> {
     let got = sha256(path)?;

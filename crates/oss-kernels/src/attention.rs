@@ -19,7 +19,7 @@ mod soften;
 mod sparse;
 
 use running::{Done, Running};
-use soften::{Visible, soften};
+use soften::soften;
 pub use sparse::{ParseSparseAttentionError, SparseAttention, choose};
 
 /// Positions in a page.
@@ -394,6 +394,40 @@ struct Tile<'a, 'q> {
     slots: [&'a [u8]; TILE / PAGE],
     /// Those of the next tile, which are asked for meanwhile; its own where there is no other.
     ahead: [&'a [u8]; TILE / PAGE],
+}
+
+/// What each of H heads sees of a tile, as positions counted from the tile's beginning.
+#[derive(Clone, Copy)]
+struct Visible<const H: usize> {
+    begin: [usize; H],
+    end: [usize; H],
+    /// What at least one head sees.
+    any: (usize, usize),
+    /// What all heads see; where there is nothing, the end of what any sees.
+    all: (usize, usize),
+}
+
+impl<const H: usize> Visible<H> {
+    #[inline(always)]
+    fn new(begin: [usize; H], end: [usize; H]) -> Self {
+        let (mut any, mut all) = ((TILE, 0), (0, TILE));
+        for h in 0..H {
+            if begin[h] < end[h] {
+                any = (any.0.min(begin[h]), any.1.max(end[h]));
+            }
+            all = (all.0.max(begin[h]), all.1.min(end[h]));
+        }
+        if all.0 >= all.1 {
+            all = (any.1, any.1);
+        }
+        Self { begin, end, any, all }
+    }
+
+    /// Whether a head sees anything.
+    #[inline(always)]
+    fn sees(&self, h: usize) -> bool {
+        self.begin[h] < self.end[h]
+    }
 }
 
 impl Tile<'_, '_> {

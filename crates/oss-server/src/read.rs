@@ -8,6 +8,6 @@ mod format;
 mod responses;
 
 pub(crate) use chat::ChatCall;
-pub(crate) use completion::{CompletionCall, special};
+pub(crate) use completion::{CompletionCall, Encoding};
 pub(crate) use fields::Fields;
 pub(crate) use responses::ResponseCall;

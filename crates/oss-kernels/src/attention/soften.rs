@@ -1,43 +1,9 @@
 //! The softmax of a tile: scores become weights.
 
-use super::{Running, TILE, wide};
+use super::{Running, TILE, Visible, wide};
 use oss_quant::kv::Products;
 use oss_simd::{Simd, math};
 use std::ops::Range;
-
-/// What each of H heads sees of a tile, as positions counted from the tile's beginning.
-#[derive(Clone, Copy)]
-pub(super) struct Visible<const H: usize> {
-    pub(super) begin: [usize; H],
-    pub(super) end: [usize; H],
-    /// What at least one head sees.
-    pub(super) any: (usize, usize),
-    /// What all heads see; where there is nothing, the end of what any sees.
-    pub(super) all: (usize, usize),
-}
-
-impl<const H: usize> Visible<H> {
-    #[inline(always)]
-    pub(super) fn new(begin: [usize; H], end: [usize; H]) -> Self {
-        let (mut any, mut all) = ((TILE, 0), (0, TILE));
-        for h in 0..H {
-            if begin[h] < end[h] {
-                any = (any.0.min(begin[h]), any.1.max(end[h]));
-            }
-            all = (all.0.max(begin[h]), all.1.min(end[h]));
-        }
-        if all.0 >= all.1 {
-            all = (any.1, any.1);
-        }
-        Self { begin, end, any, all }
-    }
-
-    /// Whether a head sees anything.
-    #[inline(always)]
-    pub(super) fn sees(&self, h: usize) -> bool {
-        self.begin[h] < self.end[h]
-    }
-}
 
 /// Turns a tile's scores into weights relative to the new maximum, as factors; returns what the
 /// older values and the older sums of each head are to be multiplied with (the sums have been). A

@@ -40,14 +40,12 @@ impl CompletionCall {
         fields.refuse("best_of", &[json!(1), json!(common.n)])?;
         common.max_tokens = Some(fields.take("max_tokens")?.unwrap_or(DEFAULT_TOKENS));
         common.logprobs = logprobs(&mut fields)?;
-        let special = special(&mut fields)?;
-        let begins = fields.take("add_special_tokens")?.unwrap_or(true);
+        let encoding = Encoding::read(&mut fields)?;
         let prompt = fields.take("prompt")?.ok_or_else(|| missing("prompt"))?;
         let prompts = prompts(prompt)?;
         let ids = |given| match given {
             Given::Tokens(ids) => Ok(ids),
-            Given::Text(text) if begins => engine.text().encode(&text, special),
-            Given::Text(text) => Ok(engine.text().tokenizer()?.encode(&text, special)),
+            Given::Text(text) => encoding.encode(engine, &text),
         };
         let prompts = prompts.into_iter().map(ids).collect::<Result<_, _>>();
         let prompts = prompts.map_err(|error| Refusal::engine(&error, Names::of("prompt")))?;
@@ -108,10 +106,28 @@ enum Given {
     Tokens(Vec<u32>),
 }
 
-/// Whether names of control tokens in a prompt are control tokens.
-pub(crate) fn special(fields: &mut Fields) -> Result<Special, Refusal> {
-    let parse = fields.take("parse_special")?.unwrap_or(false);
-    Ok(if parse { Special::Parse } else { Special::AsText })
+/// How the text of a prompt becomes tokens.
+#[derive(Clone, Copy)]
+pub(crate) struct Encoding {
+    /// Whether names of control tokens in it are control tokens.
+    special: Special,
+    /// Whether the tokens with which a text begins come before it.
+    begins: bool,
+}
+
+impl Encoding {
+    pub(crate) fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+        let parse = fields.take("parse_special")?.unwrap_or(false);
+        let special = if parse { Special::Parse } else { Special::AsText };
+        Ok(Self { special, begins: fields.take("add_special_tokens")?.unwrap_or(true) })
+    }
+
+    pub(crate) fn encode(self, engine: &Engine, text: &str) -> oss_engine::Result<Vec<u32>> {
+        match self.begins {
+            true => engine.text().encode(text, self.special),
+            false => Ok(engine.text().tokenizer()?.encode(text, self.special)),
+        }
+    }
 }
 
 fn logprobs(fields: &mut Fields) -> Result<Option<usize>, Refusal> {

@@ -8,7 +8,7 @@ use oss_engine::Engine;
 use serde_json::json;
 
 use crate::app::App;
-use crate::read::{ChatCall, Fields, special};
+use crate::read::{ChatCall, Encoding, Fields};
 use crate::refusal::{Names, Refusal};
 use crate::routes::{self, body};
 
@@ -49,13 +49,9 @@ fn text(
     fields: &mut Fields,
 ) -> Result<oss_engine::Result<Vec<u32>>, Refusal> {
     app.check_model(fields.take::<String>("model")?.as_deref())?;
-    let special = special(fields)?;
+    let encoding = Encoding::read(fields)?;
     let prompt: String = fields.need("prompt")?;
-    let begins = fields.take("add_special_tokens")?.unwrap_or(true);
-    Ok(match begins {
-        true => engine.text().encode(&prompt, special),
-        false => engine.text().tokenizer().map(|tokenizer| tokenizer.encode(&prompt, special)),
-    })
+    Ok(encoding.encode(engine, &prompt))
 }
 
 fn texts(engine: &Engine, ids: &[u32]) -> Result<Vec<String>, Refusal> {
