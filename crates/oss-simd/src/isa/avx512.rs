@@ -227,6 +227,7 @@ impl<const DOT: bool, const BF16: bool> Simd for Avx512<DOT, BF16> {
         fn fma(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fmadd_ps(a, b, c);
         fn max(a: __m512, b: __m512) -> __m512 = _mm512_max_ps(a, b);
         fn min(a: __m512, b: __m512) -> __m512 = _mm512_min_ps(a, b);
+        // By what is not less, so that no mask is inverted where `x` is zero.
         fn select_lt(a: __m512, b: __m512, x: __m512, y: __m512) -> __m512 =
             _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(a, b), x, y);
         fn round_i32(x: __m512) -> __m512i = _mm512_cvtps_epi32(x);
