@@ -135,7 +135,7 @@ pub fn prepare(isa: Isa, activation: Activation, x: &[f32], mut row: InputRow<'_
 /// Some columns of rows that are to be normalised.
 #[derive(Clone, Copy, Debug)]
 pub struct Weighed<'a> {
-    /// `[rows, width]`, the columns first in each row.
+    /// `[rows, width]`, the columns first in each row; the last one may end after them.
     pub x: &'a [f32],
     /// At least as many as there are gains.
     pub width: usize,
@@ -147,8 +147,8 @@ pub struct Weighed<'a> {
 /// them, the sums of the squares of `x`.
 ///
 /// # Panics
-/// When the rows' forms differ in columns, or these are fewer than the gains; when `x` is no whole
-/// number of rows, or these are shorter than the gains.
+/// When the rows' forms differ in columns, or these are fewer than the gains; when a row of `x` is
+/// shorter than the gains.
 pub fn prepare_weighed(
     isa: Isa,
     activation: Activation,
@@ -157,8 +157,9 @@ pub fn prepare_weighed(
 ) {
     let Weighed { x, width, gain } = numbers;
     assert!(gain.len() <= width, "{} gains for rows of {width}", gain.len());
-    assert!(x.len().is_multiple_of(width.max(1)), "{} numbers in rows of {width}", x.len());
-    let n_rows = x.len() / width.max(1);
+    let n_rows = x.len().div_ceil(width.max(1));
+    let last = x.len() - width * n_rows.saturating_sub(1);
+    assert!(n_rows == 0 || gain.len() <= last, "{} gains for a row of {last}", gain.len());
     let Some(columns) = (n_rows > 0).then(|| columns(rows, activation)) else { return };
     assert!(gain.len() <= columns, "{} gains for {columns} columns", gain.len());
     isa.run(Prepare { activation, numbers, rows, n_rows, n_blocks: columns / 32 });

@@ -12,8 +12,8 @@ use crate::input::{self, InputTile, InputTiles};
 use crate::model::Model;
 use crate::weights::{FeedForwardWeights, Fused, UNIT_ROWS};
 use oss_kernels::{
-    Activation, Input, InputBuffer, InputRow, Product, Weighed, expect_columns, expect_rows,
-    expect_soon, linear_columns, prepare_weighed, rms_factor,
+    Activation, CodeBlock, Input, InputBuffer, InputRowsMut, Product, Weighed, expect_columns,
+    expect_rows, expect_soon, linear_columns, prepare_weighed, rms_factor,
 };
 use oss_memory::zeros;
 use oss_quant::GROUP_ROWS;
@@ -22,6 +22,37 @@ use std::ops::Range;
 
 /// Columns of the stream whose products with a router are added up before others are added.
 pub(crate) const BLOCK: usize = UNIT_ROWS;
+
+/// Rows that ask a router together: its weights are loaded once for them, and no sum of theirs waits
+/// for another.
+const ASKED_ROWS: usize = 8;
+
+/// Groups of experts whose logits are computed together.
+const ASKED_GROUPS: usize = 2;
+
+/// The numbers of the rows that ask.
+const ROW_NUMBERS: [u32; ASKED_ROWS] = [0, 1, 2, 3, 4, 5, 6, 7];
+
+/// A block of columns of the rows that ask a router.
+struct Asked {
+    values: [f32; ASKED_ROWS * BLOCK],
+    value_sums: [f32; ASKED_ROWS * BLOCK / 16],
+}
+
+impl InputRowsMut for Asked {
+    fn values(&mut self, row: usize) -> &mut [f32] {
+        &mut self.values[row * BLOCK..][..BLOCK]
+    }
+    fn value_sums(&mut self, row: usize) -> &mut [f32] {
+        &mut self.value_sums[row * BLOCK / 16..][..BLOCK / 16]
+    }
+    fn codes(&mut self, _: usize, _: usize) -> &mut [CodeBlock] {
+        &mut []
+    }
+    fn squares(&mut self, _: usize) -> &mut [f32] {
+        &mut []
+    }
+}
 
 /// The residual stream as the next matrices take it.
 pub(crate) struct Normed {
@@ -136,36 +167,50 @@ impl<'a> Next<'a> {
         let numbers = Weighed { x, width, gain };
         prepare_weighed(isa, activation, numbers, &mut input::TileRows(input));
         let (Some(router), Some(logits)) = (self.router, logits) else { return };
-        let padded = router.rows.next_multiple_of(GROUP_ROWS);
-        for (row, x) in x.chunks_exact(width).enumerate() {
-            let blocks = columns.clone().step_by(BLOCK);
-            for (first, logits) in blocks.zip(logits.row_mut(row).chunks_exact_mut(padded)) {
-                let block = first..columns.end.min(first + BLOCK);
-                self.ask(router, &x[first - columns.start..][..block.len()], block, logits);
+        let n_rows = x.len() / width;
+        for first in (0..n_rows).step_by(ASKED_ROWS) {
+            let rows = first..n_rows.min(first + ASKED_ROWS);
+            let x = &x[rows.start * width..rows.end * width];
+            for (index, column) in columns.clone().step_by(BLOCK).enumerate() {
+                let block = column..columns.end.min(column + BLOCK);
+                let x = &x[column - columns.start..];
+                self.ask(router, (x, width), block, (index, rows.clone(), logits));
             }
         }
     }
 
-    /// What one block of columns adds to the router's logits.
-    fn ask(&self, router: &Fused, x: &[f32], block: Range<usize>, logits: &mut [f32]) {
+    /// What one block of columns adds to the router's logits of some rows: the unit's `index`-th
+    /// block.
+    fn ask(
+        &self,
+        router: &Fused,
+        (x, width): (&[f32], usize),
+        block: Range<usize>,
+        (index, rows, logits): (usize, Range<usize>, &mut Tile<'_, f32>),
+    ) {
         let isa = self.model.isa;
-        let (mut values, mut value_sums) = ([0.0; BLOCK], [0.0; BLOCK / 16]);
-        let numbers = Weighed { x, width: x.len(), gain: &self.gain[block.clone()] };
-        let mut row = InputRow {
-            values: &mut values,
-            value_sums: &mut value_sums,
-            codes: [&mut [], &mut []],
-            squares: &mut [],
-        };
-        prepare_weighed(isa, Activation::F32, numbers, &mut row);
-        let (values, value_sums) = (&values, &value_sums);
+        let mut asked = Asked { values: [0.0; _], value_sums: [0.0; _] };
+        let gain = &self.gain[block.clone()];
+        prepare_weighed(isa, Activation::F32, Weighed { x, width, gain }, &mut asked);
+        let (values, value_sums) = (&asked.values, &asked.value_sums);
         let input = Input { stride: BLOCK, values, value_sums, codes: [&[], &[]] };
+        let padded = router.rows.next_multiple_of(GROUP_ROWS);
+        let numbers = &ROW_NUMBERS[..rows.len()];
         for (first, stored) in &router.parts {
             let matrix = self.model.weights.matrix(stored);
-            let groups = 0..stored.packing.groups();
-            let logits = &mut logits[*first..][..groups.len() * GROUP_ROWS];
             let product = Product { matrix, input, activation: Activation::F32 };
-            linear_columns(isa, product, (&[0], groups), block.clone(), logits);
+            let all = stored.packing.groups();
+            for group in (0..all).step_by(ASKED_GROUPS) {
+                let groups = group..all.min(group + ASKED_GROUPS);
+                let len = groups.len() * GROUP_ROWS;
+                let mut sums = [0.0; ASKED_ROWS * ASKED_GROUPS * GROUP_ROWS];
+                let sums = &mut sums[..rows.len() * len];
+                linear_columns(isa, product, (numbers, groups), block.clone(), sums);
+                let at = padded * index + first + GROUP_ROWS * group;
+                for (row, sums) in rows.clone().zip(sums.chunks_exact(len)) {
+                    logits.row_mut(row)[at..][..len].copy_from_slice(sums);
+                }
+            }
         }
     }
 
