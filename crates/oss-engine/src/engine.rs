@@ -53,7 +53,7 @@ pub(crate) struct Inner {
     /// Requests that wait, those on their way included.
     pub(crate) waiting: Arc<AtomicUsize>,
     /// How often the step thread has gone round.
-    turns: Arc<AtomicU64>,
+    pulse: Arc<AtomicU64>,
     tuning: SharedTuning,
     vocabulary: OnceLock<Option<Arc<Vocabulary>>>,
     commands: Sender<Command>,
@@ -205,7 +205,7 @@ impl Engine {
         let (commands, receiver) = std::sync::mpsc::channel();
         let (model, recorder) = (setup.model.clone(), setup.recorder.clone());
         let (waiting, tuning) = (setup.waiting.clone(), setup.tuner.tuning.clone());
-        let turns = setup.turns.clone();
+        let pulse = setup.pulse.clone();
         let (start, started) = std::sync::mpsc::channel();
         let run = move || step::run(setup, receiver, &start);
         let builder = thread::Builder::new().name("oss-step".to_owned());
@@ -217,7 +217,7 @@ impl Engine {
             limits,
             recorder,
             waiting,
-            turns,
+            pulse,
             tuning,
             vocabulary: OnceLock::new(),
             commands,
@@ -367,14 +367,15 @@ impl Engine {
         answer.recv().unwrap_or(Err(Error::Closed))
     }
 
-    /// Sends the step thread once round its loop and tells how often it has gone round before;
-    /// `None` when the thread is over, so that no request will be answered. A number that stays as
-    /// it is for much longer than a step takes is a thread that hangs.
+    /// Sends the step thread once round its loop and tells a number that grows whenever it has gone
+    /// round and with every layer of a step; `None` when the thread is over, so that no request
+    /// will be answered. A number that stays as it is for much longer than a layer of the largest
+    /// step takes is a thread that hangs.
     #[must_use]
     pub fn pulse(&self) -> Option<u64> {
         let is_over = self.inner.is_over();
         self.inner.wake();
-        (!is_over).then(|| self.inner.turns.load(Ordering::Relaxed))
+        (!is_over).then(|| self.inner.pulse.load(Ordering::Relaxed))
     }
 
     /// Says whether the model's files were found damaged: requests are refused from then on. Asks

@@ -79,7 +79,7 @@ pub(crate) struct Setup {
     pub(crate) model: Arc<Model>,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) waiting: Arc<AtomicUsize>,
-    pub(crate) turns: Arc<AtomicU64>,
+    pub(crate) pulse: Arc<AtomicU64>,
     team: Team,
     state: State,
     batching: Batching,
@@ -103,14 +103,14 @@ impl Setup {
         popularity: Option<Kept>,
     ) -> Result<Self> {
         let recorder = Arc::new(Recorder::new());
-        let (waiting, turns) = Default::default();
+        let (waiting, pulse) = Default::default();
         let batching = tuner.tuning.lock().batching();
-        let state = batching.state(&model, team.threads())?;
+        let state = scratch(batching, &model, team.threads(), &pulse)?;
         Ok(Self {
             model,
             recorder,
             waiting,
-            turns,
+            pulse,
             team,
             state,
             batching,
@@ -122,6 +122,24 @@ impl Setup {
             popularity,
         })
     }
+}
+
+/// Memory for forward passes, each layer of which is a beat of the pulse.
+///
+/// # Errors
+/// When it is refused.
+fn scratch(
+    batching: Batching,
+    model: &Model,
+    threads: usize,
+    pulse: &Arc<AtomicU64>,
+) -> Result<State> {
+    let mut state = batching.state(model, threads)?;
+    let pulse = Arc::clone(pulse);
+    state.set_probe(Some(Box::new(move |_| {
+        pulse.fetch_add(1, Ordering::Relaxed);
+    })));
+    Ok(state)
 }
 
 /// The life of the step thread, which is worker 0 of the team; `start` is told whether it begins.
@@ -159,7 +177,8 @@ struct Scheduler {
     /// Requests that wait, shared with those who submit.
     waiting: Arc<AtomicUsize>,
     /// How often the loop has gone round, shared with those who watch.
-    turns: Arc<AtomicU64>,
+    /// Goes on with every turn of the loop and every layer of a step.
+    pulse: Arc<AtomicU64>,
     /// Tasks without pages.
     queue: Vec<Task>,
     /// Tasks with pages.
@@ -182,7 +201,7 @@ struct Scheduler {
 
 impl Scheduler {
     fn new(setup: Setup, seat: Option<Seat>, commands: Receiver<Command>) -> Self {
-        let Setup { model, recorder, waiting, turns, team, state, batching, .. } = setup;
+        let Setup { model, recorder, waiting, pulse, team, state, batching, .. } = setup;
         let Setup { cache, cache_options, tuner, options, vocabulary_bytes, popularity, .. } =
             setup;
         Self {
@@ -206,7 +225,7 @@ impl Scheduler {
             commands,
             recorder,
             waiting,
-            turns,
+            pulse,
             queue: Vec::new(),
             running: Vec::new(),
             sessions: Sessions::default(),
@@ -219,7 +238,7 @@ impl Scheduler {
         let mut idle = true;
         while self.receive(idle) {
             let begin = Instant::now();
-            self.turns.fetch_add(1, Ordering::Relaxed);
+            self.pulse.fetch_add(1, Ordering::Relaxed);
             self.report();
             self.sweep();
             self.relieve();

@@ -5,7 +5,7 @@ use oss_threads::Team;
 
 use crate::budget::{self, Spare};
 use crate::error::Result;
-use crate::step::Scheduler;
+use crate::step::{Scheduler, scratch};
 use crate::tuning::{self, Batching, Choice, Observed, SharedTuning, Subject, Tuning};
 
 /// What measuring needs, and where its result is told.
@@ -44,7 +44,7 @@ impl Scheduler {
         }
         tuning.tell_cpus(&team, &self.options);
         let batching = tuning.batching();
-        self.state = Some(batching.state(&self.model, team.threads())?);
+        self.state = Some(scratch(batching, &self.model, team.threads(), &self.pulse)?);
         (self.team, self.batching) = (team, batching);
         *self.tuner.tuning.lock() = tuning;
         self.show_pace();

@@ -17,7 +17,7 @@ use crate::step::inject::{due_fault, refuse, strike};
 use crate::step::recover::is_refusal;
 use crate::step::repeats::Repeats;
 use crate::step::sessions::Sessions;
-use crate::step::{Scheduler, Task};
+use crate::step::{Scheduler, Task, scratch};
 
 /// Hidden rows that go through the head at once: their logits are kept together.
 pub(crate) const HEAD_ROWS: usize = 32;
@@ -84,7 +84,7 @@ impl Scheduler {
 
     /// Computes the plan's rows.
     fn forward(&mut self, kernels: &mut Duration) -> Result<()> {
-        let Self { model, team, state, batching, cache, plan, running, .. } = self;
+        let Self { model, team, state, batching, cache, plan, running, pulse, .. } = self;
         let (layers, batch) = (model.config.layers.len(), Batch { rows: &plan.rows });
         let wanted = plan.rows.iter().filter(|row| row.wanted).count();
         let begin = Instant::now();
@@ -92,7 +92,7 @@ impl Scheduler {
             model.weights.check_damage()?;
             let state = match state {
                 Some(state) => state,
-                None => state.insert(batching.state(model, team.threads())?),
+                None => state.insert(scratch(*batching, model, team.threads(), pulse)?),
             };
             // Asked for while nothing has changed, so that the step can be tried once more.
             state.reserve_logits(model, wanted.min(HEAD_ROWS))?;

@@ -39,6 +39,21 @@ fn is_not_finite(error: &Error) -> bool {
 }
 
 #[test]
+fn every_layer_of_a_step_is_a_beat_of_the_pulse_and_so_after_a_fault() {
+    let engine = engine_with(options());
+    let beats = |tokens| {
+        let before = engine.pulse().unwrap();
+        engine.generate(story("One day", tokens)).unwrap();
+        engine.pulse().unwrap() - before
+    };
+    let layers = engine.config().layers.len() as u64;
+    assert!(beats(8) >= 8 * layers);
+    let bad = engine.submit(story("One day", 20).with_fault(Fault::Nan { at: 5 })).unwrap();
+    bad.collect_all().unwrap_err();
+    assert!(beats(8) >= 8 * layers);
+}
+
+#[test]
 fn a_row_that_is_no_number_fails_one_request_alone() {
     let engine = engine_with(options());
     let bad = engine.submit(story("One day", 20).with_fault(Fault::Nan { at: 5 })).unwrap();

@@ -25,17 +25,17 @@ pub(super) async fn watch(app: Arc<App>) {
     };
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut pulse = Pulse { turns: 0, since: Instant::now() };
+    let mut pulse = Pulse { beats: 0, since: Instant::now() };
     let mut drawn = VecDeque::with_capacity(WINDOW + 1);
     loop {
         let now = ticks.tick().await;
-        let Some(turns) = engine.pulse() else {
+        let Some(beats) = engine.pulse() else {
             return app.fail(Error::EngineOver);
         };
         if let Err(error) = engine.check_damage() {
             return app.fail(Error::Damaged(error));
         }
-        let stalled = pulse.silence(turns, now) > app.options.stall_timeout;
+        let stalled = pulse.silence(beats, now) > app.options.stall_timeout;
         if stalled != app.books.is_stalled() {
             tracing::warn!(stalled, "the engine's step thread");
         }
@@ -57,17 +57,17 @@ fn rate(drawn: &VecDeque<(Instant, u64)>) -> f64 {
     if seconds > 0.0 { (last - first) as f64 / seconds } else { 0.0 }
 }
 
-/// When the step thread was last seen to go round.
+/// When the step thread was last seen to go on.
 struct Pulse {
-    turns: u64,
+    beats: u64,
     since: Instant,
 }
 
 impl Pulse {
-    /// How long it has not gone round, seen at `now` with so many turns.
-    fn silence(&mut self, turns: u64, now: Instant) -> Duration {
-        if turns != self.turns {
-            *self = Self { turns, since: now };
+    /// How long it has stood still, seen at `now` with so many beats.
+    fn silence(&mut self, beats: u64, now: Instant) -> Duration {
+        if beats != self.beats {
+            *self = Self { beats, since: now };
         }
         now - self.since
     }
@@ -78,10 +78,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_does_not_go_round_is_silent_for_as_long() {
+    fn a_thread_that_does_not_go_on_is_silent_for_as_long() {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        let mut pulse = Pulse { turns: 3, since: start };
+        let mut pulse = Pulse { beats: 3, since: start };
         assert_eq!(pulse.silence(3, after(5)), Duration::from_secs(5));
         assert_eq!(pulse.silence(4, after(6)), Duration::ZERO);
         assert_eq!(pulse.silence(4, after(9)), Duration::from_secs(3));

@@ -139,7 +139,7 @@ pub(crate) struct Flags {
     /// How long requests may go on after that
     #[arg(long, value_parser = seconds, default_value = "30s")]
     drain_timeout: Duration,
-    /// How long a step may take before /live says 503
+    /// How long a layer of a step may take before /live says 503
     #[arg(long, value_parser = seconds, default_value = "120s")]
     stall_timeout: Duration,
     /// Tells models whose format has it today's date (UTC): prompts then differ from day to day
