@@ -52,7 +52,7 @@ pub(crate) struct Inner {
     pub(crate) recorder: Arc<Recorder>,
     /// Requests that wait, those on their way included.
     pub(crate) waiting: Arc<AtomicUsize>,
-    /// How often the step thread has gone round.
+    /// See [`Engine::pulse`].
     pulse: Arc<AtomicU64>,
     tuning: SharedTuning,
     vocabulary: OnceLock<Option<Arc<Vocabulary>>>,
@@ -368,9 +368,10 @@ impl Engine {
     }
 
     /// Sends the step thread once round its loop and tells a number that grows whenever it has gone
-    /// round and with every layer of a step; `None` when the thread is over, so that no request
-    /// will be answered. A number that stays as it is for much longer than a layer of the largest
-    /// step takes is a thread that hangs.
+    /// round, and within a step with every layer and every few rows of logits; `None` when the
+    /// thread is over, so that no request will be answered. A number that stays as it is for much
+    /// longer than a layer of the largest step takes, or than [`tune`](Self::tune), is a thread
+    /// that hangs.
     #[must_use]
     pub fn pulse(&self) -> Option<u64> {
         let is_over = self.inner.is_over();

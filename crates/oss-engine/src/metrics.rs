@@ -66,15 +66,16 @@ impl Histogram {
     }
 
     /// The quantile `q` (0 to 1), as if the numbers of a bucket were spread evenly over it: at most
-    /// 26 % off.
+    /// 26 % off, but for numbers below the first bucket and above the last.
     #[must_use]
     pub fn quantile(&self, q: f64) -> f64 {
         let wanted = (q * self.count as f64).ceil().max(1.0);
-        let (mut lower, mut seen) = (0.0, 0.0);
+        let (mut lower, mut seen) = (self.first * (-1.0 / PER_DOUBLING).exp2(), 0.0);
         for (upper, count) in self.buckets() {
             let count = count as f64;
             if seen + count >= wanted {
-                return lower + (upper.min(self.max) - lower) * (wanted - seen) / count;
+                let within = lower + (upper.min(self.max) - lower) * (wanted - seen) / count;
+                return within.min(self.max);
             }
             (lower, seen) = (upper, seen + count);
         }
@@ -299,11 +300,14 @@ mod tests {
             let got = histogram.quantile(q);
             assert!((got / q - 1.0).abs() < 0.01, "{q}: {got}");
         }
-        let mut alike = Histogram::new(1e-3);
-        (0..100).for_each(|_| alike.record(0.7));
-        for q in [0.01, 0.5, 1.0] {
-            let got = alike.quantile(q);
-            assert!(got > 0.7 / 1.26 && got <= 0.7, "{q}: {got}");
+        // In the first bucket too.
+        for (first, value) in [(1e-3, 0.7), (1.0, 1.0)] {
+            let mut alike = Histogram::new(first);
+            (0..100).for_each(|_| alike.record(value));
+            for q in [0.01, 0.5, 1.0] {
+                let got = alike.quantile(q);
+                assert!(got > value / 1.26 && got <= value, "{q}: {got}");
+            }
         }
         assert_eq!(histogram.count(), 1000);
         assert!((histogram.mean() - 0.5005).abs() < 1e-9);

@@ -192,7 +192,11 @@ fn output(text: &Text, request: &Request, id: u64) -> Result<(Box<dyn Output>, V
     let prefix = format!("call_{:08x}{id:x}_", RandomState::new().hash_one(id) as u32);
     if !text.is_harmony() {
         let tools = chat.offered_tools();
-        let output = TemplateOutput::new(tokenizer, tools, stop, prefix);
+        let mut output = TemplateOutput::new(tokenizer, tools, stop, prefix);
+        // What is shown fits the grammar.
+        if request.grammar.is_some() {
+            output = output.keeping_space();
+        }
         return Ok((Box::new(output), Vec::new()));
     }
     let mut output =

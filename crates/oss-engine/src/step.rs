@@ -176,8 +176,7 @@ struct Scheduler {
     recorder: Arc<Recorder>,
     /// Requests that wait, shared with those who submit.
     waiting: Arc<AtomicUsize>,
-    /// How often the loop has gone round, shared with those who watch.
-    /// Goes on with every turn of the loop and every layer of a step.
+    /// Grows with every turn of the loop and every part of a step; shared with those who watch.
     pulse: Arc<AtomicU64>,
     /// Tasks without pages.
     queue: Vec<Task>,
@@ -370,22 +369,13 @@ impl Scheduler {
             let late = task.deadline.is_some_and(|deadline| deadline <= now);
             late.then(|| Finish::Failed(Arc::new(Error::Expired)))
         };
-        for waits in [true, false] {
-            let tasks = if waits { &mut self.queue } else { &mut self.running };
-            let over: Vec<(Task, Finish)> = {
-                let mut over = Vec::new();
-                let mut index = 0;
-                while index < tasks.len() {
-                    match ending(&tasks[index]) {
-                        Some(finish) => over.push((tasks.remove(index), finish)),
-                        None => index += 1,
-                    }
-                }
-                over
-            };
-            for (task, finish) in over {
-                self.end(task, finish);
-            }
+        let mut over: Vec<(Finish, Task)> = Vec::new();
+        for tasks in [&mut self.queue, &mut self.running] {
+            let ended = tasks.extract_if(.., |task| ending(task).is_some());
+            over.extend(ended.filter_map(|task| Some((ending(&task)?, task))));
+        }
+        for (finish, task) in over {
+            self.end(task, finish);
         }
     }
 

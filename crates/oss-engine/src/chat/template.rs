@@ -80,6 +80,12 @@ impl TemplateOutput {
         }
     }
 
+    /// Keeps space before everything too.
+    pub(crate) fn keeping_space(mut self) -> Self {
+        self.begun = true;
+        self
+    }
+
     /// Lets through what comes before a stop text; space before everything is dropped.
     fn take(&mut self, text: &str, events: &mut Vec<Event>) {
         let text = if self.begun { text } else { text.trim_start() };
@@ -112,41 +118,41 @@ impl TemplateOutput {
         self.hold_or_show(text, events);
     }
 
-    fn hold_or_show(&mut self, text: String, events: &mut Vec<Event>) {
-        match &mut self.state {
-            State::Call { held, look_at } => {
-                held.push_str(&text);
-                if held.len() < *look_at {
-                    return;
-                }
-                *look_at = held.len() + held.len() / 8;
-                if read(held, &self.functions) == Reading::Text {
-                    let text = std::mem::take(held);
+    fn hold_or_show(&mut self, mut text: String, events: &mut Vec<Event>) {
+        // Round again only with what follows a mark.
+        loop {
+            match &mut self.state {
+                State::Call { held, look_at } => {
+                    held.push_str(&text);
+                    if held.len() < *look_at {
+                        return;
+                    }
+                    *look_at = held.len() + held.len() / 8;
+                    if read(held, &self.functions) != Reading::Text {
+                        return;
+                    }
+                    text = show_opening(std::mem::take(held), events);
                     self.state = State::Text(String::new());
-                    show(text, events);
                 }
-            }
-            State::Text(held) if !self.functions.is_empty() => {
-                held.push_str(&text);
-                let mark = OPENINGS.iter().filter_map(|opening| held.find(opening)).min();
-                let begun = OPENINGS.iter().map(|opening| overlap(held, opening)).max();
-                let at = mark.unwrap_or(held.len() - begun.unwrap_or(0));
-                let rest = held.split_off(at);
-                show(std::mem::replace(held, rest), events);
-                if mark.is_some() {
-                    let call = std::mem::take(held);
+                State::Text(held) if !self.functions.is_empty() => {
+                    held.push_str(&text);
+                    let mark = OPENINGS.iter().filter_map(|opening| held.find(opening)).min();
+                    let begun = OPENINGS.iter().map(|opening| overlap(held, opening)).max();
+                    let at = mark.unwrap_or(held.len() - begun.unwrap_or(0));
+                    let rest = held.split_off(at);
+                    show(std::mem::replace(held, rest), events);
+                    if mark.is_none() {
+                        return;
+                    }
+                    text = std::mem::take(held);
                     self.state = State::Call { held: String::new(), look_at: 0 };
-                    self.hold_or_show(call, events);
                 }
+                State::Text(_) | State::Undecided(_) => return show(text, events),
             }
-            State::Text(_) | State::Undecided(_) => show(text, events),
         }
     }
 
-    fn call(&mut self, call: String, events: &mut Vec<Event>) {
-        let Reading::Calls(calls) = read(&call, &self.functions) else {
-            return show(call, events);
-        };
+    fn call(&mut self, calls: Vec<(String, String)>, events: &mut Vec<Event>) {
         for (name, delta) in calls {
             let (index, id) = (self.calls, format!("{}{}", self.call_prefix, self.calls));
             events.push(Event::ToolCallStart { index, id, name });
@@ -155,6 +161,14 @@ impl TemplateOutput {
             self.calls += 1;
         }
     }
+}
+
+/// Shows the mark that text begins with which is no call; what follows may have another.
+fn show_opening(mut held: String, events: &mut Vec<Event>) -> String {
+    let opening = OPENINGS.iter().find(|opening| held.starts_with(**opening));
+    let rest = held.split_off(opening.map_or(0, |opening| opening.len()));
+    show(held, events);
+    rest
 }
 
 impl Output for TemplateOutput {
@@ -176,9 +190,17 @@ impl Output for TemplateOutput {
             let held = self.stopper.finish();
             self.decide(held, events);
         }
-        match std::mem::replace(&mut self.state, State::Text(String::new())) {
-            State::Call { held, .. } => self.call(held, events),
-            State::Text(held) | State::Undecided(held) => show(held, events),
+        loop {
+            match std::mem::replace(&mut self.state, State::Text(String::new())) {
+                State::Text(held) | State::Undecided(held) => return show(held, events),
+                State::Call { held, .. } => match read(&held, &self.functions) {
+                    Reading::Calls(calls) => return self.call(calls, events),
+                    Reading::Begun | Reading::Text => {
+                        let rest = show_opening(held, events);
+                        self.hold_or_show(rest, events);
+                    }
+                },
+            }
         }
     }
 
@@ -390,6 +412,37 @@ mod tests {
         }
         let unmarked = "Here: {\"name\": \"f\", \"arguments\": {}}";
         assert_eq!(answer(unmarked, &[]), (unmarked.into(), String::new(), 0, false));
+    }
+
+    #[test]
+    fn a_marked_call_may_follow_what_looked_like_one_however_long_that_is() {
+        let call = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
+        let late = " Well, that is what I wanted to know, and more.";
+        for len in [0, 10, 40, 300, 320, 340] {
+            let other = format!("{{\"name\": \"g\", \"arguments\": \"{}\"}}", "a".repeat(len));
+            for before in [format!("<tool_call>{other}</tool_call>\n"), format!("{other}\n")] {
+                let (shown, last, calls, _) = answer(&format!("{before}{call}"), &[]);
+                assert_eq!((shown + &last, calls), (before.clone(), 1));
+                let text = format!("{before}{call}{late}");
+                let (shown, last, calls, _) = answer(&text, &[]);
+                assert_eq!((shown + &last, calls), (text, 0));
+            }
+        }
+    }
+
+    #[test]
+    fn space_before_everything_is_kept_where_it_has_to_be() {
+        let mut output = output(&[]).keeping_space();
+        let mut events = Vec::new();
+        for id in TOKENIZER.encode(" yes", Special::AsText) {
+            output.token(id, &mut events);
+        }
+        output.finish(&mut events);
+        let texts = events.iter().map(|event| match event {
+            Event::Text(text) => text.as_str(),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(texts.collect::<String>(), " yes");
     }
 
     #[test]

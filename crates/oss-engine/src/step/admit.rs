@@ -89,7 +89,6 @@ impl Scheduler {
             self.known_prefix(task)
         };
         task.sequence = Some(sequence);
-        task.hold = Hold::default();
         len
     }
 
@@ -165,6 +164,7 @@ impl Scheduler {
     pub(crate) fn preempt(&mut self, index: usize) {
         let mut task = self.running.remove(index);
         self.take_sequence(&mut task);
+        task.hold = Hold::default();
         self.recorder.lock().preempted += 1;
         tracing::debug!(parent: &task.span, tokens = task.tokens.len(), "preempted");
         self.queue.push(task);

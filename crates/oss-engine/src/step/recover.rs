@@ -7,6 +7,7 @@ use oss_cache::{KvCache, SequenceId};
 use crate::error::Error;
 use crate::event::Finish;
 use crate::step::Scheduler;
+use crate::step::hold::Hold;
 
 impl Scheduler {
     /// The step's requests fail; where a row is no number, its own alone, as no sequence has
@@ -38,6 +39,7 @@ impl Scheduler {
         }
         if rebuild {
             self.queue.append(&mut self.running);
+            self.queue.iter_mut().for_each(|task| task.hold = Hold::default());
         }
     }
 

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use oss_cache::KvCache;
@@ -129,11 +130,12 @@ impl Scheduler {
     /// Computes the logits of the wanted rows and draws from them.
     fn draw_all(&mut self, kernels: &mut Duration) -> Result<()> {
         let wanted = self.wanted();
-        let Self { model, team, state, running, recorder, repeats, cache, .. } = self;
+        let Self { model, team, state, running, recorder, repeats, cache, pulse, .. } = self;
         let state = state.as_mut().expect("the forward pass has left rows in it");
         let vocabulary = model.config.vocabulary;
         let mut over: Vec<(u64, Finish)> = Vec::new();
         for (chunk, rows) in wanted.chunks(HEAD_ROWS).enumerate() {
+            pulse.fetch_add(1, Ordering::Relaxed);
             let first = chunk * HEAD_ROWS;
             let begin = Instant::now();
             let range = first..first + rows.len();

@@ -3,6 +3,7 @@
 //! clock that each step moves on by what its rows cost.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::time::Duration;
 
 use oss_model::LoadOptions;
@@ -270,27 +271,70 @@ fn prompts_share_a_step_with_those_that_are_as_urgent_and_others_get_what_is_lef
     assert_eq!(clocked.prompts_left(), [144, 144]);
 }
 
-#[test]
-fn a_prefix_larger_than_the_queue_of_reads_is_fetched_before_there_is_a_place_for_it() {
-    let directory = tempfile::tempdir().unwrap();
-    let queue = 4;
-    let keeping = || {
-        Clocked::with(Cost { prompt: 0.02, ..COST }, |options, cache| {
-            options.reuse_prefixes = true;
-            options.max_sequences = Some(1);
-            let (path, bytes) = (directory.path().join("pages"), 64 << 20);
-            cache.cold = Some(oss_cache::ColdOptions { path, bytes, queue, content_key: 1 });
-        })
-    };
-    let mut first = keeping();
-    first.submit(700, 1);
+/// Options of an engine with a file of pages, and so long a queue of reads.
+fn read_from_file(
+    directory: &Path,
+    queue: usize,
+) -> impl FnOnce(&mut EngineOptions, &mut oss_cache::Options) {
+    let (path, bytes) = (directory.join("pages"), 64 << 20);
+    move |options, cache| {
+        options.reuse_prefixes = true;
+        cache.cold = Some(oss_cache::ColdOptions { path, bytes, queue, content_key: 1 });
+    }
+}
+
+/// Leaves the pages of a prompt of so many tokens in the file.
+fn keep_in_file(directory: &Path, prompt: usize) {
+    let mut first = Clocked::with(Cost { prompt: 0.02, ..COST }, read_from_file(directory, 4));
+    first.submit(prompt, 1);
     while !(first.scheduler.queue.is_empty() && first.scheduler.running.is_empty()) {
         first.step();
     }
     first.scheduler.cache.persist().unwrap();
-    drop(first);
+}
 
-    let mut second = keeping();
+#[test]
+fn who_waits_for_room_is_not_overtaken_though_its_pages_lie_in_the_file() {
+    let directory = tempfile::tempdir().unwrap();
+    keep_in_file(directory.path(), 700);
+    let mut clocked = Clocked::with(Cost { prompt: 0.02, ..COST }, |options, cache| {
+        read_from_file(directory.path(), 4)(options, cache);
+        cache.capacity_bytes = 1 << 20;
+    });
+    clocked.submit(300, 150);
+    clocked.scheduler.queue[0].tokens.fill(7);
+    clocked.step();
+    clocked.submit(700, 1);
+    let long_one = clocked.next_id - 1;
+    // While its pages are read others may go first; then nobody does.
+    let mut overtook_last = 0;
+    for turn in 0.. {
+        clocked.submit(3, 1);
+        let waiting = clocked.scheduler.queue.len();
+        clocked.step();
+        clocked.scheduler.cache.wait_for_fetched();
+        let Scheduler { queue, .. } = &clocked.scheduler;
+        if queue.iter().all(|task| task.id != long_one) {
+            assert!(turn > 100, "it waits for the answer to end, {turn} turns");
+            break;
+        }
+        if queue.len() < waiting {
+            overtook_last = turn;
+        }
+    }
+    assert!(overtook_last < 60, "{overtook_last}");
+}
+
+#[test]
+fn a_prefix_larger_than_the_queue_of_reads_is_fetched_before_there_is_a_place_for_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let queue = 4;
+    keep_in_file(directory.path(), 700);
+
+    let mut second = Clocked::with(COST, |options, cache| {
+        read_from_file(directory.path(), queue)(options, cache);
+        options.max_sequences = Some(1);
+    });
     second.submit(3, 1000);
     second.step();
     second.submit(700, 1);

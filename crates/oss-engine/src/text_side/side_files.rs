@@ -16,7 +16,7 @@ const GENERATION: &str = "generation_config.json";
 #[derive(Default, Deserialize)]
 struct Generation {
     temperature: Option<f32>,
-    top_k: Option<usize>,
+    top_k: Option<i64>,
     top_p: Option<f32>,
     min_p: Option<f32>,
     typical_p: Option<f32>,
@@ -62,7 +62,8 @@ pub(super) fn read(container: &Container) -> Result<Found> {
     let plain = Options::default();
     let defaults = Options {
         temperature: generation.temperature.unwrap_or(plain.temperature),
-        top_k: generation.top_k.unwrap_or(plain.top_k),
+        // Zero and below: off.
+        top_k: generation.top_k.map_or(plain.top_k, |k| usize::try_from(k).unwrap_or(0)),
         top_p: generation.top_p.unwrap_or(plain.top_p),
         min_p: generation.min_p.unwrap_or(plain.min_p),
         typical_p: generation.typical_p.unwrap_or(plain.typical_p),
