@@ -239,9 +239,10 @@ fn memory(config: &Config, container: &Container) -> oss_engine::model::Result<V
 fn list(container: &Container, about: &Value) {
     outln!("{} ({}, {} bytes)", container.path().display(), about["kind"], about["file_bytes"]);
     for (key, value) in metadata(container) {
-        let text = value.to_string();
-        let end = text.char_indices().nth(100).map_or(text.len(), |(at, _)| at);
-        outln!("  {key} = {}", &text[..end]);
+        // JSON leaves some control characters as they are.
+        let plain = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+        let text: String = value.to_string().chars().take(100).map(plain).collect();
+        outln!("  {} = {text}", shown(&key));
     }
     for tensor in container.tensors() {
         let (bytes, shape) = (tensor.bytes(), format!("{:?}", tensor.shape));
@@ -259,7 +260,8 @@ fn list(container: &Container, about: &Value) {
         Some(error) => outln!("the precision plan cannot be read: {error}"),
         None => {
             for (tensor, dtype) in about["precision"].as_object().into_iter().flatten() {
-                outln!("  {tensor:50} is packed as {}", dtype.as_str().unwrap_or_default());
+                let dtype = dtype.as_str().unwrap_or_default();
+                outln!("  {:50} is packed as {}", shown(tensor), shown(dtype));
             }
         }
     }

@@ -20,8 +20,8 @@ const SAMPLE_BYTES: usize = 4096;
 
 impl Model {
     /// A key for caches of keys and values that outlive the process: equal for what gives the same
-    /// bits. It is made of all numbers of the model and its configuration, the version of the
-    /// packed layout, the instruction set, activations, the format of keys and values, sparse
+    /// bits. It is made of all numbers of the model and its configuration, the version of
+    /// packed files, the instruction set, activations, the format of keys and values, sparse
     /// attention and [`NUMERICS_VERSION`].
     ///
     /// Of a packed file it takes the table's word for its sections; else packed matrices are read

@@ -40,6 +40,20 @@ fn a_bit_of_any_tensor_gives_another_key() {
 }
 
 #[test]
+fn an_embedding_of_another_type_gives_another_key() {
+    let whole = std::fs::read(data("demo.gguf")).unwrap();
+    let name = b"token_embd.weight";
+    let found = whole.windows(name.len()).position(|bytes| bytes == name);
+    // Behind the name: how many dimensions, each of them, the type.
+    let dims = found.unwrap() + name.len();
+    let at = dims + 4 + 8 * usize::from(whole[dims]);
+    let (half, brain) = (1_u32.to_le_bytes(), 30_u32.to_le_bytes());
+    let mut changed = whole.clone();
+    changed[at..at + 4].copy_from_slice(if whole[at..at + 4] == half { &brain } else { &half });
+    assert_ne!(key_of(&whole), key_of(&changed));
+}
+
+#[test]
 fn the_key_is_that_of_the_numbers_and_not_of_their_file() {
     let directory = tempfile::tempdir().unwrap();
     for name in ["demo.gguf", "edge/edge.gguf"] {

@@ -68,6 +68,10 @@ fn write_wide(path: &Path) {
     let mut metadata = vec![
         ("general.architecture".to_owned(), "gpt-oss".into()),
         (key("attention.layer_norm_rms_epsilon"), 1e-5f32.into()),
+        (key("rope.freq_base"), 150_000f32.into()),
+        (key("rope.scaling.type"), "yarn".into()),
+        (key("rope.scaling.factor"), 32f32.into()),
+        (key("rope.scaling.original_context_length"), 4096u32.into()),
     ];
     metadata.extend(counts.map(|(name, n)| (key(name), n.into())));
     let tensors: [(&str, &[usize]); 22] = [

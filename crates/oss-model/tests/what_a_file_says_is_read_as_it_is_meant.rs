@@ -30,6 +30,14 @@ fn described(
     let mut metadata: Metadata = vec![("general.architecture".to_owned(), architecture.into())];
     let epsilon = ("attention.layer_norm_rms_epsilon", 1e-5f32.into());
     let usual = counts.map(|(name, n)| (name, Value::from(n))).into_iter().chain([epsilon]);
+    // What has no default there.
+    let stretched = [
+        ("rope.freq_base", 150_000f32.into()),
+        ("rope.scaling.type", "yarn".into()),
+        ("rope.scaling.factor", 32f32.into()),
+        ("rope.scaling.original_context_length", 4096u32.into()),
+    ];
+    let usual = usual.chain(stretched.into_iter().filter(|_| architecture == "gpt-oss"));
     let said = |name| more.iter().any(|(other, _)| *other == name);
     let usual = usual.filter(|(name, _)| !said(*name));
     metadata.extend(usual.map(|(name, value)| (key(name), value)));
@@ -68,7 +76,8 @@ fn from_json(more: &Json, tensors: &[(&str, &str, &[usize])]) -> Result<Config, 
     let embedding = ("model.embed_tokens.weight", "F32", &[300, HIDDEN][..]);
     for (name, dtype, shape) in [embedding].iter().chain(tensors) {
         let begin = end;
-        end += shape.iter().product::<usize>() * if *dtype == "F32" { 4 } else { 2 };
+        let bytes = [("F32", 4), ("BF16", 2), ("U8", 1)].iter().find(|(name, _)| name == dtype);
+        end += shape.iter().product::<usize>() * bytes.unwrap().1;
         let entry = json!({ "dtype": dtype, "shape": shape, "data_offsets": [begin, end] });
         header.insert((*name).to_owned(), entry);
     }
@@ -284,12 +293,42 @@ fn tensors_of_which_nothing_is_made_are_refused() {
     assert_eq!(found(json!({}), frequencies), Ok(()));
 }
 
-#[test]
-fn experts_in_safetensors_that_lie_otherwise_are_refused() {
-    let config = json!({
+/// The configuration of a layer with experts.
+fn gpt_oss() -> Json {
+    let stretch = json!({
+        "rope_type": "yarn", "factor": 32, "original_max_position_embeddings": 4096,
+    });
+    json!({
         "model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2,
         "num_hidden_layers": 1, "sliding_window": 128, "hidden_size": 64, "intermediate_size": 64,
-    });
+        "rope_theta": 150_000, "rope_scaling": stretch,
+    })
+}
+
+#[test]
+fn positions_of_a_model_with_experts_are_not_guessed() {
+    let experts: [(&str, &str, &[usize]); 5] = [
+        ("model.layers.0.mlp.router.weight", "F32", &[4, 64]),
+        ("model.layers.0.mlp.experts.gate_up_proj_blocks", "U8", &[4, 128, 2, 16]),
+        ("model.layers.0.mlp.experts.gate_up_proj_scales", "U8", &[4, 128, 2]),
+        ("model.layers.0.mlp.experts.down_proj_blocks", "U8", &[4, 64, 2, 16]),
+        ("model.layers.0.mlp.experts.down_proj_scales", "U8", &[4, 64, 2]),
+    ];
+    let without = |field: &str| {
+        let mut config = gpt_oss();
+        config.as_object_mut().unwrap().remove(field);
+        from_json(&config, &experts).map(|_| ())
+    };
+    assert_eq!(without("tie_word_embeddings"), Ok(()));
+    let error = without("rope_theta").unwrap_err();
+    assert!(error.contains("rope_theta: got nothing, expected a number above 1"), "{error}");
+    let error = without("rope_scaling").unwrap_err();
+    assert!(error.contains("rope_scaling: got nothing, expected how positions"), "{error}");
+}
+
+#[test]
+fn experts_in_safetensors_that_lie_otherwise_are_refused() {
+    let config = gpt_oss();
     let both = "model.layers.0.mlp.experts.gate_up_proj";
     let tensors: [(&str, &str, &[usize]); 3] = [
         ("model.layers.0.mlp.router.weight", "F32", &[4, 64]),

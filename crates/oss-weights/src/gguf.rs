@@ -32,6 +32,8 @@ const ALIGNMENT_LIMIT: u32 = 2 << 20;
 const NAME_LIMIT: u64 = 65_535;
 /// Far more tensors than any model has: their descriptions take memory before any is looked at.
 const MOST_TENSORS: usize = 1 << 20;
+/// Far more metadata than any model has, for the same reason.
+const MOST_PAIRS: usize = 1 << 16;
 /// ggml's number of dimensions.
 const DIMENSIONS_LIMIT: u32 = 4;
 
@@ -49,12 +51,12 @@ pub(crate) fn parse(source: &Source, file: usize) -> Result<Part> {
     check_version(&mut reader)?;
     // The least that a description takes: name, dimensions, type, offset; that a pair takes:
     // key, type, value.
-    let n_tensors = reader.count("tensor count", 8 + 4 + 4 + 8)?;
-    if n_tensors > MOST_TENSORS {
-        let expected = format!("at most {MOST_TENSORS}");
-        return Err(Error::invalid(source.path(), "tensor count", n_tensors, expected));
-    }
-    let n_pairs = reader.count("metadata count", 8 + 4 + 1)?;
+    let mut count = |what, bytes, most| match reader.count(what, bytes)? {
+        n if n > most => Err(Error::invalid(source.path(), what, n, format!("at most {most}"))),
+        n => Ok(n),
+    };
+    let n_tensors = count("tensor count", 8 + 4 + 4 + 8, MOST_TENSORS)?;
+    let n_pairs = count("metadata count", 8 + 4 + 1, MOST_PAIRS)?;
 
     let mut metadata = Metadata::empty(source.path());
     for index in 0..n_pairs {

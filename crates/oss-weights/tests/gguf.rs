@@ -107,6 +107,8 @@ fn counts_beyond_the_file_are_refused_before_anything_is_reserved() {
         assert_has(&Raw::new(count, 0).error(), &format!("tensor count: got {count}, expected at"));
         assert_has(&Raw::new(0, count).error(), &format!("metadata count: got {count}, expected"));
     }
+    let pairs = Raw::new(0, 65_537).bytes(&vec![0; 13 * 65_537]).error();
+    assert_has(&pairs, "metadata count: got 65537, expected at most 65536");
     let array = |element: u32, len: u64| {
         Raw::new(0, 1).string(b"key").u32(9).u32(element).u64(len).bytes(&[0; 24]).error()
     };

@@ -96,19 +96,28 @@ impl Shape {
     }
 }
 
-/// The base and stretching of the rotary positions of heads; `truncate` is what holds when the file
-/// is silent.
-pub(super) fn rope(source: &Source<'_>, shape: &Shape, truncate: bool) -> Result<RopeConfig> {
+/// What holds of rotary positions where a file is silent.
+pub(super) struct Unsaid {
+    /// The base; `None` where the file has to say it.
+    pub(super) theta: Option<f64>,
+    /// Whether YaRN's bounds are whole pairs.
+    pub(super) truncate: bool,
+}
+
+/// The base and stretching of the rotary positions of heads.
+pub(super) fn rope(source: &Source<'_>, shape: &Shape, unsaid: Unsaid) -> Result<RopeConfig> {
     let head_dim = shape.head_dim;
     // Since 2025 the base stands with the stretching.
     let mut beside = [SCALING.theta, PARAMETERS.theta].into_iter();
     let named = beside.find(|field| source.json(*field).is_some()).unwrap_or(THETA);
-    let theta = source.number(named)?.unwrap_or(10_000.0);
+    let Some(theta) = source.number(named)?.or(unsaid.theta) else {
+        return Err(source.wrong(named, "nothing", "a number above 1"));
+    };
     if theta <= 1.0 {
         return Err(source.wrong(named, &theta.to_string(), "above 1"));
     }
     let scaling = if source.is_gguf() {
-        gguf_scaling(source, truncate)?
+        gguf_scaling(source, unsaid.truncate)?
     } else {
         refuse_partial(source)?;
         json_scaling(source, shape.context_len)?

@@ -1,7 +1,7 @@
 //! gpt-oss: mixture of experts, attention sinks, alternating sliding windows (OpenAI, 2025).
 
-use super::common::{Names, Shape, rope, shape};
-use crate::config::{Config, FeedForward, LayerConfig};
+use super::common::{Names, Shape, Unsaid, rope, shape};
+use crate::config::{Config, FeedForward, LayerConfig, RopeScaling};
 use crate::error::{Error, Result};
 use crate::plan::{
     ExpertsPlan, FeedForwardPlan, LayerPlan, MatrixPlan, ModelPlan, NetworkPlan, Numbers, Rows,
@@ -57,7 +57,11 @@ pub(super) fn describe(source: &Source<'_>) -> Result<(Config, ModelPlan)> {
     };
     let layer = |window| LayerConfig { window, feed_forward, gate };
     // The published configuration says `truncate: false`, and GGUF has no field for it.
-    let rope = rope(source, &shape, false)?;
+    let rope = rope(source, &shape, Unsaid { theta: None, truncate: false })?;
+    if rope.scaling == RopeScaling::None {
+        let field = field("rope_scaling", "rope.scaling.type");
+        return Err(source.wrong(field, "nothing", "how positions stretch"));
+    }
     let config = shape.config("gpt-oss", rope, windows.into_iter().map(layer).collect());
     let tied = source.flag(field("tie_word_embeddings", "tie_word_embeddings"))?.unwrap_or(false);
     let plan = ModelPlan {

@@ -1,6 +1,6 @@
 //! Llama and what is built like it: TinyLlama, SmolLM2, Llama 2 and 3 (Touvron et al., 2023).
 
-use super::common::{Names, Shape, rope, shape};
+use super::common::{Names, Shape, Unsaid, rope, shape};
 use crate::config::{Config, FeedForward, LayerConfig};
 use crate::error::{Error, Result};
 use crate::plan::{
@@ -20,7 +20,7 @@ pub(super) fn describe(source: &Source<'_>) -> Result<(Config, ModelPlan)> {
         feed_forward: FeedForward::Dense { inner_dim },
         gate: Gate::Silu,
     };
-    let rope = rope(source, &shape, true)?;
+    let rope = rope(source, &shape, Unsaid { theta: Some(10_000.0), truncate: true })?;
     let config = shape.config("llama", rope, vec![layer; n_layers]);
     let flag = |name| Ok::<_, Error>(source.flag(field(name, ""))?.unwrap_or(false));
     let tied = match source.is_gguf() {

@@ -18,7 +18,9 @@ impl Weights {
         }
         self.vectors().for_each(|numbers| add_numbers(hash, numbers));
         if let Embedding::Tensor(name) = &self.embedding {
-            hash.update(&self.tensor_checksum(name).to_le_bytes());
+            let (format, checksum) = self.kept_tensor(name);
+            add(hash, format.as_bytes());
+            hash.update(&checksum.to_le_bytes());
         }
     }
 
@@ -49,18 +51,19 @@ impl Weights {
         [Some(&self.norm)].into_iter().chain(in_layers)
     }
 
-    /// The checksum of the bytes of a tensor that is kept as it is.
-    fn tensor_checksum(&self, name: &str) -> u64 {
+    /// The element type of a tensor that is kept as it is, and the checksum of its bytes.
+    fn kept_tensor(&self, name: &str) -> (&str, u64) {
         let container = &self.container;
         if let Some(section) = container.packed().and_then(|file| file.find(name)) {
-            return section.checksum;
+            return (&section.format, section.checksum);
         }
-        let checksum = match container.find(name).map(|tensor| tensor.data) {
-            Some(Data::Plain(bytes)) => xxh3_64(bytes),
-            _ => panic!("tensor {name}: expected a plain one, as when the weights were loaded"),
+        let Some((info, Data::Plain(bytes))) = container.find(name).map(|x| (x.info, x.data))
+        else {
+            panic!("tensor {name}: expected a plain one, as when the weights were loaded");
         };
+        let checksum = xxh3_64(bytes);
         container.release(name);
-        checksum
+        (info.dtype.name(), checksum)
     }
 }
 
