@@ -2,12 +2,13 @@
 //! huge pages while the engine works, and then compared with their checksums while it does not,
 //! both only where there is room in memory. All the while the files' lengths are watched.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use oss_memory::file;
 use oss_memory::pressure::Pressure;
 use oss_model::Model;
 
@@ -29,8 +30,13 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Starts it, where weights are mapped or looked up in files.
-    pub(crate) fn start(model: &Arc<Model>, options: &EngineOptions) -> Result<Option<Self>> {
+    /// Starts it, where weights are mapped or looked up in files. A packed file that engines have
+    /// made, and make again where it is not there, goes when it is damaged.
+    pub(crate) fn start(
+        model: &Arc<Model>,
+        options: &EngineOptions,
+        made: Option<PathBuf>,
+    ) -> Result<Option<Self>> {
         if !(model.weights.are_mapped() || model.weights.are_in_files()) {
             return Ok(None);
         }
@@ -59,7 +65,13 @@ impl Background {
                 false
             };
             // What is wrong is remembered, as a length that has changed is.
-            let _remembered = model.weights.verify(go_on);
+            let verified = model.weights.verify(go_on);
+            if let (Err(error), Some(path)) = (verified, &made) {
+                tracing::warn!(%error, "the next engine packs the model anew");
+                if let Err(error) = file::remove(path) {
+                    tracing::error!(%error, "the damaged file stays");
+                }
+            }
             while !stopped() && model.weights.are_in_files() {
                 if let Err(error) = model.weights.verify_len() {
                     tracing::error!(%error, "the file is damaged: requests are refused");

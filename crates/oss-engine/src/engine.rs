@@ -24,7 +24,7 @@ use crate::event::{Completion, Event};
 use crate::grammar::Vocabulary;
 use crate::metrics::{Metrics, Recorder};
 use crate::options::{EngineOptions, LoadProgress, Speculation};
-use crate::packing;
+use crate::packing::{self, Packed};
 use crate::popularity::Kept;
 use crate::prepare::{self, Prepared};
 use crate::request::Request;
@@ -119,7 +119,7 @@ impl Engine {
         budget::ask_for_small(0)?;
         let text = Text::from_container(&container)?;
         let vocabulary_bytes = budget::vocabulary_bytes(&text);
-        let (container, directory) =
+        let Packed { container, made, directory } =
             packing::packed_where_wanted(container, &options, vocabulary_bytes)?;
         let kept = directory.as_deref().zip(container.packed());
         let mut kept = kept.map(|(directory, file)| Kept::new(directory, file.source()));
@@ -191,7 +191,7 @@ impl Engine {
         let options = (options, vocabulary_bytes);
         let setup = Setup::new(model, team, cache, tuner, options, kept)?;
         budget::ask_for_small(0)?;
-        let background = Background::start(&setup.model, &setup.options)?;
+        let background = Background::start(&setup.model, &setup.options, made)?;
         Self::start(setup, text, limits, background)
     }
 

@@ -20,29 +20,60 @@ use crate::options::{EngineOptions, LoadProgress};
 /// How often an engine looks whether another one, which packs the same model, is done.
 const LOOK: Duration = Duration::from_millis(200);
 
+/// What an engine reads a model from.
+pub(crate) struct Packed {
+    /// The container that was given, or its packed file.
+    pub(crate) container: Arc<Container>,
+    /// That file, where it was made here, so that it can be made again.
+    pub(crate) made: Option<PathBuf>,
+    /// Where what else is known about the model may be kept.
+    pub(crate) directory: Option<PathBuf>,
+}
+
 /// The container itself; or, where it is not packed and should be, its packed file in the folder
-/// that the options name, else in the user's own, written unless it is there. And that folder, for
-/// what else may be kept about the model.
+/// that the options name, else in the user's own, written unless it is there and whole.
 pub(crate) fn packed_where_wanted(
     container: Arc<Container>,
     options: &EngineOptions,
     vocabulary_bytes: usize,
-) -> Result<(Arc<Container>, Option<PathBuf>)> {
+) -> Result<Packed> {
     if container.kind() == Kind::Packed {
-        return Ok((container, options.pack_directory.clone()));
+        let directory = options.pack_directory.clone();
+        return Ok(Packed { container, made: None, directory });
     }
     let directory = match &options.pack_directory {
         Some(directory) => directory.clone(),
         None => match larger_than_memory(&container, options, vocabulary_bytes)? {
-            None => return Ok((container, None)),
+            None => return Ok(Packed { container, made: None, directory: None }),
             Some(error) => users_directory(|name| env::var_os(name)).ok_or(error)?,
         },
     };
     let path = directory.join(packed_name(&container)?);
-    if !path.exists() {
-        pack(&container, &directory, &path, options)?;
+    let opened = match path.exists() {
+        true => open_whole(&path)?,
+        false => None,
+    };
+    let packed = match opened {
+        Some(packed) => packed,
+        None => {
+            pack(&container, &directory, &path, options)?;
+            Container::open(&path)?
+        }
+    };
+    Ok(Packed { container: Arc::new(packed), made: Some(path), directory: Some(directory) })
+}
+
+/// Opens a packed file that was made here; removes one that cannot be what was written.
+fn open_whole(path: &Path) -> Result<Option<Container>> {
+    match Container::open(path) {
+        Ok(packed) => Ok(Some(packed)),
+        Err(error @ oss_weights::Error::File(_)) => Err(error.into()),
+        Err(error) => {
+            tracing::warn!(%error, "the packed file is damaged: the model is packed anew");
+            file::remove(path).map_err(oss_weights::Error::from)?;
+            Ok(None)
+        }
     }
-    Ok((Arc::new(Container::open(&path)?), Some(directory)))
 }
 
 fn pack(

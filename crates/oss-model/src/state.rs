@@ -1,6 +1,7 @@
 //! The scratch of the forward page, by role, allocated once.
 
 use crate::batch::Row;
+use crate::block::attention::most_shared;
 use crate::block::foresee;
 use crate::block::norm::Normed;
 use crate::config::Config;
@@ -41,6 +42,12 @@ impl Routing {
         let choices = &self.experts[..rows * top];
         self.active.clear();
         self.active.extend((0..n_experts as u32).filter(|expert| choices.contains(expert)));
+    }
+
+    fn bytes(&self) -> usize {
+        let numbers = [self.logits.len(), self.shares.len(), self.factor_of_slot.capacity()];
+        let indices = [self.experts.len(), self.slot_of_choice.len(), self.row_of_slot.capacity()];
+        4 * numbers.into_iter().chain(indices).sum::<usize>()
     }
 
     /// Orders the choices of all rows by expert, experts as `active` has them; `factors` are the
@@ -147,6 +154,8 @@ pub struct State {
     pub(crate) blocks: Vec<u32>,
     /// What attention finds in splits of positions that workers share: as long as was needed yet.
     pub(crate) partials: Vec<f32>,
+    /// How long that may become.
+    pub(crate) most_partials: usize,
     pub(crate) writes: Vec<KvWrite>,
     pub(crate) write_ranges: Vec<Range<usize>>,
     pub(crate) write_order: Vec<(Range<usize>, KvWrite)>,
@@ -253,6 +262,7 @@ impl State {
             run_starts: Vec::with_capacity(rows + 1),
             blocks: Vec::new(),
             partials: Vec::new(),
+            most_partials: most_shared(config, shape, threads),
             writes: Vec::new(),
             write_ranges: Vec::new(),
             write_order: Vec::new(),
@@ -322,13 +332,14 @@ impl State {
         self.probe = probe;
     }
 
-    /// Bytes of all buffers.
+    /// Bytes of all buffers, of what grows with the context the most.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let inputs = [&self.attended, &self.inner];
-        let vectors = [&self.x, &self.qkv, &self.outer, &self.partials, &self.logits];
+        let vectors = [&self.x, &self.qkv, &self.outer, &self.logits, &self.cos, &self.sin];
         let plain: usize = vectors.into_iter().map(Vec::len).sum();
-        4 * (plain + self.blocks.len())
+        4 * (plain + self.most_partials + self.blocks.len() + self.identity.len())
+            + self.routing.bytes()
             + self.normed.bytes()
             + self.scratch.iter().map(WorkerScratch::bytes).sum::<usize>()
             + inputs.into_iter().map(InputBuffer::bytes).sum::<usize>()

@@ -208,6 +208,7 @@ fn sharing_a_long_sequence_among_workers_does_not_change_a_bit() {
         let run = |threads| {
             let setting = Setting { threads, ..Setting::fast() };
             let mut runner = Runner::new(&data(path), setting);
+            let told = runner.state.bytes();
             let (long, short) = (runner.cache.create(), runner.cache.create());
             let row = |sequence, position| Row {
                 sequence,
@@ -230,6 +231,9 @@ fn sharing_a_long_sequence_among_workers_does_not_change_a_bit() {
                 logits.extend(bits(runner.head(n)));
                 at += n;
             }
+            // What is shared was counted before it was there.
+            let logits_bytes = 4 * 9 * runner.model.config.vocabulary;
+            assert_eq!(runner.state.bytes(), told + logits_bytes, "{path}, {threads} threads");
             logits
         };
         let want = run(1);

@@ -16,6 +16,13 @@ fn packed(directory: &Path) -> PathBuf {
     path
 }
 
+/// A system that says that there is room.
+fn with_room(root: &Path) {
+    std::fs::create_dir_all(root.join("proc")).unwrap();
+    let text = "MemTotal: 1000000 kB\nMemAvailable: 900000 kB\n";
+    std::fs::write(root.join("proc/meminfo"), text).unwrap();
+}
+
 #[test]
 fn a_file_that_is_cut_off_while_it_is_mapped_has_requests_refused() {
     let directory = tempfile::tempdir().unwrap();
@@ -82,10 +89,7 @@ fn a_damaged_section_is_found_in_idle_time_and_requests_are_refused() {
     let mut damaged = whole.clone();
     damaged[section.offset as usize] ^= 1;
 
-    // A system that says that there is room.
-    std::fs::create_dir_all(directory.path().join("proc")).unwrap();
-    let text = "MemTotal: 1000000 kB\nMemAvailable: 900000 kB\n";
-    std::fs::write(directory.path().join("proc/meminfo"), text).unwrap();
+    with_room(directory.path());
     for huge_pages in [false, true] {
         std::fs::write(&path, &damaged).unwrap();
         let system_root = directory.path().to_path_buf();
@@ -136,4 +140,48 @@ fn a_damaged_section_is_found_in_idle_time_and_requests_are_refused() {
         }
         assert_eq!(std::fs::read_dir(&kept).unwrap().count(), 1, "it is one model");
     }
+}
+
+#[test]
+fn a_damaged_file_that_an_engine_has_packed_is_packed_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let model = directory.path().join("demo.gguf");
+    std::fs::write(&model, oss_demo::GGUF).unwrap();
+    let folder = directory.path().join("packed");
+    with_room(directory.path());
+    let options = || EngineOptions {
+        pack_directory: Some(folder.clone()),
+        system_root: directory.path().to_path_buf(),
+        ..options()
+    };
+    let answer = || {
+        let engine = Engine::load_with(&model, options()).unwrap();
+        engine.generate(story("Once upon a time", 40)).unwrap().ids()
+    };
+    let right = answer();
+    let files: Vec<PathBuf> =
+        std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path()).collect();
+    let [path] = &files[..] else { panic!("{files:?}") };
+    let whole = std::fs::read(path).unwrap();
+
+    for len in [0, 100, 4096, whole.len() / 2] {
+        std::fs::write(path, &whole[..len]).unwrap();
+        assert_eq!(answer(), right, "{len} bytes");
+        assert!(std::fs::read(path).unwrap() == whole, "{len} bytes");
+    }
+
+    let packed = Container::open(path).unwrap();
+    let section = packed.packed().unwrap().find("experts.1").unwrap().offset as usize;
+    drop(packed);
+    let mut damaged = whole.clone();
+    damaged[section] ^= 1;
+    std::fs::write(path, &damaged).unwrap();
+    let engine = Engine::load_with(&model, options()).unwrap();
+    eventually("the damage is found", || {
+        std::thread::sleep(Duration::from_millis(1500));
+        engine.submit(story("Once upon a time", 1)).is_err()
+    });
+    eventually("the file is removed", || !path.exists());
+    drop(engine);
+    assert_eq!(answer(), right);
 }

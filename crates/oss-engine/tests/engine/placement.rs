@@ -143,7 +143,7 @@ fn copies_that_the_budget_does_not_hold_are_refused() {
     nodes(root.path(), &[1000, 1001]);
     let weights = weights();
     // Room for everything once.
-    let budget = 5 * weights / 2;
+    let budget = 7 * weights / 2;
     let directory = tempfile::tempdir().unwrap();
     for pack_directory in [None, Some(directory.path().to_path_buf())] {
         let options = EngineOptions {

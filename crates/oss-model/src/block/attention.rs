@@ -3,6 +3,7 @@
 use super::norm::Next;
 use super::project::{Call, To};
 use crate::batch::Row;
+use crate::config::Config;
 use crate::error::Result;
 use crate::forward::Page;
 use crate::input;
@@ -119,6 +120,22 @@ fn sparse(model: &Model, layer: usize) -> Option<SparseAttention> {
 
 /// Units that a worker has at least, so that all end at about the same time.
 const UNITS: usize = 4;
+
+/// Numbers that workers who share splits keep of them, for each worker: where it would be more, no
+/// splits are shared.
+const SHARED_NUMBERS: usize = 1 << 19;
+
+/// The most numbers that are kept of splits that so many workers share.
+pub(crate) fn most_shared(config: &Config, shape: Shape, threads: usize) -> usize {
+    if threads < 2 {
+        return 0;
+    }
+    let blocks = config.n_kv_heads.div_ceil(config.kv_heads_per_unit());
+    let units = (UNITS * threads - 1) / blocks * blocks;
+    let splits = units.saturating_mul(config.context_len.div_ceil(SPLIT));
+    let split_len = config.kv_heads_per_unit() * shape.partial_len(QUERIES * config.group());
+    splits.saturating_mul(split_len).min(threads * SHARED_NUMBERS)
+}
 
 /// The attention of a layer over a batch. A unit is some neighbouring rows (a *run*) and a
 /// key/value head, or a few where one does not fill whole blocks of the output.
@@ -297,14 +314,15 @@ impl<'a> Attention<'a> {
 /// Attention of all rows, as input of the output matrix.
 fn attend_all(page: &mut Page<'_>, layer: usize) -> Result<()> {
     let (model, team, config) = (page.model, page.team, &page.model.config);
-    let State { qkv, cos, sin, attended, scratch, run_starts, blocks: chosen, partials, .. } =
-        &mut *page.state;
+    let State {
+        qkv, cos, sin, attended, scratch, run_starts, blocks, partials, most_partials, ..
+    } = &mut *page.state;
     page.batch.split(QUERIES, run_starts);
     let (cache, rows, run_starts) = (&*page.cache, page.batch.rows, &run_starts[..]);
     let sparse = sparse(model, layer);
     let all =
         Attention { model, layer, cache, rows, run_starts, qkv, cos, sin, sparse, chosen: None };
-    let attention = Attention { chosen: all.choose(team, scratch, chosen)?, ..all };
+    let attention = Attention { chosen: all.choose(team, scratch, blocks)?, ..all };
     let (isa, shape, blocks) = (model.isa, attention.shape(), attention.blocks());
     let units = (run_starts.len() - 1) * blocks;
     let head_columns = config.group() * config.head_dim;
@@ -312,9 +330,12 @@ fn attend_all(page: &mut Page<'_>, layer: usize) -> Result<()> {
     let longest_run = run_starts.windows(2).map(|run| run[1] - run[0]).fold(0, usize::max);
     let partial_len = shape.partial_len(longest_run * config.group());
     let unit_len = config.kv_heads_per_unit() * partial_len;
+    let most = team.threads() * SHARED_NUMBERS;
     let n_splits = attention.shared_splits(team.threads());
+    let n_splits = n_splits.filter(|n_splits| units * n_splits * unit_len <= most);
     if let Some(n_splits) = n_splits {
         let len = units * n_splits * unit_len;
+        debug_assert!(len <= *most_partials, "{len} numbers, {most_partials} at the most");
         lengthen(partials, len)?;
         let out = (Chunks::new(&mut partials[..len], unit_len), PerWorker::new(&mut *scratch));
         team.phase(units * n_splits, out, |unit, (partials, scratch)| {
