@@ -20,10 +20,10 @@ pub enum Error {
         /// The names that work, separated by commas.
         expected: String,
     },
-    /// The vocabulary names a pre-tokeniser that this crate does not know.
-    #[error("pre-tokeniser `{got}` is not supported, expected one of: {expected}")]
+    /// The vocabulary names a pre-tokeniser that this crate does not know, or none.
+    #[error("pre-tokeniser `{got}` is not supported, expected one of: {expected}{}", remedy(got))]
     UnknownPreTokeniser {
-        /// The name in the file.
+        /// The name in the file, empty where it has none.
         got: String,
         /// The names that work, separated by commas.
         expected: String,
@@ -118,6 +118,18 @@ pub enum Error {
         /// What is missing.
         expected: &'static str,
     },
+}
+
+/// What to do about a pre-tokeniser's name that names none.
+fn remedy(got: &str) -> &'static str {
+    match got {
+        "" | "default" => {
+            "; the file's `tokenizer.ggml.pre` does not say how text is split into words: give it \
+             the name that suits the model (`gguf-new-metadata --pre-tokenizer NAME IN OUT`), or \
+             convert the model again"
+        }
+        _ => "",
+    }
 }
 
 /// The crate's result.

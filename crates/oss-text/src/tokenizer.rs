@@ -9,7 +9,6 @@ mod size;
 mod specials;
 mod vocabulary;
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -53,8 +52,6 @@ struct Shared {
     unknown: Option<u32>,
     /// Bytes of strings and tables, those of the pipelines' model too.
     bytes_in_memory: usize,
-    /// Second names of control tokens: (alias, name).
-    aliases: Vec<(String, String)>,
 }
 
 #[derive(Clone)]
@@ -71,7 +68,6 @@ struct Settings {
 struct Ready {
     parts: Parts,
     bytes: Table,
-    aliases: Vec<(String, String)>,
     settings: Settings,
 }
 
@@ -127,22 +123,20 @@ impl Tokenizer {
     }
 
     fn build(ready: Ready) -> Result<Self> {
-        let Ready { parts, bytes, aliases, settings } = ready;
+        let Ready { parts, bytes, settings } = ready;
         let mut special = vec![false; bytes.len()];
-        let mut names = HashMap::with_capacity(parts.added.len() + aliases.len());
         for added in &parts.added {
             special[added.id as usize] = added.token.special;
-            names.insert(added.token.content.clone(), added.id);
         }
-        // An alias may be one of an alias that comes later.
-        for (alias, name) in aliases.iter().rev() {
-            names.insert(alias.clone(), names[name]);
-        }
+        let named = parts.added.iter().chain(&parts.aliases);
+        let names: HashMap<String, u32> =
+            named.map(|added| (added.token.content.clone(), added.id)).collect();
         let id = |name: &String| names.get(name).copied().or_else(|| parts.model.token_to_id(name));
         let unknown = parts.model.get_unk_token().as_ref().and_then(id);
-        let specials = Specials::new(parts.added.iter());
+        let controls = parts.added.iter().filter(|added| added.token.special);
+        let specials = Specials::new(parts.aliases.iter().chain(controls));
         let bytes_in_memory = bytes_in_memory(&bytes, &names, &parts);
-        let shared = Shared { bytes, special, specials, names, unknown, bytes_in_memory, aliases };
+        let shared = Shared { bytes, special, specials, names, unknown, bytes_in_memory };
         let shared = Arc::new(shared);
         let pipelines = Arc::new(assemble(parts)?);
         Ok(Self(Arc::new(Inner { pipelines, shared, settings })))
@@ -150,7 +144,7 @@ impl Tokenizer {
 
     fn bos_of_post_processor(&self) -> Option<u32> {
         let ids = |add| {
-            let encoding = self.0.pipelines.as_text.encode_fast("a", add).ok()?;
+            let encoding = self.0.pipelines.begin.encode_fast("a", add).ok()?;
             Some(encoding.get_ids().to_vec())
         };
         let (plain, added) = (ids(false)?, ids(true)?);
@@ -161,8 +155,8 @@ impl Tokenizer {
     /// The ids of a text. No beginning-of-text token is added: see [`Tokenizer::adds_bos`].
     pub fn encode(&self, text: &str, special: Special) -> Vec<u32> {
         match special {
-            Special::AsText => self.encode_as_text(text),
-            Special::Parse => run(&self.0.pipelines.parse, &self.without_aliases(text)),
+            Special::AsText => self.encode_stretch(text, 0),
+            Special::Parse => self.encode_guarded(text, &[]),
         }
     }
 
@@ -172,29 +166,28 @@ impl Tokenizer {
     /// Control tokens are found first, leftmost and longest; the stretches between them are
     /// encoded as text, each by itself, which is what a tokenizer does with its control tokens.
     pub(crate) fn encode_guarded(&self, text: &str, protected: &[usize]) -> Vec<u32> {
-        if protected.is_empty() {
-            return self.encode(text, Special::Parse);
-        }
         let mut ids = Vec::new();
         let mut at = 0;
         for found in self.0.shared.specials.find(text, protected) {
-            ids.extend(self.encode_as_text(&text[at..found.range.start]));
+            ids.extend(self.encode_stretch(&text[at..found.range.start], at));
             ids.push(found.id);
             at = found.range.end;
         }
-        ids.extend(self.encode_as_text(&text[at..]));
+        ids.extend(self.encode_stretch(&text[at..], at));
         ids
     }
 
-    fn encode_as_text(&self, text: &str) -> Vec<u32> {
-        let ids = run(&self.0.pipelines.as_text, text);
+    /// The ids of text without control tokens that stands at `offset` of a longer one.
+    fn encode_stretch(&self, text: &str, offset: usize) -> Vec<u32> {
+        let Pipelines { begin, rest } = &*self.0.pipelines;
+        let ids = run(if offset == 0 { begin } else { rest }, text);
         if ids.iter().any(|&id| self.is_control(id)) { self.spell_out(&ids) } else { ids }
     }
 
     /// A file's merges may build a control token's text; then its characters are encoded one by
     /// one.
     fn spell_out(&self, ids: &[u32]) -> Vec<u32> {
-        let model = self.0.pipelines.as_text.get_model();
+        let model = self.0.pipelines.begin.get_model();
         let spell = |&id: &u32| {
             if !self.is_control(id) {
                 return vec![id];
@@ -212,16 +205,6 @@ impl Tokenizer {
 
     fn is_control(&self, id: u32) -> bool {
         self.is_special(id) && Some(id) != self.0.shared.unknown
-    }
-
-    fn without_aliases<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        let mut text = Cow::Borrowed(text);
-        for (alias, name) in &self.0.shared.aliases {
-            if text.contains(alias.as_str()) {
-                text = Cow::Owned(text.replace(alias.as_str(), name));
-            }
-        }
-        text
     }
 
     /// The text of ids, control tokens included as their names. Bytes that are not UTF-8 become
@@ -267,7 +250,7 @@ impl Tokenizer {
     /// the vocabulary writes it (`Ġthe`, `▁the`).
     pub fn token_id(&self, token: &str) -> Option<u32> {
         let named = self.0.shared.names.get(token).copied();
-        named.or_else(|| self.0.pipelines.as_text.get_model().token_to_id(token))
+        named.or_else(|| self.0.pipelines.begin.get_model().token_to_id(token))
     }
 
     /// Whether the id is a control token.
@@ -277,8 +260,7 @@ impl Tokenizer {
 
     /// The names of all control tokens.
     pub fn special_tokens(&self) -> impl Iterator<Item = &str> {
-        let aliases = self.0.shared.aliases.iter().map(|(alias, _)| alias.as_str());
-        self.0.shared.specials.texts().chain(aliases)
+        self.0.shared.specials.texts()
     }
 
     /// The beginning-of-text token.

@@ -84,8 +84,9 @@ impl Follower {
                 false => State::Stray,
             };
         };
-        if message.ends.contains(&token) {
-            return if grammar.accepts() { message.after() } else { State::Stray };
+        // An end may be a token that stands for text: until the text may end, it is text.
+        if message.ends.contains(&token) && grammar.accepts() {
+            return message.after();
         }
         if !grammar.push(token) {
             return State::Stray;
@@ -107,17 +108,16 @@ impl Message {
 impl Constraint for Follower {
     fn mask(&mut self) -> Result<Option<&Mask>> {
         let mut mask = std::mem::replace(&mut self.mask, Mask::new(0));
-        let set = |mask: &mut Mask, id: u32, allowed: bool| match allowed {
-            // A model may lack tokens that its tokenizer has.
-            _ if id as usize >= mask.vocabulary() => {}
-            true => mask.allow(id),
-            false => mask.forbid(id),
+        // A model may lack tokens that its tokenizer has.
+        let allow = |mask: &mut Mask, id: u32| {
+            if (id as usize) < mask.vocabulary() {
+                mask.allow(id);
+            }
         };
         let filled = match self.state {
             State::Opening { message, len } => {
                 mask.fill(false);
-                self.begun(message, len)
-                    .for_each(|(_, opening)| set(&mut mask, opening[len], true));
+                self.begun(message, len).for_each(|(_, opening)| allow(&mut mask, opening[len]));
                 Ok(())
             }
             State::Content { message } => {
@@ -129,12 +129,14 @@ impl Constraint for Follower {
                         (Ok(()), true)
                     }
                 };
-                ends.iter().for_each(|end| set(&mut mask, *end, may_end));
+                if may_end {
+                    ends.iter().for_each(|end| allow(&mut mask, *end));
+                }
                 filled
             }
             State::Complete { message } => {
                 mask.fill(false);
-                self.messages[message].ends.iter().for_each(|end| set(&mut mask, *end, true));
+                self.messages[message].ends.iter().for_each(|end| allow(&mut mask, *end));
                 Ok(())
             }
             State::Over => Err(Error::Constraint { reason: "the answer is over".to_owned() }),

@@ -356,6 +356,37 @@ fn what_cannot_be_held_is_refused_with_its_reason() {
 }
 
 #[test]
+fn an_end_that_is_text_stays_text_until_the_grammar_accepts() {
+    let one = |text: &str| {
+        let ids = tokenizer().encode(text, Special::AsText);
+        assert_eq!(ids.len(), 1, "{text}");
+        ids[0]
+    };
+    let (quote, end) = (one("\""), token("<|return|>"));
+    let ending_with_quotes = |grammar: &Grammar| {
+        let compiled = vocabulary().compile(grammar, "grammar").unwrap();
+        Follower::new(vocabulary().clone(), Messages::text(compiled, vec![end, quote]))
+    };
+    let mut follower = ending_with_quotes(&Grammar::json_schema(json!({"const": "a"})));
+    for id in [quote, one("a"), quote] {
+        let may_follow = allowed(&mut follower);
+        assert!(may_follow.contains(&id) && !may_follow.contains(&end), "{may_follow:?}");
+        assert!(!follower.is_finished());
+        follower.accept(id);
+    }
+    assert!(allowed(&mut follower).contains(&end));
+
+    // Where the text may end it is an end, though the grammar has no place for it.
+    let mut follower = ending_with_quotes(&Grammar::regex("a+"));
+    assert!(!allowed(&mut follower).contains(&quote));
+    follower.accept(one("a"));
+    let may_follow = allowed(&mut follower);
+    assert!([quote, end, one("a")].iter().all(|id| may_follow.contains(id)), "{may_follow:?}");
+    follower.accept(quote);
+    assert!(follower.is_finished());
+}
+
+#[test]
 fn the_longest_chain_of_references_and_the_largest_object_compile() {
     let definition = |i: usize| match i {
         2_400 => json!({"const": "end"}),

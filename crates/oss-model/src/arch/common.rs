@@ -97,6 +97,7 @@ impl Shape {
 }
 
 /// What holds of rotary positions where a file is silent.
+#[derive(Clone, Copy)]
 pub(super) struct Unsaid {
     /// The base; `None` where the file has to say it.
     pub(super) theta: Option<f64>,

@@ -137,7 +137,8 @@ impl Template {
     }
 
     /// The prompt in both forms. Only the template's own text becomes control tokens; what
-    /// messages, tools and variables say does not, even where it spells one.
+    /// messages, tools and variables say does not, even where it spells one. An added token written
+    /// `<|…|>` or `<｜…｜>` is a control token, whatever its file says.
     ///
     /// The rule: in everything that the request supplies, the characters that make control
     /// tokens (their first and last, and all signs in them) are replaced by stand-ins before the

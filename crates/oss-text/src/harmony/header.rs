@@ -193,7 +193,16 @@ impl Draft {
             self.may_be_role(word.text)
                 && (complete || is_known_role(word.text) || alone && self.is_cut_role(word.text))
         };
+        let is_stranger = |word: &Word<'_>| match word.text.strip_prefix(CONSTRAIN) {
+            Some(kind) => !"json".starts_with(kind),
+            None => !is_header_word(word.text),
+        };
         let role = before.first().filter(is_role).map(|word| word.text);
+        // Where nothing says that a header begins, "user wants …" is text.
+        let is_other = |word| role_of(word).is_none_or(|(role, _)| role != Role::Assistant);
+        let headless = !complete && !self.started && self.role.is_none() && self.after.is_none();
+        let prose = headless && role.is_some_and(is_other) && before[1..].iter().any(is_stranger);
+        let role = role.filter(|_| !prose);
         if role.is_some() {
             before.remove(0);
         }
@@ -210,11 +219,8 @@ impl Draft {
         let mut rest = String::new();
         let mut plain: Vec<&str> = Vec::new();
         for (text, list) in [(self.before.as_str(), before), (after, after_words)] {
-            let is_stranger = |word: &Word<'_>| match word.text.strip_prefix(CONSTRAIN) {
-                Some(kind) => !"json".starts_with(kind),
-                None => !is_header_word(word.text),
-            };
-            let stranger = list.iter().position(|word| !complete && is_stranger(word));
+            let is_content = |word| !complete && (prose || is_stranger(word));
+            let stranger = list.iter().position(is_content);
             if let Some(stranger) = stranger {
                 rest.push_str(&text[list[stranger].start..]);
             }

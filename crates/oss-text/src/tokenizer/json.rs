@@ -176,9 +176,10 @@ pub(super) fn prepare(bytes: &[u8]) -> Result<Ready> {
         pre_tokenizer: part(file.pre_tokenizer)?,
         post_processor: part(file.post_processor)?,
         added,
+        aliases,
     };
     let settings = Settings { scheme, strips_space, bos: None, eos: None, adds_bos: false };
-    Ok(Ready { parts, bytes: bytes?, aliases, settings })
+    Ok(Ready { parts, bytes: bytes?, settings })
 }
 
 /// The bytes of all tokens.
@@ -201,20 +202,22 @@ fn part<T: for<'a> Deserialize<'a>>(value: Option<Value>) -> Result<Option<T>> {
         .map_err(|reason| Error::Json { file: FILE, reason: reason.to_string() })
 }
 
-/// Where two added tokens share an id, the first is a second name (an alias) of the last: the
-/// matcher below knows one name for an id.
-fn split_aliases(entries: Vec<Entry>, vocab: &Vocab) -> (Vec<Added>, Vec<(String, String)>) {
+/// Where two added tokens share an id, the first is a second name (an alias) of the last: a
+/// pipeline knows one name for an id.
+fn split_aliases(entries: Vec<Entry>, vocab: &Vocab) -> (Vec<Added>, Vec<Added>) {
     let mut aliases = Vec::new();
     let mut added: Vec<Added> = Vec::new();
     let mut place: HashMap<u32, usize> = HashMap::new();
     for entry in entries {
         // Where the model's vocabulary disagrees about the id, it wins, as in Hugging Face's.
         let id = vocab.get(&entry.token.content).copied().unwrap_or(entry.id);
-        let new = Added { id, token: entry.token };
+        let new = Added::new(id, entry.token);
         match place.get(&id) {
             Some(&at) => {
-                aliases.push((added[at].token.content.clone(), new.token.content.clone()));
-                added[at] = new;
+                let old = std::mem::replace(&mut added[at], new);
+                if old.token.content != added[at].token.content {
+                    aliases.push(old);
+                }
             }
             None => {
                 place.insert(id, added.len());
@@ -222,7 +225,6 @@ fn split_aliases(entries: Vec<Entry>, vocab: &Vocab) -> (Vec<Added>, Vec<(String
             }
         }
     }
-    aliases.retain(|(alias, name)| alias != name);
     (added, aliases)
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokenizers::models::bpe::BPE;
+use tokenizers::pre_tokenizers::metaspace::PrependScheme;
 use tokenizers::{
     AddedToken, DecoderWrapper, Model, NormalizerWrapper, PostProcessorWrapper,
     PreTokenizerWrapper, Token, TokenizerImpl,
@@ -79,6 +80,20 @@ pub(super) struct Added {
     pub(super) token: AddedToken,
 }
 
+impl Added {
+    /// A token that looks like the mark of a role or a turn, `<|user|>` or `<｜User｜>`, is a
+    /// control token even where its file says that it is not: content must not forge it.
+    pub(super) fn new(id: u32, mut token: AddedToken) -> Self {
+        let between = |open, close| {
+            let name = token.content.strip_prefix(open)?.strip_suffix(close)?;
+            (!name.is_empty()).then_some(())
+        };
+        let mark = between("<|", "|>").or_else(|| between("<\u{ff5c}", "\u{ff5c}>"));
+        token.special |= mark.is_some();
+        Self { id, token }
+    }
+}
+
 /// What the two sources of tokenizers (JSON, plain arrays) boil down to.
 pub(super) struct Parts {
     pub(super) model: BPE,
@@ -88,14 +103,16 @@ pub(super) struct Parts {
     pub(super) pre_tokenizer: Option<PreTokenizerWrapper>,
     pub(super) post_processor: Option<PostProcessorWrapper>,
     pub(super) added: Vec<Added>,
+    /// Second names of control tokens.
+    pub(super) aliases: Vec<Added>,
 }
 
-/// The two pipelines of a tokenizer: they differ only in what they do with control tokens.
+/// The two pipelines of a tokenizer; to both, control tokens are ordinary text.
 pub(super) struct Pipelines {
-    /// Control tokens are ordinary text.
-    pub(super) as_text: Pipeline,
-    /// Control tokens are matched.
-    pub(super) parse: Pipeline,
+    /// For what begins a text.
+    pub(super) begin: Pipeline,
+    /// For what follows a control token: some tokenizers put a space before the first word alone.
+    pub(super) rest: Pipeline,
 }
 
 /// Builds both pipelines; the vocabulary is held once.
@@ -104,18 +121,37 @@ pub(super) fn assemble(parts: Parts) -> Result<Pipelines> {
         reason: reason.to_string(),
     };
     let names = parts.added.iter().map(|added| (added.token.content.clone(), added.id)).collect();
-    let mut parse = Pipeline::new(SharedModel::new(parts.model, names));
-    parse.with_normalizer(parts.normalizer).map_err(build)?;
-    parse.with_pre_tokenizer(parts.pre_tokenizer);
-    parse.with_post_processor(parts.post_processor);
-    parse.add_tokens(parts.added.into_iter().map(|added| added.token)).map_err(build)?;
-    let mut as_text = parse.clone();
-    as_text.set_encode_special_tokens(true);
+    let mut begin = Pipeline::new(SharedModel::new(parts.model, names));
+    begin.with_normalizer(parts.normalizer).map_err(build)?;
+    begin.with_pre_tokenizer(parts.pre_tokenizer);
+    begin.with_post_processor(parts.post_processor);
+    begin.add_tokens(parts.added.into_iter().map(|added| added.token)).map_err(build)?;
+    begin.set_encode_special_tokens(true);
+    let mut rest = begin.clone();
+    let mut pre_tokenizer = begin.get_pre_tokenizer().cloned();
+    pre_tokenizer.iter_mut().for_each(drop_first_space);
+    rest.with_pre_tokenizer(pre_tokenizer);
     // Both ways are tried once here, so that a model that cannot encode is an error of loading.
-    for pipeline in [&parse, &as_text] {
+    for pipeline in [&begin, &rest] {
         pipeline.encode_fast("try: \u{2581} \u{1F680}\n0", false).map_err(build)?;
     }
-    Ok(Pipelines { as_text, parse })
+    Ok(Pipelines { begin, rest })
+}
+
+/// Leaves out the space before a document's first word: by itself, a stretch of one would count as
+/// the first.
+fn drop_first_space(pre_tokenizer: &mut PreTokenizerWrapper) {
+    match pre_tokenizer {
+        PreTokenizerWrapper::Metaspace(space)
+            if space.get_prepend_scheme() == PrependScheme::First =>
+        {
+            space.set_prepend_scheme(PrependScheme::Never);
+        }
+        PreTokenizerWrapper::Sequence(parts) => {
+            parts.as_mut().iter_mut().for_each(drop_first_space);
+        }
+        _ => {}
+    }
 }
 
 /// Runs a pipeline without adding a beginning-of-text token.

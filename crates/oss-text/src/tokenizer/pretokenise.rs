@@ -56,7 +56,7 @@ const RULES: [Rule; 4] = [
         whole_words: true,
         adds_bos: true,
     },
-    Rule { names: &["gpt-2", "default"], kind: Kind::Gpt2, whole_words: false, adds_bos: false },
+    Rule { names: &["gpt-2"], kind: Kind::Gpt2, whole_words: false, adds_bos: false },
     Rule { names: &["smollm"], kind: Kind::DigitsThenGpt2, whole_words: false, adds_bos: false },
 ];
 

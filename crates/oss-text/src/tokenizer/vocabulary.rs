@@ -22,8 +22,8 @@ use crate::error::{Error, Result};
 pub struct Vocabulary<'a> {
     /// `tokenizer.ggml.model`: `gpt2` (byte-level BPE) or `llama` (SentencePiece-style BPE).
     pub model: String,
-    /// `tokenizer.ggml.pre`: how text is split into words; used by `gpt2` alone, where an empty
-    /// name means `default`.
+    /// `tokenizer.ggml.pre`: how text is split into words; used by `gpt2` alone, where it has to be
+    /// a name that says so: `default` does not.
     pub pre: String,
     /// `tokenizer.ggml.tokens`: the written form of every token.
     pub tokens: Vec<Cow<'a, str>>,
@@ -101,7 +101,7 @@ impl Vocabulary<'_> {
                 _ => return None,
             };
             let token = AddedToken::from(content.as_ref(), special).normalized(false);
-            Some(Added { id: id as u32, token })
+            Some(Added::new(id as u32, token))
         };
         self.tokens.iter().enumerate().filter_map(token).collect()
     }
@@ -118,8 +118,7 @@ impl Vocabulary<'_> {
     }
 
     fn byte_level(&self) -> Result<Ready> {
-        let name = if self.pre.is_empty() { "default" } else { &self.pre };
-        let rule = pretokenise::rule(name)?;
+        let rule = pretokenise::rule(&self.pre)?;
         let merges = self.merges()?;
         let builder = BPE::builder().ignore_merges(rule.whole_words);
         let parts = Parts {
@@ -129,6 +128,7 @@ impl Vocabulary<'_> {
             pre_tokenizer: Some(rule.build()?),
             post_processor: None,
             added: self.added(),
+            aliases: Vec::new(),
         };
         let adds_bos = self.add_bos.unwrap_or(rule.adds_bos);
         self.ready(parts, Scheme::ByteLevel, adds_bos, false)
@@ -169,6 +169,7 @@ impl Vocabulary<'_> {
             pre_tokenizer: None,
             post_processor: None,
             added: self.added(),
+            aliases: Vec::new(),
         };
         let adds_bos = self.add_bos.unwrap_or(true);
         self.ready(parts, Scheme::SentencePiece, adds_bos, prefix)
@@ -222,6 +223,6 @@ impl Vocabulary<'_> {
             eos: self.eos,
             adds_bos: adds_bos && self.bos.is_some(),
         };
-        Ok(Ready { parts, bytes, aliases: Vec::new(), settings })
+        Ok(Ready { parts, bytes, settings })
     }
 }

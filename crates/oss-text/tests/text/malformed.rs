@@ -113,6 +113,31 @@ fn text_without_a_header_is_the_answer() {
 }
 
 #[test]
+fn text_that_begins_with_a_roles_name_is_the_answer_where_no_message_was_started() {
+    let texts = [
+        "user wants x",
+        " user wants x. Here it is:\n1",
+        "user: x",
+        "system 7 is old",
+        "tool to=functions.f of choice",
+        "functions.f is what I need",
+    ];
+    for text in texts {
+        let completion = format!("<|channel|>analysis<|message|>a<|end|>{text}<|return|>");
+        let answer = format!("assistant:-|final|-|-|{text}");
+        assert_eq!(read(&completion), ["assistant:-|analysis|-|-|a", &answer], "{text}");
+    }
+    let cases = [
+        ("<|end|>assistant wants x", "assistant:-|final|-|-|wants x"),
+        ("<|start|>user wants x", "user:-|final|-|-|wants x"),
+        ("<|end|>user<|channel|>final<|message|>x", "user:-|final|-|-|x"),
+    ];
+    for (completion, expected) in cases {
+        assert_eq!(read(completion), [expected], "{completion}");
+    }
+}
+
+#[test]
 fn a_header_that_is_cut_off_says_nothing() {
     let cases = [
         "",
@@ -209,6 +234,7 @@ fn a_message_says_how_it_ended() {
 fn a_vocabulary_without_the_markers_is_an_error() {
     let vocabulary = oss_text::Vocabulary {
         model: "gpt2".to_owned(),
+        pre: "gpt-2".to_owned(),
         tokens: vec!["a".into(), "<|start|>".into()],
         types: vec![1, 3],
         ..oss_text::Vocabulary::default()

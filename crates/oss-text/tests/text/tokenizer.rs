@@ -262,6 +262,7 @@ fn wrong_vocabularies_are_errors_that_say_why() {
     let error = |change: fn(&mut Vocabulary<'_>)| {
         let mut vocabulary = Vocabulary {
             model: "gpt2".to_owned(),
+            pre: "gpt-2".to_owned(),
             tokens: ["a", "b", "ab"].map(Cow::from).to_vec(),
             merges: vec!["a b".into()],
             ..Vocabulary::default()
@@ -273,8 +274,12 @@ fn wrong_vocabularies_are_errors_that_say_why() {
     assert_eq!(
         error(|v| v.pre = "jais".to_owned()),
         "pre-tokeniser `jais` is not supported, expected one of: gpt-4o, o200k, llama-bpe, \
-         llama3, llama-v3, gpt-2, default, smollm"
+         llama3, llama-v3, gpt-2, smollm"
     );
+    for missing in [error(|v| v.pre.clear()), error(|v| v.pre = "default".to_owned())] {
+        assert!(missing.contains("`tokenizer.ggml.pre` does not say how"), "{missing}");
+        assert!(missing.contains("gguf-new-metadata --pre-tokenizer"), "{missing}");
+    }
     assert!(error(|v| v.model = "bert".to_owned()).contains("expected one of: gpt2, llama"));
     assert!(error(|v| v.types = vec![1]).contains("`token_type` has 1 entries, expected 3"));
     assert!(error(|v| v.scores = vec![0.0; 4]).contains("`scores` has 4 entries, expected 3"));
