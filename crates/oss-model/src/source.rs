@@ -23,7 +23,9 @@ pub(crate) struct Source<'a> {
 /// One field's name in both places.
 #[derive(Clone, Copy)]
 pub(crate) struct Field {
-    /// In `config.json`; dots descend into objects.
+    /// The object of `config.json` that has it; empty for the file's own.
+    pub(crate) object: &'static str,
+    /// In that object.
     pub(crate) json: &'static str,
     /// In GGUF metadata, after the architecture's name and a dot.
     pub(crate) gguf: &'static str,
@@ -31,7 +33,14 @@ pub(crate) struct Field {
 
 /// Shorthand for a [`Field`].
 pub(crate) const fn field(json: &'static str, gguf: &'static str) -> Field {
-    Field { json, gguf }
+    Field { object: "", json, gguf }
+}
+
+impl Field {
+    /// A field of an object in `config.json`, which GGUF has not.
+    pub(crate) const fn within(object: &'static str, json: &'static str) -> Self {
+        Self { object, json, gguf: "" }
+    }
 }
 
 /// What a message says of a JSON value: of a string its text.
@@ -108,8 +117,10 @@ impl<'a> Source<'a> {
     fn name(&self, field: Field) -> String {
         if self.is_gguf() {
             format!("{}.{}", self.prefix, field.gguf)
-        } else {
+        } else if field.object.is_empty() {
             field.json.to_owned()
+        } else {
+            format!("{}.{}", field.object, field.json)
         }
     }
 
@@ -135,10 +146,9 @@ impl<'a> Source<'a> {
 
     /// The JSON value of a field; `null` counts as absent.
     pub(crate) fn json(&self, field: Field) -> Option<&Value> {
-        let mut value = self.json.as_ref()?;
-        for key in field.json.split('.') {
-            value = value.get(key)?;
-        }
+        let all = self.json.as_ref()?;
+        let object = if field.object.is_empty() { all } else { all.get(field.object)? };
+        let value = object.get(field.json)?;
         (!value.is_null()).then_some(value)
     }
 

@@ -6,6 +6,7 @@ use crate::plan::{MatrixPlan, ModelPlan, Rows, VectorPlan};
 use crate::rope::yarn_attention_factor;
 use crate::source::{Field, Source, field, text_of};
 use oss_quant::kv::MAX_HEAD_DIM;
+use std::iter;
 
 /// Heads and widths of a decoder.
 pub(super) struct Shape {
@@ -109,7 +110,7 @@ pub(super) struct Unsaid {
 pub(super) fn rope(source: &Source<'_>, shape: &Shape, unsaid: Unsaid) -> Result<RopeConfig> {
     let head_dim = shape.head_dim;
     // Since 2025 the base stands with the stretching.
-    let mut beside = [SCALING.theta, PARAMETERS.theta].into_iter();
+    let mut beside = STRETCHES.map(|object| Field::within(object, "rope_theta")).into_iter();
     let named = beside.find(|field| source.json(*field).is_some()).unwrap_or(THETA);
     let Some(theta) = source.number(named)?.or(unsaid.theta) else {
         return Err(source.wrong(named, "nothing", "a number above 1"));
@@ -209,31 +210,36 @@ fn linear_key(source: &Source<'_>) -> Result<Option<&'static str>> {
 
 /// The stretching that `config.json` says, in one of two objects, as transformers reads them.
 fn json_scaling(source: &Source<'_>, context_len: usize) -> Result<RopeScaling> {
-    for fields in [&SCALING, &PARAMETERS] {
-        let Some(value) = source.json(fields.object) else { continue };
-        let Some(object) = value.as_object() else {
-            return Err(source.wrong(fields.object, &text_of(value), "an object"));
+    for object in STRETCHES {
+        let (whole, kind) = (field(object, ""), Field::within(object, "rope_type"));
+        let Some(value) = source.json(whole) else { continue };
+        let Some(fields) = value.as_object() else {
+            return Err(source.wrong(whole, &text_of(value), "an object"));
         };
-        let kind = match source.text(fields.kind)? {
-            None => source.text(fields.old_kind)?,
-            kind => kind,
+        let said = match source.text(kind)? {
+            None => source.text(Field::within(object, "type"))?,
+            said => said,
         };
-        match kind {
-            Some(kind) => return json_scaling_of(source, &kind, fields, context_len),
+        match said {
+            Some(said) => return json_scaling_of(source, &said, object, context_len),
             // What holds of positions that are not stretched, too.
-            None if object.keys().all(|key| key == "rope_theta" || key == PARTIAL) => {}
-            None => return Err(source.wrong(fields.kind, "nothing", "how positions stretch")),
+            None if fields.keys().all(|key| key == "rope_theta" || key == PARTIAL) => {}
+            None => return Err(source.wrong(kind, "nothing", "how positions stretch")),
         }
     }
     Ok(RopeScaling::None)
 }
+
+/// The objects of `config.json` that may say how positions are stretched.
+const STRETCHES: [&str; 2] = ["rope_scaling", "rope_parameters"];
 
 /// The field that says which share of a head turns.
 const PARTIAL: &str = "partial_rotary_factor";
 
 /// Refuses heads of which only a part turns.
 fn refuse_partial(source: &Source<'_>) -> Result<()> {
-    for field in [field(PARTIAL, ""), SCALING.partial, PARAMETERS.partial] {
+    let objects = iter::once("").chain(STRETCHES);
+    for field in objects.map(|object| Field::within(object, PARTIAL)) {
         if let Some(share) = source.number(field)?.filter(|share| *share != 1.0) {
             return Err(source.wrong(field, &share.to_string(), "1"));
         }
@@ -241,75 +247,35 @@ fn refuse_partial(source: &Source<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Names of the fields of a stretching, under `rope_scaling` or `rope_parameters`.
-struct ScalingFields {
-    object: Field,
-    kind: Field,
-    old_kind: Field,
-    theta: Field,
-    partial: Field,
-    factor: Field,
-    low: Field,
-    high: Field,
-    original: Field,
-    beta_fast: Field,
-    beta_slow: Field,
-    truncate: Field,
-    attention_factor: Field,
-    mscale: Field,
-    mscale_all_dim: Field,
-}
-
-macro_rules! scaling_fields {
-    ($object:literal) => {
-        ScalingFields {
-            object: field($object, ""),
-            kind: field(concat!($object, ".rope_type"), ""),
-            old_kind: field(concat!($object, ".type"), ""),
-            theta: field(concat!($object, ".rope_theta"), ""),
-            partial: field(concat!($object, ".partial_rotary_factor"), ""),
-            factor: field(concat!($object, ".factor"), ""),
-            low: field(concat!($object, ".low_freq_factor"), ""),
-            high: field(concat!($object, ".high_freq_factor"), ""),
-            original: field(concat!($object, ".original_max_position_embeddings"), ""),
-            beta_fast: field(concat!($object, ".beta_fast"), ""),
-            beta_slow: field(concat!($object, ".beta_slow"), ""),
-            truncate: field(concat!($object, ".truncate"), ""),
-            attention_factor: field(concat!($object, ".attention_factor"), ""),
-            mscale: field(concat!($object, ".mscale"), ""),
-            mscale_all_dim: field(concat!($object, ".mscale_all_dim"), ""),
-        }
-    };
-}
-
-const SCALING: ScalingFields = scaling_fields!("rope_scaling");
-const PARAMETERS: ScalingFields = scaling_fields!("rope_parameters");
+/// The context that a model was trained with before its positions were stretched.
+const ORIGINAL: &str = "original_max_position_embeddings";
 
 fn json_scaling_of(
     source: &Source<'_>,
     kind: &str,
-    fields: &ScalingFields,
+    object: &'static str,
     context_len: usize,
 ) -> Result<RopeScaling> {
-    let required = |field| source.required_positive(field);
+    let required = |name| source.required_positive(Field::within(object, name));
+    let positive = |name| source.positive(Field::within(object, name));
     match kind {
         "default" => Ok(RopeScaling::None),
-        "linear" => Ok(RopeScaling::Linear { factor: required(fields.factor)? }),
+        "linear" => Ok(RopeScaling::Linear { factor: required("factor")? }),
         "llama3" => Ok(RopeScaling::Bands {
-            factor: required(fields.factor)?,
-            low: required(fields.low)?,
-            high: required(fields.high)?,
-            original: required(fields.original)?,
+            factor: required("factor")?,
+            low: required("low_freq_factor")?,
+            high: required("high_freq_factor")?,
+            original: required(ORIGINAL)?,
         }),
         "yarn" => {
-            let factor = required(fields.factor)?;
+            let factor = required("factor")?;
             Ok(RopeScaling::Yarn {
                 factor,
-                beta_fast: source.positive(fields.beta_fast)?.unwrap_or(32.0),
-                beta_slow: source.positive(fields.beta_slow)?.unwrap_or(1.0),
-                original: source.positive(fields.original)?.unwrap_or(context_len as f64),
-                truncate: source.flag(fields.truncate)?.unwrap_or(true),
-                attention_factor: json_attention_factor(source, fields, factor)?,
+                beta_fast: positive("beta_fast")?.unwrap_or(32.0),
+                beta_slow: positive("beta_slow")?.unwrap_or(1.0),
+                original: positive(ORIGINAL)?.unwrap_or(context_len as f64),
+                truncate: source.flag(Field::within(object, "truncate"))?.unwrap_or(true),
+                attention_factor: json_attention_factor(source, object, factor)?,
             })
         }
         other => Err(source.unsupported("rope scaling", other, "linear, llama3 or yarn")),
@@ -320,17 +286,18 @@ fn json_scaling_of(
 /// coefficients of which none is 0.
 fn json_attention_factor(
     source: &Source<'_>,
-    fields: &ScalingFields,
+    object: &'static str,
     stretch: f64,
 ) -> Result<Option<f64>> {
-    let coefficient = |field| -> Result<Option<f64>> {
+    let coefficient = |name| -> Result<Option<f64>> {
+        let field = Field::within(object, name);
         match source.number(field)? {
             Some(number) if number != 0.0 => source.positive(field),
             _ => Ok(None),
         }
     };
-    let coefficients = (coefficient(fields.mscale)?, coefficient(fields.mscale_all_dim)?);
-    Ok(match (source.positive(fields.attention_factor)?, coefficients) {
+    let coefficients = (coefficient("mscale")?, coefficient("mscale_all_dim")?);
+    Ok(match (source.positive(Field::within(object, "attention_factor"))?, coefficients) {
         (Some(factor), _) => Some(factor),
         (None, (Some(one), Some(all))) => {
             Some(yarn_attention_factor(stretch, one) / yarn_attention_factor(stretch, all))
