@@ -75,8 +75,10 @@
 //!   believed by its hash, of 63 bits and with a seed that is the file's own.
 //! - No page with a draft is found, or leaves memory, before the draft is accepted.
 //! - Every position that is taken over was computed from the same tokens, by the same content key.
-//! - `reserve`, `commit` and `slot` allocate nothing but for the tables of a sequence longer than
-//!   16,384 positions, which double; `commit_tokens` only when the tree outgrows the pages.
+//! - `commit` and `slot` allocate nothing, nor does `reserve` while there are free pages, but for
+//!   the tables of a sequence longer than 16,384 positions, which double; `commit_tokens` only when
+//!   the tree outgrows the pages. What passes between the tiers is allocated: when `reserve` makes
+//!   room, and where `commit_tokens` finds none of the file's buffers to use again.
 //!
 //! What it does not do: it starts no threads for attention (two for the file of cold pages, some
 //! more while it is opened, one that compresses), interprets no bytes, and takes no locks; one step

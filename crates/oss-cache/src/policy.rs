@@ -267,6 +267,15 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_may_not_go_hides_nothing_behind_it() {
+        let mut policy = PolicyKind::Adaptive.build();
+        (0..1_032).for_each(|key| policy.insert(key, u64::from(key), 0));
+        (1_032..1_042).for_each(|key| policy.insert(key, u64::from(key), 7));
+        let victim = |_| policy.victim(&mut |key| key >= 32);
+        assert!((0..100).filter_map(victim).eq(32..132), "the oldest go first");
+    }
+
     /// Room for 50 keys; 20 keys are asked for after every 60 that are asked for once. The share of
     /// those 20 that is found, once the policy has seen enough.
     fn found_beside_a_scan(kind: PolicyKind) -> f64 {

@@ -56,22 +56,30 @@ impl KvCache {
         self.step_back(id, 0);
         self.drop_pages(id, 0);
         self.sequences.get_mut(id).reserved = 0;
-        let node = self.tree.node(found.block);
-        if node.generation != found.generation || !node.live {
+        let path = self.path_of(found);
+        if path.is_empty() {
             return Ok(0);
         }
-        let mut path = Vec::new();
-        self.tree.path(found.block, &mut path);
-        self.tree.node_mut(found.block).pins += 1;
-        let len = self.take_over(id, &path, found.len.min(at_most));
-        self.stand(id, &path, len);
-        // Where one has gone on, others will.
-        let last = self.layout.pages_for(len);
-        self.keep_window(len, path[..last].last().copied().unwrap_or(ROOT));
-        self.tree.node_mut(found.block).pins -= 1;
-        self.prune(found.block);
+        let len = self.pinned(found.block, |cache| {
+            let len = cache.take_over(id, &path, found.len.min(at_most));
+            cache.stand(id, &path, len);
+            // Where one has gone on, others will.
+            let last = cache.layout.pages_for(len);
+            cache.keep_window(len, path[..last].last().copied().unwrap_or(ROOT));
+            len
+        });
         self.stats.reused_tokens += len as u64;
         Ok(len)
+    }
+
+    /// The blocks of a match; none where they have gone since.
+    pub(crate) fn path_of(&self, found: &Match) -> Vec<NodeId> {
+        let mut path = Vec::new();
+        let node = self.tree.node(found.block);
+        if node.generation == found.generation && node.live {
+            self.tree.path(found.block, &mut path);
+        }
+        path
     }
 
     /// [`KvCache::commit`] for positions whose tokens are known: complete blocks enter the prefix
@@ -224,8 +232,11 @@ impl KvCache {
         if let Some(lost) = path.iter().position(|&block| !self.is_held(block)) {
             len = len.min(lost * page_tokens);
         }
+        // What is held has its pages of the groups without a window.
+        let groups = self.layout.groups.iter().enumerate();
+        let windows = groups.filter(|(_, group)| group.window.is_some());
         'shorter: while len > 0 {
-            for (group, layout) in self.layout.groups.iter().enumerate() {
+            for (group, layout) in windows.clone() {
                 let needed = layout.first_page_needed(len, page_tokens)..len.div_ceil(page_tokens);
                 let missing = |&block: &usize| !self.tree.places(path[block], group).anywhere();
                 if let Some(block) = needed.rev().find(missing) {
@@ -241,6 +252,7 @@ impl KvCache {
     /// Fills the tables of an empty sequence from `path`, bringing pages back from lower tiers;
     /// returns how far that went.
     fn take_over(&mut self, id: SequenceId, path: &[NodeId], mut at_most: usize) -> usize {
+        self.renew_path(path);
         let len = loop {
             let len = self.resume(path, at_most);
             match self.try_take_over(id, path, len) {
@@ -393,9 +405,7 @@ impl KvCache {
         let Some(block) = self.tree.insert(parent, tokens) else { return };
         self.stats.inserted_blocks += 1;
         self.tree.use_now(block);
-        let node = self.tree.node_mut(block);
-        node.boundary = true;
-        node.pins += 1;
+        self.tree.node_mut(block).boundary = true;
         for (group, table) in sequence.tables.iter().enumerate() {
             if let Some(page) = table.get(index) {
                 self.pool.enter_tree(group, page);
@@ -404,10 +414,10 @@ impl KvCache {
         }
         let sequence = self.sequences.get_mut(id);
         sequence.reserved = sequence.len;
-        self.settle(block);
-        self.write_through(block);
-        self.tree.node_mut(block).pins -= 1;
-        self.prune(block);
+        self.pinned(block, |cache| {
+            cache.settle(block);
+            cache.write_through(block);
+        });
         let keep = self.layout.pages_for(self.sequences.get(id).len);
         self.drop_pages(id, keep);
     }
@@ -459,14 +469,13 @@ impl KvCache {
         let (last, tracked) = (sequence.block, sequence.tracked);
         self.tree.path(last, &mut path);
         path.truncate(len.div_ceil(page_tokens));
-        self.tree.node_mut(last).pins += 1;
-        self.drop_pages(id, 0);
         let known = if tracked { len.min(path.len() * page_tokens) } else { 0 };
-        let len = self.take_over(id, &path, known);
-        self.stand(id, &path, len);
-        self.tree.node_mut(last).pins -= 1;
-        self.prune(last);
-        Ok(len)
+        Ok(self.pinned(last, |cache| {
+            cache.drop_pages(id, 0);
+            let len = cache.take_over(id, &path, known);
+            cache.stand(id, &path, len);
+            len
+        }))
     }
 
     /// The tokens of a sequence are no longer known.
@@ -501,3 +510,6 @@ impl KvCache {
         self.prune(block);
     }
 }
+
+#[cfg(test)]
+mod tests;

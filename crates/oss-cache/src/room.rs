@@ -66,7 +66,7 @@ impl KvCache {
     pub(crate) fn make_room(&mut self, wanted: &[usize]) -> Result<()> {
         self.pool.check(&self.layout, wanted, true)?;
         while self.pool.check(&self.layout, wanted, false).is_err() {
-            if !(self.thin() || self.evict() || self.thin_all()) {
+            if !(self.thin() || self.evict() || self.thin_any()) {
                 return self.pool.check(&self.layout, wanted, false);
             }
         }
@@ -74,15 +74,20 @@ impl KvCache {
     }
 
     /// Changes how many bytes of pages may be in use, up to what the cache was made with. Pages
-    /// kept for reuse are given up as far as needed, those that stay move together, and the memory
-    /// of free ones goes back to the system. Returns the bytes still resident: more than asked for
-    /// while sequences use them, and all where they lie on pages that were set aside.
+    /// kept for reuse are given up as far as needed (compressed, or to the file as far as its queue
+    /// has room), those that stay move together, and the memory of free ones goes back to the
+    /// system. Returns the bytes still resident: more than asked for while sequences use them, and
+    /// all where they lie on pages that were set aside.
     ///
     /// # Errors
     /// [`crate::Error::Memory`] when the system does not take the memory back.
     pub fn set_capacity(&mut self, bytes: usize) -> Result<usize> {
         self.pool.set_limit(bytes / self.layout.extent_bytes);
-        while self.pool.is_over_limit() && (self.thin() || self.evict() || self.thin_all()) {}
+        self.shed(|cache| {
+            while cache.pool.is_over_limit() && (cache.thin() || cache.evict() || cache.thin_any())
+            {
+            }
+        });
         self.compact();
         self.pool.release_free()?;
         Ok(self.bytes_resident())
@@ -131,30 +136,38 @@ impl KvCache {
         true
     }
 
-    /// The last resort: all window pages that no sequence uses.
-    fn thin_all(&mut self) -> bool {
-        let blocks: Vec<NodeId> = self.tree.ids().collect();
-        let mut thinned = 0;
-        for block in blocks {
-            if self.tree.node(block).live {
-                thinned += self.forget_windows(block, true);
-                self.settle(block);
-                self.prune(block);
-            }
-        }
-        self.stats.thinned_pages += thinned;
-        thinned > 0
+    /// The last resort: gives up the window pages of any block that has some which no sequence
+    /// uses.
+    fn thin_any(&mut self) -> bool {
+        let idle = |group: usize, at: &Places| {
+            let windowed = self.layout.groups[group].window.is_some();
+            windowed && at.hot != NO_PAGE && self.pool.refs(at.hot) == 1
+        };
+        let block = self.tree.ids().find(|&block| {
+            let mut places = self.tree.all_places(block).iter().enumerate();
+            places.any(|(group, at)| idle(group, at))
+        });
+        let Some(block) = block else { return false };
+        self.pinned(block, |cache| {
+            cache.stats.thinned_pages += cache.forget_windows(block, true);
+            cache.settle(block);
+        });
+        true
     }
 
     /// Gives up the window pages of a block that no sequence uses; with `kept`, also those that a
-    /// rule keeps.
+    /// rule keeps: these for a lower tier, and the block has to be pinned.
     fn forget_windows(&mut self, block: NodeId, kept: bool) -> u64 {
         let mut thinned = 0;
         for group in 0..self.layout.groups.len() {
             let page = self.tree.places(block, group).hot;
             let windowed = self.layout.groups[group].window.is_some();
-            let may_go = windowed && (kept || !self.is_kept(block, group));
+            let is_kept = self.is_kept(block, group);
+            let may_go = windowed && (kept || !is_kept);
             if may_go && page != NO_PAGE && self.pool.refs(page) == 1 {
+                if is_kept {
+                    self.demote_page(block, group);
+                }
                 self.tree.set_hot(block, group, NO_PAGE);
                 self.pool.leave_tree(&self.layout, group, page);
                 thinned += 1;
@@ -163,8 +176,11 @@ impl KvCache {
         thinned
     }
 
-    /// Gives up the pages of one block, by policy.
+    /// Gives up the pages of one block, by policy, which is not asked where none could go.
     fn evict(&mut self) -> bool {
+        if !self.has_idle_blocks() {
+            return false;
+        }
         let (tree, pool) = (&self.tree, &self.pool);
         let victim = self.policy.victim(&mut |block| {
             let node = tree.node(block);
@@ -174,12 +190,20 @@ impl KvCache {
         let Some(block) = victim else { return false };
         self.tree.node_mut(block).in_policy = false;
         self.stats.evicted_pages += u64::from(self.tree.node(block).resident);
-        self.tree.node_mut(block).pins += 1;
-        self.demote(block);
-        self.forget_pages(block);
-        self.tree.node_mut(block).pins -= 1;
-        self.prune(block);
+        self.pinned(block, |cache| {
+            cache.demote(block);
+            cache.forget_pages(block);
+        });
         true
+    }
+
+    /// Whether any block could go: where there are groups without a window, a block is in use while
+    /// its pages of these are. Its idle windows are left to [`KvCache::thin_any`].
+    fn has_idle_blocks(&self) -> bool {
+        let groups = self.layout.groups.iter().enumerate();
+        let windows_only = self.layout.groups.iter().all(|group| group.window.is_some());
+        let mut full = groups.filter(|(_, group)| windows_only || group.window.is_none());
+        full.any(|(group, _)| self.pool.idle(group) > 0)
     }
 
     /// Gives up the resident pages of a block.
@@ -201,6 +225,15 @@ impl KvCache {
             Some(_) => full.all(|(_, places)| places.anywhere()),
             None => self.tree.all_places(block).iter().any(Places::anywhere),
         }
+    }
+
+    /// Works on a block, which stays meanwhile, and removes it if it is of no use any more then.
+    pub(crate) fn pinned<T>(&mut self, block: NodeId, work: impl FnOnce(&mut KvCache) -> T) -> T {
+        self.tree.node_mut(block).pins += 1;
+        let done = work(self);
+        self.tree.node_mut(block).pins -= 1;
+        self.prune(block);
+        done
     }
 
     /// Removes a block that is of no use any more, and then its parents.
@@ -300,3 +333,6 @@ impl KvCache {
         self.validate_lower()
     }
 }
+
+#[cfg(test)]
+mod tests;

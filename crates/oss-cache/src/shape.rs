@@ -72,13 +72,14 @@ impl Shape {
 
     /// Bytes of the pages that may be on their way between the tiers: those that wait to be
     /// compressed, where compressed ones are kept, and as many as [`ColdOptions::queue`] says each
-    /// to the file and from there (0: there is no file), those to it beside their compressed copy.
+    /// to the file and from there (0: there is no file). Those to be compressed and those to the
+    /// file may each wait beside their compressed copy.
     ///
     /// [`ColdOptions::queue`]: crate::ColdOptions::queue
     #[must_use]
     pub fn queue_bytes(&self, warm_bytes: usize, queue: usize) -> usize {
         let packing = if warm_bytes > 0 { PACK_QUEUE } else { 0 };
-        let copies = if warm_bytes > 0 { queue } else { 0 };
+        let copies = if warm_bytes > 0 { packing + queue } else { 0 };
         (packing + 2 * queue + copies) * self.largest_page_bytes()
     }
 }

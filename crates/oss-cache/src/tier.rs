@@ -4,7 +4,7 @@
 //! file that outlives the process. Pages are written to the file as soon as they are complete, and
 //! compressed when they must go; threads of their own do both. Whoever evicts copies a page and
 //! goes on; it waits only where the queue is full and the page would be lost, and for the file no
-//! longer than the page is worth.
+//! longer than the page is worth, nor at all where memory is being given back.
 //!
 //! The next process finds a page of the file by those before it. So none goes while a page that
 //! follows it is in the file, and none goes for one that follows it.

@@ -289,7 +289,7 @@ fn a_shape_tells_the_bytes_of_its_pages() {
     assert_eq!(shape.sequence_bytes(160, 16), 7 * windowed + 11 * full);
     assert_eq!(shape.sequence_bytes(30, 16), 3 * windowed + 3 * full);
     let queues = [(0, 0), (1, 0), (0, 8), (1, 8)].map(|(warm, cold)| shape.queue_bytes(warm, cold));
-    assert_eq!(queues, [0, 64, 16, 88].map(|pages| pages * windowed));
+    assert_eq!(queues, [0, 128, 16, 152].map(|pages| pages * windowed));
 }
 
 #[test]

@@ -150,6 +150,40 @@ fn no_page_is_lost_to_a_short_queue_when_many_leave_memory_at_once() {
     assert!(stats.evicted_pages > 100 && stats.cold_hits > 100, "{stats:?}");
 }
 
+/// A cache with room for a prompt of 25 pages in memory and for three in its file.
+fn three_in_the_file(queue: usize) -> (KvCache, tempfile::TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = cold(&directory.path().join("cold"), 0);
+    let cold = ColdOptions { bytes: 76 * 4096, queue, ..file };
+    let cache = KvCache::with_options(shape(FULL), &options(30, 0, Some(cold))).unwrap();
+    (cache, directory)
+}
+
+#[test]
+fn a_prompt_that_comes_back_from_a_full_file_is_not_in_its_own_way() {
+    // Hardly any page is written before it leaves memory: the fourth prompt makes room for the
+    // first one, and wants its place in the file.
+    let (mut cache, _directory) = three_in_the_file(1);
+    (0..4).for_each(|kind| assert_eq!(visit(&mut cache, &tokens(kind, 100)), 0));
+    assert!(visit(&mut cache, &tokens(0, 100)) > 50);
+    assert!(cache.stats().cold.evicted_pages > 0, "{:?}", cache.stats());
+}
+
+#[test]
+fn a_prompt_that_is_on_its_way_from_a_full_file_does_not_leave_it() {
+    let (mut cache, _directory) = three_in_the_file(100);
+    for kind in 0..3 {
+        visit(&mut cache, &tokens(kind, 100));
+        cache.persist().unwrap(); // waits for what is being written
+    }
+    let prompt = tokens(0, 100);
+    let found = cache.lookup(&prompt);
+    assert_eq!((found.len(), cache.prefetch(&found)), (100, 25));
+    visit(&mut cache, &tokens(3, 100));
+    assert!(cache.stats().cold.evicted_pages > 0, "{:?}", cache.stats());
+    assert_eq!(visit(&mut cache, &prompt), 100);
+}
+
 #[test]
 fn a_file_smaller_than_memory_keeps_the_newest_prompts_whole() {
     for queue in [2_000, 1] {
@@ -350,6 +384,24 @@ fn pages_that_must_go_soon_go_before_they_are_in_the_way() {
     assert!(cache.pages(0).available >= 5, "{:?}", cache.pages(0));
     assert!(cache.stats().compressed_pages > 0, "{:?}", cache.stats());
     assert_eq!(visit(&mut cache, &tokens(0, 36)), 36);
+}
+
+#[test]
+fn kept_windows_of_a_prompt_in_use_go_one_by_one_and_are_compressed() {
+    let mut cache = open(&options(50, 80, None));
+    let tokens = tokens(0, 112);
+    let id = cache.create();
+    compute(&mut cache, id, &tokens[..100]).unwrap();
+    let ends = || (8..=96).step_by(8);
+    ends().for_each(|end| cache.mark_at(id, end));
+    // Each block of four tokens takes two pages, and there are none left.
+    compute(&mut cache, id, &tokens).unwrap();
+    cache.validate().unwrap();
+    let stats = cache.stats();
+    assert_eq!((stats.thinned_pages, stats.evicted_pages), (6, 0), "{stats:?}");
+    cache.persist().unwrap(); // waits for what is being compressed
+    assert_eq!(cache.stats().compressed_pages, 6);
+    assert!(ends().all(|end| cache.lookup(&tokens[..end]).len() == end));
 }
 
 #[test]

@@ -45,6 +45,8 @@ pub struct Pressure {
     least_share: Option<f64>,
     /// The most bytes that any of them lacks of [`TIGHT_SHARE`].
     lacking: u64,
+    /// The least bytes that any of them has beyond twice [`TIGHT_SHARE`].
+    spare: Option<u64>,
 }
 
 impl Pressure {
@@ -105,11 +107,10 @@ impl Pressure {
         self.lacking
     }
 
-    /// Bytes that can be taken while twice [`TIGHT_SHARE`] of the limit stays as room, so that who
+    /// Bytes that can be taken while twice [`TIGHT_SHARE`] of each limit stays as room, so that who
     /// takes them need not give them back at once. None where the system does not say.
     pub fn spare_bytes(&self) -> Option<u64> {
-        let kept = |limit: u64| (2.0 * TIGHT_SHARE * limit as f64) as u64;
-        self.room.zip(self.limit).map(|(room, limit)| room.saturating_sub(kept(limit)))
+        self.spare
     }
 
     /// Takes in one more limit and the room below it.
@@ -119,6 +120,8 @@ impl Pressure {
             self.least_share = Some(self.least_share.map_or(share, |least| least.min(share)));
             let wanted = (limit as f64 * TIGHT_SHARE) as u64;
             self.lacking = self.lacking.max(wanted.saturating_sub(room));
+            let spare = room.saturating_sub((limit as f64 * 2.0 * TIGHT_SHARE) as u64);
+            self.spare = Some(self.spare.map_or(spare, |least| least.min(spare)));
         }
         // Where no room is told, any that is told counts as less.
         let bytes = |room: Option<u64>| room.unwrap_or(u64::MAX);

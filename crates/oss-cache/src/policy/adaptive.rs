@@ -12,10 +12,12 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::Policy;
-use super::list::{GLANCE, Links, List, NONE, Table};
+use super::list::{Links, List, Table};
 
 /// Uses are counted up to this; there is one list for each number.
 const MOST_USES: usize = 7;
+/// Keys looked at in each list before a younger one of another list goes.
+const GLANCE: usize = 256;
 /// The power at first, and at most.
 const FIRST_POWER: f64 = 0.5;
 const MOST_POWER: f64 = 2.0;
@@ -121,54 +123,35 @@ impl Adaptive {
         self.links.push_back(&mut self.lists[usize::from(entry.uses)], key);
     }
 
-    /// Makes the first keys of a list, which may not go, its youngest: they are in use, or carry
-    /// what is younger. No time passes meanwhile.
-    fn pass_over(&mut self, uses: usize, keys: usize) {
-        let list = &mut self.lists[uses];
-        for _ in 0..keys {
-            let key = list.front;
-            self.links.unlink(list, key);
-            self.entries.get_mut(key).expect("it is in a list").used = self.clock;
-            self.links.push_back(list, key);
-        }
-    }
-
-    /// The evictable key with the greatest weighed age among the first [`GLANCE`] of each list.
-    /// Where none of them may go, they are passed over and the next ones looked at, once round each
-    /// list: whoever asks again finds others in front.
-    fn oldest(&mut self, evictable: &mut dyn FnMut(u32) -> bool) -> Option<u32> {
+    /// The evictable key with the greatest weighed age, looking at no more than [`GLANCE`] of each
+    /// list unless none of them may go. What is older is passed over: for it no time has passed.
+    fn first(&mut self, evictable: &mut dyn FnMut(u32) -> bool) -> Option<u32> {
         let mut unseen = self.lists.map(|list| list.len);
         while unseen.iter().any(|keys| *keys > 0) {
-            let glance = unseen.map(|keys| keys.min(GLANCE));
-            if let Some(key) = self.oldest_of(glance, evictable) {
-                return Some(key);
-            }
-            for (uses, keys) in glance.into_iter().enumerate() {
-                self.pass_over(uses, keys);
-                unseen[uses] -= keys;
+            let mut glance = unseen.map(|keys| keys.min(GLANCE));
+            while let Some(uses) = self.oldest(&glance) {
+                (glance[uses], unseen[uses]) = (glance[uses] - 1, unseen[uses] - 1);
+                let front = self.lists[uses].front;
+                if let Some(key) = self.links.first(&mut self.lists[uses], 1, &mut *evictable) {
+                    return Some(key);
+                }
+                self.entries.get_mut(front).expect("it is in a list").used = self.clock;
             }
         }
         None
     }
 
-    /// The evictable key with the greatest weighed age among the first so many of each list.
-    fn oldest_of(
-        &mut self,
-        most: [usize; MOST_USES + 1],
-        evictable: &mut dyn FnMut(u32) -> bool,
-    ) -> Option<u32> {
-        let mut best: Option<(f64, u32)> = None;
-        for ((list, weight), most) in self.lists.iter().zip(self.weights).zip(most) {
-            let known = |key: u32| (key != NONE).then_some(key);
-            let keys = std::iter::successors(known(list.front), |&key| known(self.links.next(key)));
-            let Some(key) = keys.take(most).find(|&key| evictable(key)) else { continue };
-            let used = self.entries.get_mut(key).expect("it is in a list").used;
-            let age = (self.clock - used) as f64 * weight;
+    /// The list whose first key has the greatest weighed age, of those with keys to look at.
+    fn oldest(&mut self, keys: &[usize]) -> Option<usize> {
+        let mut best = None;
+        for (uses, list) in self.lists.iter().enumerate().filter(|(uses, _)| keys[*uses] > 0) {
+            let used = self.entries.get_mut(list.front).expect("it is in a list").used;
+            let age = (self.clock - used) as f64 * self.weights[uses];
             if best.is_none_or(|(oldest, _)| age > oldest) {
-                best = Some((age, key));
+                best = Some((age, uses));
             }
         }
-        best.map(|(_, key)| key)
+        best.map(|(_, uses)| uses)
     }
 }
 
@@ -201,7 +184,7 @@ impl Policy for Adaptive {
     }
 
     fn victim(&mut self, evictable: &mut dyn FnMut(u32) -> bool) -> Option<u32> {
-        let key = self.oldest(evictable)?;
+        let key = self.first(evictable)?;
         let most = self.entries.len.max(16);
         let Entry { content, uses, .. } = *self.entries.get_mut(key).expect("it is in a list");
         self.remove(key);

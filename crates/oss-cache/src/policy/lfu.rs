@@ -1,10 +1,12 @@
 //! The least frequently used goes first, the least recently used among equals.
 
 use super::Policy;
-use super::list::{GLANCE, Links, List, Table};
+use super::list::{Links, List, Table};
 
 /// Uses are counted up to this.
 const MOST_USES: usize = 255;
+/// Keys looked at in each list before all are.
+const GLANCE: usize = 32;
 
 #[derive(Debug)]
 pub(super) struct Lfu {
@@ -22,19 +24,10 @@ impl Default for Lfu {
 }
 
 impl Lfu {
-    /// The first evictable key, looking at no more than `most` of a list. What may not go is in
-    /// use, or carries what is younger: it becomes the youngest of its list.
+    /// The first evictable key, looking at no more than `most` of a list.
     fn first(&mut self, most: usize, evictable: &mut dyn FnMut(u32) -> bool) -> Option<u32> {
-        for uses in 0..self.lists.len() {
-            for _ in 0..self.lists[uses].len.min(most) {
-                let key = self.lists[uses].front;
-                if evictable(key) {
-                    return Some(key);
-                }
-                self.renew(key);
-            }
-        }
-        None
+        let mut lists = self.lists.iter_mut();
+        lists.find_map(|list| self.links.first(list, most, &mut *evictable))
     }
 }
 

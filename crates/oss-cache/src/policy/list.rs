@@ -1,9 +1,6 @@
 //! Doubly linked lists over small, dense keys: no allocation once the largest key has been seen.
 
-pub(super) const NONE: u32 = u32::MAX;
-
-/// Keys looked at in each of several lists before all are.
-pub(super) const GLANCE: usize = 32;
+const NONE: u32 = u32::MAX;
 
 /// The links of all keys; each key is in at most one list.
 #[derive(Debug, Default)]
@@ -54,8 +51,24 @@ impl Links {
         list.len -= 1;
     }
 
-    pub(super) fn next(&self, key: u32) -> u32 {
-        self.links[key as usize].1
+    /// The first evictable key of a list, looking at no more than `most`. What may not go is in
+    /// use, or carries what is younger: it becomes the youngest, so that whoever asks again finds
+    /// others in front.
+    pub(super) fn first(
+        &mut self,
+        list: &mut List,
+        most: usize,
+        mut evictable: impl FnMut(u32) -> bool,
+    ) -> Option<u32> {
+        for _ in 0..list.len.min(most) {
+            let key = list.front;
+            if evictable(key) {
+                return Some(key);
+            }
+            self.unlink(list, key);
+            self.push_back(list, key);
+        }
+        None
     }
 }
 

@@ -33,17 +33,10 @@ impl Policy for Lru {
         }
     }
 
-    /// What may not go is in use, or carries what is younger: it becomes the youngest.
     fn victim(&mut self, evictable: &mut dyn FnMut(u32) -> bool) -> Option<u32> {
-        for _ in 0..self.list.len {
-            let key = self.list.front;
-            if evictable(key) {
-                self.remove(key);
-                return Some(key);
-            }
-            self.touch(key);
-        }
-        None
+        let key = self.links.first(&mut self.list, usize::MAX, evictable)?;
+        self.remove(key);
+        Some(key)
     }
 
     fn len(&self) -> usize {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use oss_memory::file::RandomAccess;
 
 use super::format::{Label, Parsed, SECTOR, Sizes};
-use super::workers::{Wait, Worker};
+use super::workers::{Parcel, Wait, Worker};
 use crate::arena::PageBytes;
 use crate::policy::{Policy, PolicyKind};
 use crate::stats::ColdStats;
@@ -54,8 +54,8 @@ pub(crate) struct Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Free,
-    /// In use; its bytes are in the file.
-    Written(Slot),
+    /// In use; its bytes are in the file, and on their way from there where a request is named.
+    Written(Slot, Option<u32>),
     /// In use; its bytes are on their way.
     Writing(Slot),
     /// Given up while its bytes were on their way.
@@ -105,8 +105,8 @@ pub(crate) struct Cold {
     pub(super) order: Box<dyn Policy>,
     writer: Worker,
     reader: Worker,
-    /// Slots that the reader is fetching.
-    fetching: Vec<u32>,
+    /// The number of the last request to read a slot.
+    requests: u32,
     /// Of the hashes in the file.
     seed: u64,
     buffer: Vec<u8>,
@@ -142,7 +142,7 @@ impl Cold {
             slots,
             free: Vec::new(),
             order: policy.build(),
-            fetching: Vec::new(),
+            requests: 0,
             // As random as the keys of the standard library's hash tables.
             seed: RandomState::new().hash_one(&options.path),
             // Pages are read one by one, and never larger.
@@ -204,7 +204,7 @@ impl Cold {
     /// that has been in use least lately first.
     pub(crate) fn claim(&mut self, claimed: &[(&Found, Slot)]) {
         for &(found, owner) in claimed {
-            self.states[found.slot as usize] = State::Written(owner);
+            self.states[found.slot as usize] = State::Written(owner, None);
             self.order.insert(found.slot, content(found.hash, found.group), 0);
             self.stats.restored_slots += 1;
         }
@@ -219,7 +219,7 @@ impl Cold {
 
     pub(crate) fn owner(&self, slot: u32) -> Option<Slot> {
         match self.states[slot as usize] {
-            State::Written(owner) | State::Writing(owner) => Some(owner),
+            State::Written(owner, _) | State::Writing(owner) => Some(owner),
             State::Free | State::Abandoned => None,
         }
     }
@@ -253,12 +253,11 @@ impl Cold {
     ) -> Option<(u32, Slot)> {
         let states = &self.states;
         let slot = self.order.victim(&mut |slot| match states[slot as usize] {
-            State::Written(owner) => evictable(owner),
+            State::Written(owner, _) => evictable(owner),
             _ => false,
         })?;
         let owner = self.owner(slot)?;
         self.states[slot as usize] = State::Free;
-        self.fetching.retain(|&fetched| fetched != slot);
         self.stats.evicted_pages += 1;
         Some((slot, owner))
     }
@@ -289,7 +288,7 @@ impl Cold {
                 Some(packed.into_boxed_slice())
             }
         };
-        if !self.writer.send(slot, bytes, packed) {
+        if !self.writer.send(Parcel { slot, bytes, packed, ..Parcel::default() }) {
             self.stats.failed_writes += 1;
             self.free.push(slot);
             return false;
@@ -309,10 +308,9 @@ impl Cold {
     /// Gives a slot up.
     pub(crate) fn forget(&mut self, slot: u32) {
         self.order.remove(slot);
-        self.fetching.retain(|&fetched| fetched != slot);
         match self.states[slot as usize] {
             State::Writing(_) => self.states[slot as usize] = State::Abandoned,
-            State::Written(_) => {
+            State::Written(..) => {
                 self.states[slot as usize] = State::Free;
                 self.free.push(slot);
             }
@@ -334,14 +332,14 @@ impl Cold {
             }
             State::Writing(owner) if parcel.done => {
                 self.stats.written_pages += 1;
-                self.states[slot as usize] = State::Written(owner);
+                self.states[slot as usize] = State::Written(owner, None);
             }
             State::Writing(owner) => {
                 self.stats.failed_writes += 1;
-                self.states[slot as usize] = State::Written(owner);
+                self.states[slot as usize] = State::Written(owner, None);
                 return Some(Some(slot));
             }
-            State::Free | State::Written(_) => unreachable!("slot {slot} was not being written"),
+            State::Free | State::Written(..) => unreachable!("slot {slot} was not being written"),
         }
         Some(None)
     }
@@ -363,33 +361,37 @@ impl Cold {
     /// Asks for a slot's bytes in the background; false when the queue is full, memory is refused,
     /// or it is on its way.
     pub(crate) fn fetch(&mut self, slot: u32, page_bytes: usize) -> bool {
-        if self.fetching.contains(&slot) || self.is_writing(slot) {
-            return false;
-        }
+        let State::Written(owner, None) = self.states[slot as usize] else { return false };
         let Some(mut bytes) = self.reader.buffer(self.sizes.slot) else { return false };
         bytes.resize(self.sizes.header + page_bytes, 0);
-        let sent = self.reader.send(slot, bytes, None);
+        self.requests = self.requests.wrapping_add(1);
+        let request = self.requests;
+        let sent = self.reader.send(Parcel { slot, request, bytes, ..Parcel::default() });
         if sent {
-            self.fetching.push(slot);
+            self.states[slot as usize] = State::Written(owner, Some(request));
         }
         sent
     }
 
-    /// Whether slots are being fetched.
+    /// Whether slots are being fetched, those included that were given up meanwhile.
     pub(crate) fn is_fetching(&self) -> bool {
-        !self.fetching.is_empty()
+        self.reader.is_busy()
     }
 
     /// A fetched slot and its bytes (empty when they could not be read); the slot is none when
-    /// it was given up meanwhile.
+    /// it was given up meanwhile, whoever has it now.
     pub(crate) fn fetched(&mut self, wait: Wait) -> Option<(Option<u32>, Vec<u8>)> {
-        let mut parcel = self.reader.answer(wait)?;
-        let asked = self.fetching.iter().position(|&slot| slot == parcel.slot);
-        let slot = asked.map(|index| self.fetching.swap_remove(index));
-        if !parcel.done {
-            parcel.bytes.clear();
+        let Parcel { slot, request, mut bytes, done, .. } = self.reader.answer(wait)?;
+        if !done {
+            bytes.clear();
         }
-        Some((slot, parcel.bytes))
+        match &mut self.states[slot as usize] {
+            State::Written(_, fetch) if *fetch == Some(request) => {
+                *fetch = None;
+                Some((Some(slot), bytes))
+            }
+            _ => Some((None, bytes)),
+        }
     }
 
     /// The page of `page_bytes` bytes in fetched bytes; none when they do not hold that page.
@@ -489,3 +491,6 @@ fn open_locked(path: &Path) -> Result<RandomAccess> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

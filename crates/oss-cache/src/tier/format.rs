@@ -9,10 +9,11 @@
 //! slot    0  magic                   8  content key      16  hash          24  parent's hash
 //!         32 time (`Found::used`)    40 block            44  group         48  tokens
 //!         52 payload bytes           56 payload checksum 64  tokens, u32, padded to page tokens
-//!         .. checksum of all before  .. payload          .. zeros up to a multiple of 4096
+//!         .. checksum of all before  .. payload          .. a gap up to a multiple of 4096
 //! ```
 //!
-//! A slot is written at once and never synchronised: after a crash it may hold anything. It counts
+//! A slot is written at once and never synchronised: after a crash it may hold anything. Its gap is
+//! not written: it holds what was there before, or lies behind the end of the file. A slot counts
 //! only if both checksums, the content key, the hash chain and the tokens agree. Checksums and
 //! hashes are XXH3. A slot's parent is known by its hash alone: hashes have the file's own seed, a
 //! random number, so that nobody can look for texts of one hash without reading the file.

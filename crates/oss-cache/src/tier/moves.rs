@@ -19,6 +19,8 @@ use std::collections::HashMap;
 pub(crate) struct Tiers {
     pub(crate) warm: Warm,
     pub(crate) cold: Option<Cold>,
+    /// Memory is being given back: see [`KvCache::shed`].
+    sheds: bool,
 }
 
 /// Why a page did not come back.
@@ -67,7 +69,7 @@ impl Cause<'_> {
 
 impl Tiers {
     pub(crate) fn new(warm_limit: usize, policy: PolicyKind) -> Result<Tiers> {
-        Ok(Tiers { warm: Warm::new(warm_limit, policy)?, cold: None })
+        Ok(Tiers { warm: Warm::new(warm_limit, policy)?, cold: None, sheds: false })
     }
 }
 
@@ -92,7 +94,9 @@ impl KvCache {
     /// returns how many the file alone still has. [`KvCache::poll`] takes them in as they come;
     /// [`KvCache::adopt`] does not wait for them but reads what is still missing itself.
     pub fn prefetch(&mut self, found: &Match) -> usize {
-        let missing = self.in_file_alone(found);
+        let path = self.path_of(found);
+        self.renew_path(&path);
+        let missing = self.in_file_alone(&path, found.len);
         if let Some(cold) = &mut self.tiers.cold {
             for &(slot, page_bytes) in &missing {
                 cold.fetch(slot, page_bytes);
@@ -104,21 +108,16 @@ impl KvCache {
     /// Pages of a match that the file alone has, on their way or not.
     #[must_use]
     pub fn missing(&self, found: &Match) -> usize {
-        self.in_file_alone(found).len()
+        self.in_file_alone(&self.path_of(found), found.len).len()
     }
 
-    /// Their slots, and the bytes of each.
-    fn in_file_alone(&self, found: &Match) -> Vec<(u32, usize)> {
+    /// The slots of the pages that the file alone has of those that position `len` needs, and the
+    /// bytes of each.
+    fn in_file_alone(&self, path: &[NodeId], len: usize) -> Vec<(u32, usize)> {
         let mut missing = Vec::new();
-        let node = self.tree.node(found.block);
-        if node.generation != found.generation || !node.live || self.tiers.cold.is_none() {
-            return missing;
-        }
-        let mut path = Vec::new();
-        self.tree.path(found.block, &mut path);
         let page_tokens = self.layout.page_tokens;
         for (group, layout) in self.layout.groups.iter().enumerate() {
-            let first = layout.first_page_needed(found.len, page_tokens).min(path.len());
+            let first = layout.first_page_needed(len, page_tokens).min(path.len());
             for &block in &path[first..] {
                 let places = self.tree.places(block, group);
                 if places.hot == NO_PAGE && places.warm.is_none() && places.cold != NO_SLOT {
@@ -250,26 +249,31 @@ impl KvCache {
     }
 
     fn write_pages(&mut self, block: NodeId, cause: Cause<'_>) {
-        self.tree.node_mut(block).pins += 1;
-        for group in 0..self.layout.groups.len() {
-            if self.tree.places(block, group).cold == NO_SLOT && self.is_kept(block, group) {
-                self.store(block, group, None, cause);
+        self.pinned(block, |cache| {
+            for group in 0..cache.layout.groups.len() {
+                if cache.tree.places(block, group).cold == NO_SLOT && cache.is_kept(block, group) {
+                    cache.store(block, group, None, cause);
+                }
             }
-        }
-        self.tree.node_mut(block).pins -= 1;
-        self.prune(block);
+        });
     }
 
-    /// A block is about to lose its resident pages: sees to it that a lower tier has them.
+    /// A block that is pinned is about to lose its resident pages: sees to it that a lower tier has
+    /// them.
     pub(crate) fn demote(&mut self, block: NodeId) {
         for group in 0..self.layout.groups.len() {
-            let place = self.tree.places(block, group);
-            if place.hot == NO_PAGE || place.warm.is_some() {
-                continue;
-            }
-            if !self.compress(block, group) && self.tree.places(block, group).cold == NO_SLOT {
-                self.store(block, group, None, Cause::Leaves);
-            }
+            self.demote_page(block, group);
+        }
+    }
+
+    /// The same for its page of one group.
+    pub(crate) fn demote_page(&mut self, block: NodeId, group: usize) {
+        let place = self.tree.places(block, group);
+        if place.hot == NO_PAGE || place.warm.is_some() {
+            return;
+        }
+        if !self.compress(block, group) && self.tree.places(block, group).cold == NO_SLOT {
+            self.store(block, group, None, Cause::Leaves);
         }
     }
 
@@ -328,6 +332,12 @@ impl KvCache {
     /// Lets the time begin for which the lower tiers' copies of a block are unused.
     pub(crate) fn renew_lower(&mut self, block: NodeId) {
         self.in_lower(block, |order, key| order.renew(key));
+    }
+
+    /// The same for all blocks of a path, which is about to come back: what makes room for it in a
+    /// lower tier takes nothing from there that is still to come.
+    pub(crate) fn renew_path(&mut self, path: &[NodeId]) {
+        path.iter().rev().for_each(|&block| self.renew_lower(block));
     }
 
     fn in_lower(&mut self, block: NodeId, tell: impl Fn(&mut dyn Policy, u32)) {
@@ -415,14 +425,13 @@ impl KvCache {
         if let Some(owner) = owner
             && self.tree.places(owner.block, owner.group).hot == NO_PAGE
         {
-            self.tree.node_mut(owner.block).pins += 1;
-            if !self.enter_fetched(owner, &bytes)
-                && let Some(slot) = slot
-            {
-                self.unlink(slot);
-            }
-            self.tree.node_mut(owner.block).pins -= 1;
-            self.prune(owner.block);
+            self.pinned(owner.block, |cache| {
+                if !cache.enter_fetched(owner, &bytes)
+                    && let Some(slot) = slot
+                {
+                    cache.unlink(slot);
+                }
+            });
         }
         if let Some(cold) = &mut self.tiers.cold {
             cold.recycle(bytes);
@@ -460,19 +469,29 @@ impl KvCache {
         parent == ROOT || self.is_in_file(parent)
     }
 
+    /// Gives memory back, of which a great many pages may be in the way: none waits for the thread
+    /// that writes. What its queue has no room for is computed again, should anybody ask.
+    pub(crate) fn shed(&mut self, give: impl FnOnce(&mut KvCache)) {
+        self.tiers.sheds = true;
+        give(self);
+        self.tiers.sheds = false;
+    }
+
     /// A slot for a page of a block that is pinned. Where nothing else has the page, this waits for
-    /// room in the queue; at the end, also for pages on their way to the file that could go.
+    /// room in the queue, unless memory is being given back; at the end, also for pages on their
+    /// way to the file that could go.
     fn cold_slot(&mut self, block: NodeId, cause: Cause<'_>) -> Option<u32> {
         let waits = |cold: &Cold| match cause {
             Cause::Complete => false,
             Cause::Leaves => !cold.has_room_in_queue(),
             Cause::Ends(_) => true,
         };
+        let wait = if self.tiers.sheds { Wait::Not } else { cause.wait() };
         self.note_written();
         let mut slot = self.slot_now(block, cause);
         while slot.is_none()
             && self.tiers.cold.as_ref().is_some_and(waits)
-            && self.note_one_written(cause.wait())
+            && self.note_one_written(wait)
         {
             slot = self.slot_now(block, cause);
         }

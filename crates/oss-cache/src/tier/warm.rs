@@ -77,10 +77,10 @@ impl KvCache {
     }
 
     /// Changes how many bytes of compressed pages are kept; 0 keeps none. A cache that was made
-    /// without any stays so.
+    /// without any stays so. What goes is written to the file as far as its queue has room.
     pub fn set_warm_limit(&mut self, bytes: usize) {
         self.tiers.warm.limit = if self.tiers.warm.packer.is_some() { bytes } else { 0 };
-        self.trim_warm();
+        self.shed(KvCache::trim_warm);
     }
 
     /// Sends a copy of a resident page to be compressed. False when none are kept, when memory is
@@ -104,7 +104,7 @@ impl KvCache {
         let Some(mut bytes) = packer.buffer(page_bytes) else { return false };
         let Some(number) = free.pop() else { return false };
         self.pool.bytes(&self.layout, group, page).append_to(&mut bytes);
-        if !packer.send(number, bytes, None) {
+        if !packer.send(Parcel { slot: number, bytes, ..Parcel::default() }) {
             free.push(number);
             return false;
         }
@@ -128,29 +128,26 @@ impl KvCache {
         warm.free.push(parcel.slot);
         let Parcel { bytes, packed, refused, .. } = parcel;
         if let Some(Slot { block, group }) = sender {
-            self.tree.node_mut(block).pins += 1;
-            match packed {
+            self.pinned(block, |cache| match packed {
                 Some(packed) => {
-                    self.stats.compressed_pages += 1;
-                    self.stats.compressed_bytes += bytes.len() as u64;
-                    self.tiers.warm.bytes += packed.len();
-                    self.tree.places_mut(block, group).warm = Some(Packed::Ready(packed));
+                    cache.stats.compressed_pages += 1;
+                    cache.stats.compressed_bytes += bytes.len() as u64;
+                    cache.tiers.warm.bytes += packed.len();
+                    cache.tree.places_mut(block, group).warm = Some(Packed::Ready(packed));
                 }
                 None => {
                     if refused {
-                        let Warm { bytes, limit, .. } = &mut self.tiers.warm;
+                        let Warm { bytes, limit, .. } = &mut cache.tiers.warm;
                         *limit = (*limit).min(*bytes - *bytes / PART);
                     } else {
-                        self.stats.incompressible_pages += 1;
+                        cache.stats.incompressible_pages += 1;
                     }
-                    self.forget_warm(block, group);
-                    if self.tree.places(block, group).cold == NO_SLOT {
-                        self.store(block, group, Some(&bytes), Cause::Leaves);
+                    cache.forget_warm(block, group);
+                    if cache.tree.places(block, group).cold == NO_SLOT {
+                        cache.store(block, group, Some(&bytes), Cause::Leaves);
                     }
                 }
-            }
-            self.tree.node_mut(block).pins -= 1;
-            self.prune(block);
+            });
         }
         if let Some(packer) = &mut self.tiers.warm.packer {
             packer.recycle(bytes);
@@ -175,21 +172,20 @@ impl KvCache {
     /// Gives up the compressed pages of a block that is out of the order, to the file if it has not
     /// got them.
     fn drop_warm(&mut self, block: NodeId) {
-        self.tree.node_mut(block).pins += 1;
-        for group in 0..self.layout.groups.len() {
-            let place = self.tree.places(block, group);
-            if place.warm.is_some() {
-                if place.cold == NO_SLOT {
-                    let is_last = place.hot == NO_PAGE;
-                    let cause = if is_last { Cause::Leaves } else { Cause::Complete };
-                    self.store(block, group, None, cause);
+        self.pinned(block, |cache| {
+            for group in 0..cache.layout.groups.len() {
+                let place = cache.tree.places(block, group);
+                if place.warm.is_some() {
+                    if place.cold == NO_SLOT {
+                        let is_last = place.hot == NO_PAGE;
+                        let cause = if is_last { Cause::Leaves } else { Cause::Complete };
+                        cache.store(block, group, None, cause);
+                    }
+                    cache.forget_warm(block, group);
+                    cache.stats.warm_evicted_pages += 1;
                 }
-                self.forget_warm(block, group);
-                self.stats.warm_evicted_pages += 1;
             }
-        }
-        self.tree.node_mut(block).pins -= 1;
-        self.prune(block);
+        });
     }
 
     pub(crate) fn forget_warm(&mut self, block: NodeId, group: usize) {

@@ -33,10 +33,12 @@ pub(crate) enum Wait {
 }
 
 /// A page or a slot on its way.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Parcel {
     /// The slot in the file; of pages to be compressed: the sender's own number.
     pub(super) slot: u32,
+    /// Of slots that are read: which request it was.
+    pub(super) request: u32,
     pub(super) bytes: Vec<u8>,
     /// The compressed page: goes to the writer instead of a payload, comes from the packer.
     pub(super) packed: Option<Box<[u8]>>,
@@ -101,7 +103,7 @@ impl Worker {
         })
     }
 
-    fn start(
+    pub(super) fn start(
         name: &str,
         most: usize,
         mut work: impl FnMut(&mut Parcel) + Send + 'static,
@@ -140,11 +142,15 @@ impl Worker {
     }
 
     /// Queues a job; false when the thread is gone.
-    pub(super) fn send(&mut self, slot: u32, bytes: Vec<u8>, packed: Option<Box<[u8]>>) -> bool {
-        let parcel = Parcel { slot, bytes, packed, done: false, refused: false };
+    pub(super) fn send(&mut self, parcel: Parcel) -> bool {
         let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(parcel).is_ok());
         self.waiting += usize::from(sent);
         sent
+    }
+
+    /// Whether jobs are without an answer.
+    pub(super) fn is_busy(&self) -> bool {
+        self.waiting > 0
     }
 
     fn answers(&mut self) -> &mut Receiver<Parcel> {

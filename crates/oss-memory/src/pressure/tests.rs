@@ -44,7 +44,8 @@ fn limit_and_room_are_those_of_the_group_with_the_least_room() {
     let slice = "sys/fs/cgroup/system.slice/memory.current";
     let pressure = changed(slice, &(10 * GIB).to_string());
     assert_eq!((pressure.limit, pressure.room), (Some(8 * GIB), Some(5 * GIB)));
-    assert_eq!(pressure.spare_bytes(), Some(5 * GIB - (8.0 * GIB as f64 * 0.20) as u64));
+    // Of 6 GiB that the slice has left, less is spare: a fifth of its limit is more.
+    assert_eq!(pressure.spare_bytes(), Some(6 * GIB - (16.0 * GIB as f64 * 0.20) as u64));
     assert_eq!(Pressure::default().spare_bytes(), None);
 }
 
