@@ -43,6 +43,28 @@ impl Report {
     }
 }
 
+/// Tests run over what a machine has: names what this one has not.
+fn name_what_tests_lack(report: &mut Report) {
+    #[cfg(target_arch = "x86_64")]
+    for (name, is_here) in [
+        ("AVX2", is_x86_feature_detected!("avx2")),
+        ("AVX2 with VNNI", is_x86_feature_detected!("avxvnni")),
+        ("AVX-512", is_x86_feature_detected!("avx512bw")),
+        ("AVX-512 with VNNI", is_x86_feature_detected!("avx512vnni")),
+        ("AVX-512 with bf16", is_x86_feature_detected!("avx512bf16")),
+    ] {
+        if !is_here {
+            report.not_run(&format!("tests with {name}"), "this processor lacks it");
+        }
+    }
+    let nodes = std::fs::read_dir("/sys/devices/system/node").into_iter().flatten().flatten();
+    let is_node =
+        |name: &str| name.strip_prefix("node").is_some_and(|number| number.parse::<u32>().is_ok());
+    if nodes.filter(|entry| entry.file_name().to_str().is_some_and(is_node)).count() < 2 {
+        report.not_run("tests of placement on NUMA nodes", "this machine has one; see NOT TESTED");
+    }
+}
+
 /// Checks licences, sources and bans of all dependencies against `.deny.toml`. Advisories are left
 /// out: their list is a repository that a build must not depend on.
 fn deny() -> Result<Command> {
@@ -61,8 +83,9 @@ pub(crate) fn run() -> Result<()> {
     report.step("format", || shell::run(&mut cargo(&["fmt", "--all", "--check"])));
     report.step("tidy", tidy::run);
     report.step("clippy", || {
-        // With the tests that only a check runs.
-        let what = ["--workspace", "--all-targets", "--features", "oss-model/reference-model"];
+        // With the tests that only a check runs, and what a feature of the examples adds.
+        let features = "oss-model/reference-model,oss-examples/download";
+        let what = ["--workspace", "--all-targets", "--features", features];
         shell::run(cargo(&["clippy", "--locked"]).args(what).args(["--", "-D", "warnings"]))
     });
     report.step("test", || {
@@ -85,6 +108,7 @@ pub(crate) fn run() -> Result<()> {
             None => report.step(&name, || check.perform(Scale::Small)),
         }
     }
+    name_what_tests_lack(&mut report);
     println!("\n=== summary");
     for line in &report.lines {
         println!("{line}");

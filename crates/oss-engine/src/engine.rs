@@ -74,6 +74,10 @@ pub(crate) struct Limits {
 impl Engine {
     /// Loads a model: a packed file, a GGUF file, a safetensors file, or a folder with safetensors.
     ///
+    /// The files are mapped for as long as the engine lives: replace them by renaming, never write
+    /// them in place. What another program cuts off in the middle of a step kills the process
+    /// (SIGBUS).
+    ///
     /// # Errors
     /// When the files cannot be read, the model is not supported, or memory is refused.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
@@ -365,6 +369,19 @@ impl Engine {
         let (reply, answer) = std::sync::mpsc::channel();
         let _sent = self.inner.commands.send(Command::Tune(reply));
         answer.recv().unwrap_or(Err(Error::Closed))
+    }
+
+    /// Says whether the queue has room for one more request: what [`Engine::submit`] would find
+    /// now, before a prompt is made for it.
+    ///
+    /// # Errors
+    /// [`Error::Overloaded`] and [`Error::Closed`].
+    pub fn check_queue(&self) -> Result<()> {
+        let Inner { waiting, limits, .. } = &*self.inner;
+        match waiting.load(Ordering::Acquire) < limits.queue {
+            true => Ok(()),
+            false => self.inner.claim_place().map(drop),
+        }
     }
 
     /// Sends the step thread once round its loop and tells a number that grows whenever it has gone

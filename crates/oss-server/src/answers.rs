@@ -97,10 +97,7 @@ impl Answers {
                     let what = format!("got {wanted} answers, expected at most {expected}");
                     Refusal::field(names.count, what)
                 }
-                oss_engine::Error::Overloaded { .. } => {
-                    Refusal::overloaded(error.to_string(), app.seconds_until_room())
-                }
-                error => Refusal::engine(error, names),
+                error => app.refused(error, names),
             })?;
             let waits = Some(Waits::new(&app, stream.prompt_ids().len()));
             choices.push(Choice { stream: stream.into_async(), waits, over: false });

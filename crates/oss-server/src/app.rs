@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::metrics::Books;
 use crate::options::ServerOptions;
 use crate::phase::Phase;
-use crate::refusal::Refusal;
+use crate::refusal::{Names, Refusal};
 
 /// How many requests may be read and tokenised at once: the engine needs the cores.
 const READERS: usize = 2;
@@ -166,6 +166,16 @@ impl App {
         let at_once = self.loaded().map_or(1, |engine| engine.tuning().max_sequences.value.max(1));
         let mean = self.books.mean_seconds() / at_once as f64;
         (mean.ceil() as u64).clamp(1, 60)
+    }
+
+    /// What the engine said when it was handed a request.
+    pub(crate) fn refused(&self, error: &oss_engine::Error, names: Names) -> Refusal {
+        match error {
+            oss_engine::Error::Overloaded { .. } => {
+                Refusal::overloaded(error.to_string(), self.seconds_until_room())
+            }
+            error => Refusal::engine(error, names),
+        }
     }
 
     /// Refuses a name that is not the model's; no name is the only model's.

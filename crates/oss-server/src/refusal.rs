@@ -49,7 +49,10 @@ impl Names {
     }
 }
 
-/// An error of the engine in words for clients, who need not know where the model's files lie.
+/// What clients hear of an error that is not theirs: the log has the rest.
+const OURS: &str = "the engine could not answer; the server's log says why";
+
+/// An error about a request in words for clients, who need not know where the model's files lie.
 fn said(error: &oss_engine::Error) -> String {
     use oss_engine::Error::{ChatTemplate, NoChatTemplate, NoTokenizer};
     match error.root() {
@@ -154,16 +157,19 @@ impl Refusal {
             Shared(error) => return Self::engine(error, names),
             Closed => return Self::phase(Phase::Failed),
             Model(Damaged(_)) => {
-                return Self { message: error.to_string(), ..Self::phase(Phase::Failed) };
+                let message = "the model's files are damaged".to_owned();
+                return Self { message, ..Self::phase(Phase::Failed) };
             }
             Expired => StatusCode::GATEWAY_TIMEOUT,
             error if error.is_about_request() => StatusCode::BAD_REQUEST,
-            _ => StatusCode::INTERNAL_SERVER_ERROR,
+            error => {
+                tracing::error!(%error, "a request failed");
+                return Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", OURS);
+            }
         };
         let kind = match status {
             StatusCode::BAD_REQUEST => "invalid_request_error",
-            StatusCode::GATEWAY_TIMEOUT => "timeout_error",
-            _ => "server_error",
+            _ => "timeout_error",
         };
         let (param, code) = match error {
             PromptTooLong { .. } => (Some(names.prompt), Some("context_length_exceeded")),
@@ -239,6 +245,9 @@ mod tests {
             assert_eq!(refusal.status, StatusCode::BAD_REQUEST);
             assert!(!refusal.message.contains("secret"), "{refusal}");
         }
+        let panicked = oss_engine::Error::Panicked { message: "/secret/model.gguf".to_owned() };
+        let refusal = Refusal::engine(&panicked, Names::of("prompt"));
+        assert_eq!((refusal.status.as_u16(), refusal.message.as_str()), (500, OURS));
     }
 
     #[test]

@@ -21,6 +21,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use serde::Serialize;
 
 use crate::app::App;
 use crate::refusal::Refusal;
@@ -92,6 +93,18 @@ async fn no_method(method: Method, uri: Uri) -> Refusal {
     let expected = "one of those that the header Allow names";
     let message = format!("method: got {method} for {}, expected {expected}", uri.path());
     Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message)
+}
+
+/// The tokens of a prompt that was only rendered.
+#[derive(Serialize)]
+pub(crate) struct Rendered<'a> {
+    pub(crate) model: &'a str,
+    pub(crate) token_ids: &'a [u32],
+}
+
+/// A value as JSON, for [`json`]: of long lists, work for [`App::heavy`].
+pub(crate) fn written(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("wire types are JSON")
 }
 
 /// A response of JSON that is already written.

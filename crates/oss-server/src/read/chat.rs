@@ -57,7 +57,7 @@ impl ChatCall {
     ) -> Result<Self, Refusal> {
         let tools: Vec<Tool> = fields.list("tools")?.unwrap_or_default();
         let tool_choice = tool_choice(fields.take("tool_choice")?, engine)?;
-        parallel(fields.take("parallel_tool_calls")?, &tools, engine)?;
+        let parallel_calls = fields.take("parallel_tool_calls")?;
         let (template_variables, effort_of_template) = template(fields, engine)?;
         let chat = ChatRequest {
             tools,
@@ -70,6 +70,7 @@ impl ChatCall {
         };
         known_tools(&chat, engine)?;
         apart(&common, &chat, engine)?;
+        parallel(parallel_calls, &chat, engine)?;
         Ok(Self { common, chat, include_reasoning: true })
     }
 
@@ -215,9 +216,9 @@ fn apart(common: &Common, chat: &ChatRequest, engine: &Engine) -> Result<(), Ref
 }
 
 /// The harmony format waits after each call; with templates nothing keeps a model from several.
-fn parallel(allowed: Option<bool>, tools: &[Tool], engine: &Engine) -> Result<(), Refusal> {
+fn parallel(allowed: Option<bool>, chat: &ChatRequest, engine: &Engine) -> Result<(), Refusal> {
     match allowed {
-        Some(false) if !tools.is_empty() && !engine.text().is_harmony() => {
+        Some(false) if !chat.offered_tools().is_empty() && !engine.text().is_harmony() => {
             Err(Refusal::unsupported("parallel_tool_calls", false, "true"))
         }
         _ => Ok(()),

@@ -36,17 +36,23 @@ const PENALTIES: RangeInclusive<f32> = -100.0..=100.0;
 const REPETITION_PENALTIES: RangeInclusive<f32> = 0.01..=100.0;
 
 /// Fields that change an answer in ways the engine does not know.
-const UNSUPPORTED: [&str; 13] = [
+const UNSUPPORTED: [&str; 19] = [
     "allowed_token_ids",
     "audio",
     "chat_template",
+    "ebnf",
+    "grammar",
     "guided_choice",
     "guided_grammar",
     "guided_json",
     "guided_regex",
+    "json_schema",
     "kv_transfer_params",
+    "lora_path",
     "prompt_embeds",
     "prompt_logprobs",
+    "regex",
+    "sampling_seed",
     "structured_outputs",
     "truncate_prompt_tokens",
     "web_search_options",
@@ -90,10 +96,12 @@ impl Common {
         fields.refuse("suffix", &[json!("")])?;
         fields.refuse("use_beam_search", &[json!(false)])?;
         fields.refuse("include_stop_str_in_output", &[json!(false)])?;
+        fields.refuse("no_stop_trim", &[json!(false)])?;
         let n = fields.take("n")?.unwrap_or(1);
         if !(1..=MOST_CHOICES).contains(&n) {
             return Err(Refusal::unsupported("n", n, &format!("1 to {MOST_CHOICES}")));
         }
+        fields.refuse("best_of", &[json!(1), json!(n)])?;
         let stream = fields.take("stream")?.unwrap_or(false);
         let mut options: Fields = Fields::of(fields.take("stream_options")?.unwrap_or_default());
         let include_usage = options.take("include_usage")?;

@@ -2,7 +2,7 @@
 
 use oss_engine::text::Special;
 use oss_engine::{Engine, Prompt, Request};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::app::App;
 use crate::read::common::{Common, MOST_LOGPROBS};
@@ -37,8 +37,9 @@ impl CompletionCall {
         app.check_model(fields.take::<String>("model")?.as_deref())?;
         let mut common = Common::read(&mut fields)?;
         let echo = fields.take("echo")?.unwrap_or(false);
-        fields.refuse("best_of", &[json!(1), json!(common.n)])?;
-        common.max_tokens = Some(fields.take("max_tokens")?.unwrap_or(DEFAULT_TOKENS));
+        let other: Option<usize> = fields.take("max_completion_tokens")?;
+        let given = fields.take("max_tokens")?.or(other);
+        common.max_tokens = Some(given.unwrap_or(DEFAULT_TOKENS));
         common.logprobs = logprobs(&mut fields)?;
         let encoding = Encoding::read(&mut fields)?;
         let prompt = fields.take("prompt")?.ok_or_else(|| missing("prompt"))?;

@@ -40,7 +40,8 @@ impl ResponseCall {
         echoed.insert("text".to_owned(), json!({"format": shown}));
         let mut common = Common::read(&mut fields)?;
         common.format = format::read("text.format", format, Nesting::Flat)?;
-        common.max_tokens = max_tokens(&mut fields, &["max_output_tokens"])?;
+        common.max_tokens =
+            max_tokens(&mut fields, &["max_output_tokens", "max_completion_tokens", "max_tokens"])?;
         let mut messages = Vec::new();
         if let Some(instructions) = fields.take::<String>("instructions")? {
             messages.push(Message::system(instructions));
@@ -68,10 +69,8 @@ fn refuse(fields: &mut Fields) -> Result<(), Refusal> {
             return Err(Refusal::unsupported(name, short(&got), STATELESS));
         }
     }
-    if fields.take("store")? == Some(true) {
-        let expected = "false: this server keeps no responses";
-        return Err(Refusal::unsupported("store", true, expected));
-    }
+    // Left out it is true, and gateways write that: the response says that it is not kept.
+    let _kept: Option<bool> = fields.take("store")?;
     fields.refuse("background", &[json!(false)])?;
     // Reasoning comes as it is, and comes back so.
     fields.refuse("include", &[json!([]), json!(["reasoning.encrypted_content"])])?;

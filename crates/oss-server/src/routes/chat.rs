@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use axum::extract::{Extension, Request, State};
 use axum::response::Response;
-use serde_json::json;
 
 use crate::answers::Answers;
 use crate::app::App;
 use crate::read::ChatCall;
 use crate::refusal::{Names, Refusal};
-use crate::routes::{self, Caller, body};
+use crate::routes::{self, Caller, Rendered, body};
 use crate::sse;
 use crate::write::{ChatFrames, ChatHead, ChatSoFar};
 
@@ -53,8 +52,9 @@ pub(crate) async fn render(
     let body = body::read(&app, request).await?;
     let render = || {
         let call = ChatCall::read(&app, engine, &body)?;
-        engine.text().render(&call.chat).map_err(|error| Refusal::engine(&error, NAMES))
+        let ids = engine.text().render(&call.chat);
+        let token_ids = &ids.map_err(|error| Refusal::engine(&error, NAMES))?;
+        Ok(routes::written(&Rendered { model: &app.options.model_name, token_ids }))
     };
-    let ids = app.heavy(body.len(), render).await?;
-    Ok(routes::json(json!({"model": app.options.model_name, "token_ids": ids}).to_string()))
+    Ok(routes::json(app.heavy(body.len(), render).await?))
 }

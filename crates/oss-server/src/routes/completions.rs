@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use axum::extract::{Extension, Request, State};
 use axum::response::Response;
-use serde_json::{Value, json};
 
 use crate::answers::Answers;
 use crate::app::App;
 use crate::read::CompletionCall;
 use crate::refusal::{Names, Refusal};
-use crate::routes::{self, Caller, body};
+use crate::routes::{self, Caller, Rendered, body};
 use crate::sse;
 use crate::write::{CompletionFrames, CompletionHead, CompletionSoFar};
 
@@ -26,6 +25,8 @@ pub(crate) async fn answer(
     let place = app.enter()?;
     let engine = app.engine()?;
     let body = body::read(&app, request).await?;
+    // Tokenising is work: chats are rendered once the engine has a place for them.
+    engine.check_queue().map_err(|error| app.refused(&error, NAMES))?;
     let call = app.heavy(body.len(), || CompletionCall::read(&app, engine, &body)).await?;
     let head = CompletionHead::new(&call, &app.options.model_name);
     let (stream, weight) = (call.common.stream, call.weight(body.len()));
@@ -54,10 +55,12 @@ pub(crate) async fn render(
 ) -> Result<Response, Refusal> {
     let engine = app.engine()?;
     let body = body::read(&app, request).await?;
-    let read = || CompletionCall::read(&app, engine, &body);
-    let call = app.heavy(body.len(), read).await?;
-    let model = &app.options.model_name;
-    let one = |ids: &Vec<u32>| json!({"model": model, "token_ids": ids});
-    let all: Vec<Value> = call.prompts.iter().map(one).collect();
-    Ok(routes::json(Value::Array(all).to_string()))
+    let render = || {
+        let call = CompletionCall::read(&app, engine, &body)?;
+        let model = &app.options.model_name;
+        let prompts = call.prompts.iter();
+        let all: Vec<_> = prompts.map(|token_ids| Rendered { model, token_ids }).collect();
+        Ok(routes::written(&all))
+    };
+    Ok(routes::json(app.heavy(body.len(), render).await?))
 }

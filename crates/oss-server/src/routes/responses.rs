@@ -26,9 +26,10 @@ pub(crate) async fn answer(
     let place = app.enter()?;
     let engine = app.engine()?;
     let body = body::read(&app, request).await?;
-    let call = app.heavy(body.len(), || ResponseCall::read(&app, engine, &body)).await?;
+    let len = body.len();
+    let call = app.heavy(len, || ResponseCall::read(&app, engine, &body)).await?;
     let mut writer = ResponseWriter::new(&call, engine, &app.options.model_name);
-    let (stream, weight) = (call.chat.common.stream, call.chat.weight(body.len()));
+    let (stream, weight) = (call.chat.common.stream, call.chat.weight(len));
     let requests = call.chat.requests();
     let mut answers =
         Answers::submit(place, body, requests, weight, NAMES, &caller.request_id).await?;
@@ -37,7 +38,7 @@ pub(crate) async fn answer(
         return Ok(sse::response(answers, writer));
     }
     let over = answers.whole(|_, event| writer.take(event)).await?;
-    let answer = writer.json(None).to_string();
+    let answer = app.heavy(len, || writer.json(None).to_string()).await;
     drop(over);
     Ok(routes::json(answer))
 }

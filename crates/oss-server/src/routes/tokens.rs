@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use oss_engine::Engine;
+use serde::Serialize;
 use serde_json::json;
 
 use crate::app::App;
@@ -30,17 +31,24 @@ pub(crate) async fn tokenize(
             None => (text(&app, engine, &mut fields)?, "prompt"),
         };
         let ids = ids.map_err(|error| Refusal::engine(&error, Names::of(name)))?;
-        let texts = with_texts.then(|| texts(engine, &ids)).transpose()?;
-        Ok::<_, Refusal>((ids, texts))
+        let answer = Tokens {
+            count: ids.len(),
+            max_model_len: engine.context_len(),
+            token_strs: with_texts.then(|| texts(engine, &ids)).transpose()?,
+            tokens: ids,
+        };
+        Ok::<_, Refusal>(routes::written(&answer))
     };
-    let (ids, texts) = app.heavy(body.len(), work).await?;
-    let answer = json!({
-        "count": ids.len(),
-        "max_model_len": engine.context_len(),
-        "tokens": ids,
-        "token_strs": texts,
-    });
-    Ok(routes::json(answer.to_string()))
+    Ok(routes::json(app.heavy(body.len(), work).await?))
+}
+
+/// The tokens of a text.
+#[derive(Serialize)]
+struct Tokens {
+    count: usize,
+    max_model_len: usize,
+    tokens: Vec<u32>,
+    token_strs: Option<Vec<String>>,
 }
 
 fn text(
@@ -78,8 +86,7 @@ pub(crate) async fn detokenize(
         }
         let tokenizer = engine.text().tokenizer();
         let tokenizer = tokenizer.map_err(|error| Refusal::engine(&error, Names::of("tokens")))?;
-        Ok(tokenizer.decode(&ids))
+        Ok(json!({"prompt": tokenizer.decode(&ids)}).to_string())
     };
-    let prompt = app.heavy(body.len(), work).await?;
-    Ok(routes::json(json!({"prompt": prompt}).to_string()))
+    Ok(routes::json(app.heavy(body.len(), work).await?))
 }

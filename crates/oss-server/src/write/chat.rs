@@ -1,7 +1,7 @@
 //! Answers of `/v1/chat/completions`.
 
 use oss_engine::text::chat::{FunctionCall, ToolCall};
-use oss_engine::{Engine, Event};
+use oss_engine::{Engine, Event, Finish};
 use serde::Serialize;
 
 use crate::read::ChatCall;
@@ -70,6 +70,9 @@ struct Choice {
     message: AnswerMessage,
     logprobs: Option<ChatLogprobs>,
     finish_reason: Option<&'static str>,
+    /// The calls that came to their end.
+    #[serde(skip)]
+    whole_calls: Vec<usize>,
 }
 
 #[derive(Serialize)]
@@ -141,6 +144,7 @@ impl ChatSoFar {
             Event::ToolCallArguments { index, delta } => {
                 message.tool_calls[index].function.arguments.push_str(&delta);
             }
+            Event::ToolCallEnd { index } => so_far.whole_calls.push(index),
             Event::End(end) => {
                 so_far.finish_reason = Some(end.finish.name());
                 self.usage.add(&end.usage, attribution.reasoning_tokens(), choice == 0);
@@ -159,6 +163,13 @@ impl ChatSoFar {
     pub(crate) fn finish(mut self) -> String {
         for choice in &mut self.choices {
             let message = &mut choice.message;
+            // What the model left for another message is not to be run.
+            if choice.finish_reason == Some(Finish::ToolCalls.name()) {
+                let mut index = 0..;
+                message.tool_calls.retain(|_| {
+                    index.next().is_some_and(|index| choice.whole_calls.contains(&index))
+                });
+            }
             if message.tool_calls.is_empty() {
                 message.content.get_or_insert_default();
             }

@@ -61,7 +61,8 @@ fn a_model_whose_file_was_cut_off_is_503_with_the_reason_and_ends_the_server() {
     assert_eq!(refused.status(), 503, "{}", refused.body);
     let error = refused.json()["error"].clone();
     assert_eq!(error["code"], "failed");
-    assert!(error["message"].as_str().is_some_and(|said| said.contains("4096 bytes")), "{error}");
+    // Where the file lies is not the client's business.
+    assert_eq!(error["message"], "the model's files are damaged");
     assert!(matches!(running.ended(), Some(Error::Damaged(_))));
     std::fs::remove_file(&path).unwrap();
 }

@@ -102,7 +102,6 @@ fn nothing_is_kept_and_a_limit_makes_a_response_incomplete() {
     for (field, value) in [
         ("previous_response_id", json!("resp_1")),
         ("conversation", json!("conv_1")),
-        ("store", json!(true)),
         ("background", json!(true)),
         ("truncation", json!("auto")),
     ] {
@@ -114,6 +113,10 @@ fn nothing_is_kept_and_a_limit_makes_a_response_incomplete() {
     let response = post(server(), PATH, &json!({"input": "Hi", "text": text}));
     let param = &response.json()["error"]["param"];
     assert_eq!((response.status(), param), (400, &json!("text.verbosity")));
+    // Gateways write what OpenAI takes for left out.
+    let stored = json!({"input": "Hi", "store": true, "max_tokens": 3});
+    let answer = post(server(), PATH, &stored).fine();
+    assert_eq!((&answer["store"], &answer["usage"]["output_tokens"]), (&json!(false), &json!(3)));
     let kept = get(server(), "/v1/responses/resp_1");
     assert_eq!(kept.status(), 404);
     assert_eq!(kept.json()["error"]["code"], "not_stored");

@@ -59,10 +59,12 @@ pub(crate) struct Flags {
     /// How keys and values are stored: f32, bf16, f16, int8 or int4
     #[arg(long, default_value_t = KvFormat::Bf16)]
     kv: KvFormat,
-    /// Memory for weights, keys and values and scratch together, such as 8GB or 500MiB
+    /// Memory for weights, keys and values and scratch together, such as 8GB or 500MiB; default: no
+    /// limit
     #[arg(long, value_parser = parse_bytes)]
     max_memory: Option<usize>,
-    /// Memory for keys and values
+    /// Memory for keys and values; default: enough for eight full contexts, but at most 2GiB, or
+    /// 4GiB for one context that needs them, and what --max-memory leaves
     #[arg(long, value_parser = parse_bytes)]
     cache_memory: Option<usize>,
     /// Which of them go first when they must: lru, lfu, adaptive, or, to compare with, random
@@ -74,7 +76,7 @@ pub(crate) struct Flags {
     /// A directory where keys and values are kept for the next run
     #[arg(long)]
     keep: Option<PathBuf>,
-    /// The most bytes kept there
+    /// The most bytes of one file there; each model and choice of numbers has one
     #[arg(long, value_parser = parse_bytes, default_value = "4GiB", requires = "keep")]
     keep_bytes: usize,
     /// Days for which files there of other models and options stay that nobody uses; default: all
