@@ -40,7 +40,8 @@ pub struct Request {
     pub sampling: Sampling,
     /// Which of several answers to the same prompt with the same seed this is: others differ.
     pub choice: u32,
-    /// The answer ends before the first of these texts; in chats only the visible answer counts.
+    /// The answer ends before the first of these texts; in chats only the visible answer counts,
+    /// and with a chat template tool calls too.
     pub stop: Vec<String>,
     /// Tokens that end the answer, besides the model's own.
     pub stop_tokens: Vec<u32>,

@@ -281,7 +281,8 @@ impl Room {
     fn of(topology: &Topology, available: usize) -> Self {
         let [usual, cores] = [topology.default_threads(), topology.core_threads()];
         let cores = cores.min(available);
-        Self { usual: usual.min(available), cores, cpus: topology.cpu_threads() }
+        let cpus = topology.cpu_threads().min(available);
+        Self { usual: usual.min(available), cores, cpus }
     }
 }
 

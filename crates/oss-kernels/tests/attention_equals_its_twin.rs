@@ -348,6 +348,23 @@ fn a_huge_score_does_not_overflow() {
 }
 
 #[test]
+fn what_is_no_number_stays_none_whichever_split_it_is_in() {
+    let (dim, format, n) = (16, KvFormat::F32, 2_100);
+    let shape = Shape { format, head_dim: dim, scale: 1.0 };
+    let heads = vec![1.0; dim];
+    for bad in [1_023, 1_024, 1_500, 2_099] {
+        let mut pages = pages(format, dim, n, &mut Seeded::new(6));
+        format.write_key(Isa::scalar(), &mut pages.slots[bad / PAGE], bad % PAGE, &[f32::NAN; 16]);
+        let query = Query { heads: &heads, sinks: None, start: 1_023, end: n, blocks: None };
+        for isa in Isa::available() {
+            let whole = run(isa, shape, query, &pages);
+            let split = run_split(isa, shape, &[query], &pages);
+            assert!(whole.iter().chain(&split[0]).all(|x| x.is_nan()), "{isa} {bad}: {whole:?}");
+        }
+    }
+}
+
+#[test]
 fn a_token_gets_the_same_bits_alone_and_among_its_neighbours() {
     let mut seeded = Seeded::new(5);
     let dim = 64;

@@ -37,7 +37,7 @@ fn the_numerics_version_stands_for_these_bits() {
         }
         hash.update(&slot);
     }
-    let known = (8, 6_857_519_630_194_839_926);
+    let known = (9, 6_857_519_630_194_839_926);
     assert_eq!(
         (NUMERICS_VERSION, hash.digest()),
         known,

@@ -50,8 +50,8 @@ pub struct ServerOptions {
     pub drain_settle: Duration,
     /// How long requests may go on after that; up to 100,000,000 s.
     pub drain_timeout: Duration,
-    /// How long a layer of a step may take before the server says that it is not alive; from 1 ms to
-    /// 100,000,000 s.
+    /// How long a layer of a step may take before the server says that it is not alive; from 1 ms
+    /// to 100,000,000 s.
     pub stall_timeout: Duration,
     /// Whether models whose format tells the date are told today's, in UTC. The same request on
     /// another day is then another prompt.

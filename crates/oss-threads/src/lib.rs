@@ -29,7 +29,8 @@
 //!   constructor checks that they are disjoint, and no part outlives its body call.
 //! - A phase neither allocates nor enters the system while the workers are hot, and workers sleep
 //!   1 ms after the last phase.
-//! - One phase of a team runs at a time: callers that share one take turns, phase by phase.
+//! - One phase of a team runs at a time; whose is next of those who share a team is the system's to
+//!   say.
 //! - A panic in a body reaches the caller after all workers have stopped; the team stays usable.
 //!
 //! [`topology`] tells how many threads are worth having, and to which CPUs they are bound where

@@ -24,70 +24,67 @@ pub(crate) fn cpu() -> Option<usize> {
     None
 }
 
+/// The CPUs that threads of this process may run on now, in ascending order, where the system says.
+pub(crate) fn allowed_cpus() -> Option<Vec<usize>> {
+    Mask::here().ok().map(|mask| mask.cpus()).filter(|cpus| !cpus.is_empty())
+}
+
+/// Words of a set of CPUs: Linux refuses sets that are shorter than its own, which has 8,192 CPUs
+/// at most.
+#[cfg(target_os = "linux")]
+const WORDS: usize = 8192 / 64;
+
 /// The CPUs that a thread may run on.
 #[cfg(target_os = "linux")]
-pub(crate) struct Mask(libc::cpu_set_t);
+#[derive(Clone, Copy)]
+#[repr(align(8))]
+pub(crate) struct Mask([u64; WORDS]);
 
 #[cfg(target_os = "linux")]
 impl Mask {
     /// One CPU alone.
     pub(crate) fn of(cpu: usize) -> io::Result<Self> {
-        if cpu >= libc::CPU_SETSIZE as usize {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        // SAFETY: a set of all zeros is an empty one, and `cpu` is within it.
-        #[expect(unsafe_code, reason = "makes a set of the C library")]
-        unsafe {
-            let mut set: libc::cpu_set_t = std::mem::zeroed();
-            libc::CPU_SET(cpu, &mut set);
-            Ok(Self(set))
-        }
+        let mut words = [0; WORDS];
+        let word = words.get_mut(cpu / 64).ok_or(io::ErrorKind::InvalidInput)?;
+        *word |= 1 << (cpu % 64);
+        Ok(Self(words))
     }
 
     /// That of the calling thread.
     pub(crate) fn here() -> io::Result<Self> {
-        // SAFETY: a set of all zeros is an empty one, no more than its size is written, and 0 is
-        // this thread.
+        let mut words = [0; WORDS];
+        let set = (&raw mut words).cast::<libc::cpu_set_t>();
+        // SAFETY: no more than the words' size is written, and 0 is this thread.
         #[expect(unsafe_code, reason = "asks the system")]
-        let (set, status) = unsafe {
-            let mut set: libc::cpu_set_t = std::mem::zeroed();
-            let status = libc::sched_getaffinity(0, size_of_val(&set), &raw mut set);
-            (set, status)
-        };
-        if status == 0 { Ok(Self(set)) } else { Err(io::Error::last_os_error()) }
+        let status = unsafe { libc::sched_getaffinity(0, size_of_val(&words), set) };
+        if status == 0 { Ok(Self(words)) } else { Err(io::Error::last_os_error()) }
     }
 
     /// Without these CPUs; none where no other is left.
     pub(crate) fn without(&self, cpus: impl Iterator<Item = usize>) -> Option<Self> {
-        let mut set = self.0;
-        for cpu in cpus.filter(|&cpu| cpu < libc::CPU_SETSIZE as usize) {
-            // SAFETY: `cpu` is within the set.
-            #[expect(unsafe_code, reason = "changes a set of the C library")]
-            unsafe {
-                libc::CPU_CLR(cpu, &mut set);
+        let mut words = self.0;
+        for cpu in cpus {
+            if let Some(word) = words.get_mut(cpu / 64) {
+                *word &= !(1 << (cpu % 64));
             }
         }
-        let left = Self(set);
-        (!left.cpus().is_empty()).then_some(left)
+        words.iter().any(|word| *word != 0).then_some(Self(words))
     }
 
     /// Which they are, in ascending order.
     pub(crate) fn cpus(&self) -> Vec<usize> {
-        let is_in = |&cpu: &usize| {
-            // SAFETY: `cpu` is within the set.
-            #[expect(unsafe_code, reason = "reads a set of the C library")]
-            unsafe {
-                libc::CPU_ISSET(cpu, &self.0)
-            }
-        };
-        (0..libc::CPU_SETSIZE as usize).filter(is_in).collect()
+        (0..64 * WORDS).filter(|cpu| self.0[cpu / 64] >> (cpu % 64) & 1 == 1).collect()
+    }
+
+    fn set(&self) -> *const libc::cpu_set_t {
+        self.0.as_ptr().cast()
     }
 
     /// Binds the calling thread.
     pub(crate) fn bind_here(&self) -> io::Result<()> {
         // SAFETY: the set has the size that is told, and 0 is this thread.
         #[expect(unsafe_code, reason = "asks the system")]
-        let status = unsafe { libc::sched_setaffinity(0, size_of_val(&self.0), &raw const self.0) };
+        let status = unsafe { libc::sched_setaffinity(0, size_of_val(&self.0), self.set()) };
         if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
@@ -99,9 +96,8 @@ impl Mask {
         let thread = thread.as_pthread_t() as libc::pthread_t;
         // SAFETY: the set has the size that is told, and the thread is not joined.
         #[expect(unsafe_code, reason = "asks the system")]
-        let status = unsafe {
-            libc::pthread_setaffinity_np(thread, size_of_val(&self.0), &raw const self.0)
-        };
+        let status =
+            unsafe { libc::pthread_setaffinity_np(thread, size_of_val(&self.0), self.set()) };
         if status == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(status)) }
     }
 }
@@ -122,6 +118,10 @@ impl Mask {
 
     pub(crate) fn without(&self, _cpus: impl Iterator<Item = usize>) -> Option<Self> {
         None
+    }
+
+    pub(crate) fn cpus(&self) -> Vec<usize> {
+        Vec::new()
     }
 
     pub(crate) fn bind_here(&self) -> io::Result<()> {

@@ -75,7 +75,20 @@ impl Topology {
         let Some(online) = cpu_list(&system.join("cpu/online"))? else {
             return Ok(Self::plain(thread::available_parallelism().map_or(1, usize::from)));
         };
-        let allowed = status_list(root, "Cpus_allowed_list:")?.unwrap_or_else(|| online.clone());
+        // What the system itself says leaves out what is offline; the text does not.
+        let here = if root == Path::new("/") { os::allowed_cpus() } else { None };
+        let known = here.is_some();
+        let allowed = match here {
+            Some(cpus) => cpus,
+            None => status_list(root, "Cpus_allowed_list:")?.unwrap_or_else(|| online.clone()),
+        };
+        let is_online = |cpu: &usize| online.contains(cpu);
+        let online = match known {
+            // Some containers (lxcfs) show as many CPUs as there are, by other numbers.
+            true if !allowed.iter().all(is_online) => allowed.clone(),
+            false if !allowed.iter().any(is_online) => allowed.clone(),
+            _ => online,
+        };
         let mut nodes = nodes(&system.join("node"), &online)?;
         let mems =
             [cpu_list(&system.join("node/has_memory"))?, status_list(root, "Mems_allowed_list:")?];

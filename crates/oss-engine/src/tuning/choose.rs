@@ -342,7 +342,7 @@ mod tests {
         };
         let room = Room::of(&topology, 24);
         assert_eq!(room, Room { usual: 8, cores: 16, cpus: 24 });
-        assert_eq!(Room::of(&topology, 4), Room { usual: 4, cores: 4, cpus: 24 });
+        assert_eq!(Room::of(&topology, 4), Room { usual: 4, cores: 4, cpus: 4 });
 
         let (open, subject) = (EngineOptions::default(), subject());
         let choosing = Choosing { subject: &subject, options: &open, room, all: false };

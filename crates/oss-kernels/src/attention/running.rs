@@ -34,8 +34,10 @@ impl<'b> Running<'b> {
         for h in heads {
             let (to, _) = self.values[h * dim..(h + 1) * dim].as_chunks_mut::<16>();
             let (from, _) = other.values[h * dim..(h + 1) * dim].as_chunks::<16>();
-            // The first split's factor is one, and that of the nothing before it zero.
-            if self.max[h] == f32::NEG_INFINITY {
+            // The first split's factor is one, and that of the nothing before it zero. A split that
+            // is no number has no maximum either, but is not nothing.
+            let nothing = self.sum[h].iter().all(|lane| *lane == 0.0);
+            if nothing && self.max[h] == f32::NEG_INFINITY {
                 self.max[h] = other.max[h];
                 s.store(s.add(s.load(&other.sum[h]), s.zero()), &mut self.sum[h]);
                 for (to, from) in to.iter_mut().zip(from) {

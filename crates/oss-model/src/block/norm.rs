@@ -23,8 +23,8 @@ use std::ops::Range;
 /// Columns of the stream whose products with a router are added up before others are added.
 pub(crate) const BLOCK: usize = UNIT_ROWS;
 
-/// Rows that ask a router together: its weights are loaded once for them, and no sum of theirs waits
-/// for another.
+/// Rows that ask a router together: its weights are loaded once for them, and none of their sums
+/// waits for another.
 const ASKED_ROWS: usize = 8;
 
 /// Groups of experts whose logits are computed together.

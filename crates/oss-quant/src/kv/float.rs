@@ -137,8 +137,12 @@ fn store_f32<S: Simd>(s: S, x: S::F32) -> [u32; 16] {
     to.map(f32::to_bits)
 }
 
+/// What is too large is the largest: an infinity in a page would be met by whoever reuses it. What
+/// is no number stays none.
 #[inline(always)]
 fn store_f16<S: Simd>(s: S, x: S::F32) -> [u16; 16] {
+    let most = half::f16::MAX.to_f32();
+    let x = s.max(s.splat(-most), s.min(s.splat(most), x));
     let mut to = [0; 16];
     s.store_f16(x, &mut to);
     to

@@ -215,6 +215,22 @@ fn stored(isa: Isa, format: KvFormat, rows: Rows<'_>, start: usize, in_runs: boo
 }
 
 #[test]
+fn what_half_precision_cannot_hold_is_its_largest_number() {
+    let numbers = [65_504.0, 65_520.0, -1e30, f32::MAX, -3.0, f32::NAN];
+    for isa in Isa::available() {
+        let mut slot = vec![0; KvFormat::F16.slot_bytes(PAGE_TOKENS, numbers.len())];
+        KvFormat::F16.write_key(isa, &mut slot, 3, &numbers);
+        KvFormat::F16.write_value(isa, &mut slot, 3, &numbers);
+        for read in [KvFormat::read_key, KvFormat::read_value] {
+            let mut got = [0.0; 6];
+            read(KvFormat::F16, &slot, 3, &mut got);
+            assert_eq!(got[..5], [65_504.0, 65_504.0, -65_504.0, 65_504.0, -3.0], "{isa}");
+            assert!(got[5].is_nan(), "{isa}");
+        }
+    }
+}
+
+#[test]
 fn runs_store_the_bytes_of_single_positions() {
     let runs = [(0, 16), (0, 1), (3, 5), (5, 11), (15, 18), (0, 32), (7, 41), (32, 16)];
     for head_dim in [1, 8, 16, 32, 33, 64, 80, 96, 128] {

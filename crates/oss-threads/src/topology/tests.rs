@@ -73,6 +73,24 @@ fn a_node_without_memory_that_the_process_may_have_is_told() {
 }
 
 #[test]
+fn cpus_that_a_container_numbers_otherwise_are_those_that_may_be_had() {
+    let root = unfold("numbers", &[TWO_SOCKETS]);
+    fs::write(root.0.join("sys/devices/system/cpu/online"), "0-3\n").expect("file");
+    fs::write(root.0.join("proc/self/status"), "Cpus_allowed_list:\t4-7\n").expect("file");
+    let topology = Topology::read_under(&root.0).expect("topology");
+    assert_eq!((topology.cpu_threads(), topology.placement()), (4, vec![4, 5, 6, 7]));
+}
+
+#[test]
+fn this_machine_has_as_many_cpus_as_its_threads_may_use() {
+    let topology = Topology::read().expect("topology");
+    let allowed = crate::os::allowed_cpus().unwrap_or_else(|| topology.placement());
+    let mut placed = topology.placement();
+    placed.sort_unstable();
+    assert_eq!(placed, allowed);
+}
+
+#[test]
 fn an_affinity_mask_leaves_only_its_cores() {
     let root = unfold("mask", &[TWO_SOCKETS]);
     fs::write(root.0.join("proc/self/status"), "Name:\tx\nCpus_allowed_list:\t1,5-6\n")
