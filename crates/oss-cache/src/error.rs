@@ -49,12 +49,20 @@ pub enum Error {
         expected: &'static str,
     },
     /// The capacity does not hold a single page of the largest group.
-    #[error("cache capacity: got {got} bytes, expected at least {expected}")]
+    #[error("cache capacity (`cache_bytes`): got {got} bytes, expected at least {expected}")]
     Capacity {
         /// The capacity asked for, in bytes.
         got: usize,
         /// One page of the largest group, in bytes.
         expected: usize,
+    },
+    /// The file of cold pages does not hold a single page of the largest group.
+    #[error("cold pages (`cold.bytes`): got {got} bytes, expected at least {expected}")]
+    ColdCapacity {
+        /// The most bytes that the file may have.
+        got: u64,
+        /// Its bytes with one page of the largest group.
+        expected: u64,
     },
     /// Memory or a file could not be had.
     #[error(transparent)]
@@ -66,10 +74,10 @@ pub enum Error {
         path: PathBuf,
     },
     /// The system gave no thread for a lower tier.
-    #[error("no thread for the cache's lower tiers")]
+    #[error("no thread for the cache's lower tiers: {cause}")]
     Thread {
         /// The system's reason.
-        source: io::Error,
+        cause: io::Error,
     },
     /// A book-keeping rule does not hold; only [`crate::KvCache::validate`] reports it.
     #[error("cache book-keeping: {what}: got {got}, expected {expected}")]

@@ -339,7 +339,7 @@ fn a_layer_in_two_groups_or_in_none_is_refused() {
         assert!(matches!(error, Error::Shape { field: "group.layers", .. }), "{error}");
     }
     let error = KvCache::new(shape(&[(&[0], None)]), 10).unwrap_err().to_string();
-    assert_eq!(error, "cache capacity: got 10 bytes, expected at least 256");
+    assert_eq!(error, "cache capacity (`cache_bytes`): got 10 bytes, expected at least 256");
 }
 
 #[test]

@@ -587,7 +587,7 @@ fn a_file_in_use_and_a_missing_directory_are_clear_errors() {
     assert!(error.to_string().contains("no/where"), "{error}");
     let tiny = ColdOptions { bytes: 100, ..cold(&directory.path().join("tiny"), 1) };
     let error = KvCache::with_options(shape(WINDOWED), &options(9, 0, Some(tiny))).unwrap_err();
-    assert!(matches!(error, Error::Capacity { got: 100, .. }), "{error}");
+    assert!(matches!(error, Error::ColdCapacity { got: 100, .. }), "{error}");
 }
 
 #[test]

@@ -58,7 +58,8 @@ pub struct ChatRequest {
     /// What the model is told that its answer shall look like, in the harmony format; templates
     /// have no place for it. [`Request::grammar`](crate::Request::grammar) holds it to that.
     pub response_format: Option<ResponseFormat>,
-    /// Further variables of the chat template, such as `enable_thinking`.
+    /// Further variables of the chat template, such as `enable_thinking`; the harmony format has
+    /// none.
     pub template_variables: Map<String, Value>,
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use std::{fmt, thread};
 
 use oss_cache::KvCache;
@@ -381,6 +382,18 @@ impl Engine {
         match waiting.load(Ordering::Acquire) < limits.queue {
             true => Ok(()),
             false => self.inner.claim_place().map(drop),
+        }
+    }
+
+    /// Ends the engine now, though handles are left: requests that wait, run or come end as closed
+    /// ([`Error::Closed`]), and what is kept in files is written. Returns when that is done, which
+    /// may take a while; without it, dropping the last handle does the same.
+    pub fn close(&self) {
+        let inner = &self.inner;
+        let _sent = inner.commands.send(Command::Close);
+        let is_own = |handle: &JoinHandle<()>| handle.thread().id() == thread::current().id();
+        while !inner.is_over() && !inner.thread.get().is_some_and(is_own) {
+            thread::sleep(Duration::from_millis(1));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// The errors of the engine; those of the crates below are sources.
+/// The errors of the engine; those of the crates below say themselves what they are about.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -12,7 +12,7 @@ pub enum Error {
     /// A model cannot be run, or a step of it failed.
     #[error(transparent)]
     Model(#[from] oss_model::Error),
-    /// A tokenizer or template cannot be built, or a chat cannot be rendered.
+    /// A chat cannot be rendered or parsed.
     #[error(transparent)]
     Text(#[from] oss_text::Error),
     /// The cache of keys and values cannot be made, or has no page left.
@@ -31,8 +31,8 @@ pub enum Error {
     #[error(transparent)]
     Isa(#[from] oss_simd::Error),
     /// The system refused the step thread.
-    #[error("the step thread could not be started")]
-    Spawn(#[source] std::io::Error),
+    #[error("the step thread could not be started: {0}")]
+    Spawn(std::io::Error),
     /// A file beside the model, or what the model's own metadata says of its text, cannot be
     /// understood.
     #[error("{path}: {file}: {reason}")]
@@ -43,6 +43,14 @@ pub enum Error {
         file: &'static str,
         /// What is wrong.
         reason: String,
+    },
+    /// What the model's files say of its tokenizer cannot be understood.
+    #[error("{path}: {cause}")]
+    Tokenizer {
+        /// The model.
+        path: PathBuf,
+        /// What is wrong.
+        cause: oss_text::Error,
     },
     /// The model has no tokenizer, so that it takes and gives token ids alone.
     #[error("{path}: got no tokenizer, expected {expected}")]
@@ -121,7 +129,7 @@ pub enum Error {
         expected: usize,
     },
     /// The budget does not hold what the engine needs.
-    #[error("memory budget: got {got} bytes, expected at least {expected} ({what})")]
+    #[error("memory budget (`max_memory`): got {got} bytes, expected at least {expected} ({what})")]
     Budget {
         /// What does not fit.
         what: &'static str,
@@ -133,8 +141,8 @@ pub enum Error {
     /// The model is larger than the budget, its experts can stay in a packed file alone, and there
     /// is no folder to pack it to.
     #[error(
-        "{}: got a memory budget of {got} bytes, expected at least {expected}, or a folder to pack \
-         it to: `pack_directory`, or XDG_CACHE_HOME or HOME in the environment",
+        "{}: got a memory budget (`max_memory`) of {got} bytes, expected at least {expected}, or a \
+         folder to pack it to: `pack_directory`, or XDG_CACHE_HOME or HOME in the environment",
         path.display()
     )]
     LargerThanMemory {
@@ -147,7 +155,7 @@ pub enum Error {
     },
     /// The model could not be packed to a file.
     #[error(
-        "{}: could not be packed to {} (`pack_directory` names another folder): {source}",
+        "{}: could not be packed to {} (`pack_directory` names another folder): {cause}",
         path.display(),
         directory.display()
     )]
@@ -157,7 +165,7 @@ pub enum Error {
         /// The folder of packed files.
         directory: PathBuf,
         /// Why not.
-        source: Box<Error>,
+        cause: Box<Error>,
     },
     /// The queue is full: try again later, with a copy of the request
     /// ([`Request::try_clone`](crate::Request::try_clone)), as the refused one is gone.
@@ -241,3 +249,52 @@ impl Error {
 
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[test]
+    fn a_cause_is_said_once_by_the_error_alone_and_with_its_sources() {
+        let path = || PathBuf::from("file");
+        let cause = || io::Error::other("because");
+        let file = || oss_memory::Error::File { action: "read", path: path(), cause: cause() };
+        let rename = oss_memory::Error::Rename { from: path(), to: path(), cause: cause() };
+        let memory = oss_memory::Error::Memory { action: "map", bytes: 1, cause: cause() };
+        let place = oss_memory::Error::Place { bytes: 1, nodes: vec![0], cause: cause() };
+        let (layer, expert, offset, expected) = (0, 1, 2, 3);
+        let wrong = oss_quant::Error::UnknownName { got: "because".to_owned() };
+        let errors: [Error; 12] = [
+            Error::Spawn(cause()),
+            Error::NotPacked { path: path(), directory: path(), cause: Box::new(file().into()) },
+            file().into(),
+            rename.into(),
+            memory.into(),
+            place.into(),
+            oss_threads::Error::Spawn { worker: 1, cause: cause() }.into(),
+            oss_threads::Error::Pin { worker: 1, cpu: 2, cause: cause() }.into(),
+            oss_cache::Error::Thread { cause: cause() }.into(),
+            oss_model::Error::Thread { cause: cause() }.into(),
+            oss_model::Error::Packing { path: path(), tensor: "it".to_owned(), cause: wrong }
+                .into(),
+            oss_model::Error::Expert {
+                path: path(),
+                layer,
+                expert,
+                offset,
+                expected,
+                cause: file(),
+            }
+            .into(),
+        ];
+        for error in errors {
+            let sources =
+                std::iter::successors(std::error::Error::source(&error), |source| source.source());
+            let chain = sources.fold(error.to_string(), |text, source| format!("{text}: {source}"));
+            for said in [error.to_string(), chain] {
+                assert_eq!(said.matches("because").count(), 1, "{said}");
+            }
+        }
+    }
+}

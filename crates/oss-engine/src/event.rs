@@ -106,6 +106,7 @@ impl Finish {
 
 /// Tokens of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Usage {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
@@ -117,6 +118,7 @@ pub struct Usage {
 
 /// Where a request's time went.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Timing {
     /// From submission to the first step.
     pub queue: Duration,
@@ -132,6 +134,7 @@ pub struct Timing {
 
 /// The end of an answer.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct End {
     /// How it ended.
     pub finish: Finish,
@@ -156,6 +159,7 @@ impl End {
 
 /// A whole answer.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Completion {
     /// The prompt's tokens.
     pub prompt_ids: Arc<[u32]>,

@@ -98,6 +98,7 @@ impl Default for Histogram {
 
 /// Pages of the cache, of one group of layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PageUse {
     /// The group's window; `None`: full attention.
     pub window: Option<usize>,
@@ -113,6 +114,7 @@ pub struct PageUse {
 
 /// Bytes by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MemoryUse {
     /// Packed weights; where experts stay in their file, the slots and everything else.
     pub weights: usize,

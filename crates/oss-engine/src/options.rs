@@ -335,6 +335,16 @@ impl EngineOptions {
             let expected = "either, or a team that is bound: TeamOptions::pin".to_owned();
             return Err(Error::Option { field: "pin", got, expected });
         }
+        if self.threads.is_some() && self.team.is_some() {
+            let (got, expected) = ("beside a team", "either: a team has its threads");
+            let (got, expected) = (got.to_owned(), expected.to_owned());
+            return Err(Error::Option { field: "threads", got, expected });
+        }
+        if self.keep_unused.is_some() && self.cold.is_none() {
+            let (got, expected) = ("without a folder of kept pages", "none, or cold");
+            let (got, expected) = (got.to_owned(), expected.to_owned());
+            return Err(Error::Option { field: "keep_unused", got, expected });
+        }
         if let Some((field, _)) = positive.iter().find(|(_, value)| *value == 0) {
             let (got, expected) = ("0".to_owned(), "at least 1".to_owned());
             return Err(Error::Option { field, got, expected });

@@ -97,10 +97,10 @@ fn pack(
     let packed = file::create_directory(&directory)
         .map_err(Error::from)
         .and_then(|()| pack_or_wait(path, pack));
-    packed.map_err(|source| Error::NotPacked {
+    packed.map_err(|cause| Error::NotPacked {
         path: model.to_owned(),
         directory,
-        source: Box::new(source),
+        cause: Box::new(cause),
     })
 }
 

@@ -93,8 +93,8 @@ impl Kept {
     }
 
     fn wrong(&self, reason: String) -> oss_memory::Error {
-        let source = io::Error::new(io::ErrorKind::InvalidData, reason);
-        oss_memory::Error::File { action: "understand", path: self.path.clone(), source }
+        let cause = io::Error::new(io::ErrorKind::InvalidData, reason);
+        oss_memory::Error::File { action: "understand", path: self.path.clone(), cause }
     }
 }
 

@@ -71,6 +71,7 @@ impl Default for Quantise {
 
 /// A place of the model in one of the types that were tried.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Trial {
     /// The place.
     pub site: Site,
@@ -88,6 +89,7 @@ pub struct Trial {
 
 /// Which type each matrix is packed as, and what that costs.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Plan {
     /// The types, for [`pack_to_file`](oss_model::pack_to_file).
     pub precision: Precision,

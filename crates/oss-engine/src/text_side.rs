@@ -69,10 +69,14 @@ impl Text {
         let kind = container.kind();
         // A packed file has what the file had from which it was packed.
         let found = match container.metadata().get("general.architecture") {
-            Some(_) => gguf::read(container)?,
-            None => side_files::read(container)?,
+            Some(_) => gguf::read(container),
+            None => side_files::read(container),
         };
-        let Found { tokenizer, template, mut stops, defaults } = found;
+        let found = found.map_err(|error| match error {
+            Error::Text(cause) => Error::Tokenizer { path: path.clone(), cause },
+            error => error,
+        });
+        let Found { tokenizer, template, mut stops, defaults } = found?;
         let format = match (tokenizer.as_ref().map(Tokens::of), template) {
             (Some(Ok(tokens)), _) => Format::Harmony(tokens),
             (_, None) => Format::None,
@@ -212,6 +216,14 @@ impl Text {
         tokenizer: &Tokenizer,
         tokens: Tokens,
     ) -> Result<Vec<u32>> {
+        if let Some(name) = chat.template_variables.keys().next() {
+            return Err(Error::Option {
+                field: "template_variables",
+                got: name.clone(),
+                expected: "none: the harmony format has no template".to_owned(),
+            });
+        }
+        chat.date.as_deref().map(day).transpose()?;
         let mut options = ChatOptions { date: chat.date.clone(), ..ChatOptions::default() };
         options.effort = chat.reasoning_effort.unwrap_or_default();
         options.response_formats.extend(chat.response_format.clone());
@@ -274,13 +286,35 @@ fn day(text: &str) -> Result<i64> {
 mod tests {
     use super::*;
 
-    fn read(generation: String) -> Result<Text> {
+    /// The demo model with another file beside it.
+    fn with(name: &str, bytes: Vec<u8>) -> Container {
         let file = |(name, bytes): &(&str, &[u8])| ((*name).to_owned(), bytes.to_vec());
         let mut files: Vec<(String, Vec<u8>)> = oss_demo::files().iter().map(file).collect();
-        files.retain(|(name, _)| name != "generation_config.json");
-        files.push(("generation_config.json".to_owned(), generation.into_bytes()));
-        let container = Container::from_bytes("demo", oss_demo::SAFETENSORS, files).unwrap();
-        Text::from_container(&container)
+        files.retain(|(other, _)| other != name);
+        files.push((name.to_owned(), bytes));
+        Container::from_bytes("demo", oss_demo::SAFETENSORS, files).unwrap()
+    }
+
+    fn read(generation: String) -> Result<Text> {
+        Text::from_container(&with("generation_config.json", generation.into_bytes()))
+    }
+
+    #[test]
+    fn a_tokenizer_that_cannot_be_read_is_told_with_its_model() {
+        for name in ["tokenizer.json", "tokenizer_config.json"] {
+            let error = Text::from_container(&with(name, b"{x".to_vec())).unwrap_err();
+            let said = error.to_string();
+            assert!(matches!(error, Error::Tokenizer { .. }), "{error:?}");
+            assert!(said.starts_with(&format!("demo: {name} cannot be read: ")), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_template_that_is_no_text_says_where() {
+        let container = with("chat_template.jinja", b"Hi \xff!".to_vec());
+        let error = side_files::read(&container).unwrap().template.unwrap().unwrap_err();
+        let said = "chat_template.jinja: got byte ff at 3, expected UTF-8";
+        assert_eq!(error.to_string(), format!("the chat template cannot be read: {said}"));
     }
 
     #[test]

@@ -11,24 +11,24 @@ use crate::placement::Node;
 #[non_exhaustive]
 pub enum Error {
     /// The system refused something about a file.
-    #[error("{}: could not {action}: {source}", path.display())]
+    #[error("{}: could not {action}: {cause}", path.display())]
     File {
         /// What was tried, as in "could not open".
         action: &'static str,
         /// The file or directory.
         path: PathBuf,
         /// The system's reason.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The system refused to give a file another name.
-    #[error("{}: could not rename to {}: {source}", from.display(), to.display())]
+    #[error("{}: could not rename to {}: {cause}", from.display(), to.display())]
     Rename {
         /// The file.
         from: PathBuf,
         /// The name that it was to have.
         to: PathBuf,
         /// The system's reason.
-        source: io::Error,
+        cause: io::Error,
     },
     /// A file is larger than the reader allows.
     #[error("{}: the file has {got} bytes, expected at most {expected}", path.display())]
@@ -64,25 +64,25 @@ pub enum Error {
         expected: usize,
     },
     /// The system has no memory, or refused something about it.
-    #[error("could not {action} {bytes} bytes of memory: {source}")]
+    #[error("could not {action} {bytes} bytes of memory: {cause}")]
     Memory {
         /// What was tried, as in "could not map".
         action: &'static str,
         /// How many bytes.
         bytes: usize,
         /// The system's reason.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The system does not lay memory on a node: it has none of that number, or lets no process
     /// choose.
-    #[error("could not place {bytes} bytes of memory on NUMA nodes {nodes:?}: {source}")]
+    #[error("could not place {bytes} bytes of memory on NUMA nodes {nodes:?}: {cause}")]
     Place {
         /// How many bytes.
         bytes: usize,
         /// The nodes' numbers.
         nodes: Vec<usize>,
         /// The system's reason.
-        source: io::Error,
+        cause: io::Error,
     },
     /// No placement has that name.
     #[error(
@@ -116,17 +116,17 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// Makes the error for `action` on `path`, for `map_err`.
     pub(crate) fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self::File { action, path: path.to_path_buf(), source }
+        move |cause| Self::File { action, path: path.to_path_buf(), cause }
     }
 
     /// Makes the error for placing `bytes` on `nodes`, for `map_err`.
     pub(crate) fn place(bytes: usize, nodes: &[Node]) -> impl FnOnce(io::Error) -> Self {
         let nodes = nodes.iter().map(|node| node.id).collect();
-        move |source| Self::Place { bytes, nodes, source }
+        move |cause| Self::Place { bytes, nodes, cause }
     }
 
     /// Makes the error for `action` on `bytes` of memory, for `map_err`.
     pub(crate) fn memory(action: &'static str, bytes: usize) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self::Memory { action, bytes, source }
+        move |cause| Self::Memory { action, bytes, cause }
     }
 }

@@ -105,7 +105,7 @@ pub fn remove(path: &Path) -> Result<bool> {
 /// when it fails to synchronise the directory: the file has its new name then, and a power cut may
 /// take it back. A file system that never synchronises directories is no error.
 pub fn rename(from: &Path, to: &Path) -> Result<()> {
-    let refused = |source| Error::Rename { from: from.to_path_buf(), to: to.to_path_buf(), source };
+    let refused = |cause| Error::Rename { from: from.to_path_buf(), to: to.to_path_buf(), cause };
     fs::rename(from, to).map_err(refused)?;
     sync_name(to)
 }

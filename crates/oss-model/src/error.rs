@@ -12,14 +12,14 @@ pub enum Error {
     #[error(transparent)]
     Weights(#[from] oss_weights::Error),
     /// A matrix could not be packed.
-    #[error("{path}: tensor {tensor}")]
+    #[error("{path}: tensor {tensor}: {cause}")]
     Packing {
         /// The model file.
         path: PathBuf,
         /// The tensor.
         tensor: String,
         /// What is wrong with it.
-        source: oss_quant::Error,
+        cause: oss_quant::Error,
     },
     /// No page is left, or the cache refused otherwise.
     #[error(transparent)]
@@ -81,7 +81,10 @@ pub enum Error {
         count: usize,
     },
     /// An expert that was needed could not be read from its file.
-    #[error("{}: expert {expert} of layer {layer}, {expected} bytes at {offset}", path.display())]
+    #[error(
+        "{}: expert {expert} of layer {layer}, {expected} bytes at {offset}: {cause}",
+        path.display()
+    )]
     Expert {
         /// The packed file.
         path: PathBuf,
@@ -94,17 +97,17 @@ pub enum Error {
         /// Its bytes.
         expected: usize,
         /// Why not.
-        source: oss_memory::Error,
+        cause: oss_memory::Error,
     },
     /// A file is not what was opened any more: it has another length, or a section of a packed file
     /// has other bytes than were written.
     #[error(transparent)]
     Damaged(Arc<oss_weights::Error>),
     /// The system refused a thread.
-    #[error("a thread that packs or reads weights could not be started: {source}")]
+    #[error("a thread that packs or reads weights could not be started: {cause}")]
     Thread {
         /// The system's reason.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// A row became something that is no number, so that what it left in its pages is not kept.
     #[error(

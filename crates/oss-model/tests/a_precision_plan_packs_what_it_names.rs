@@ -144,8 +144,7 @@ fn what_a_plan_cannot_have_is_refused() {
         precision.set(tensor, dtype);
         let error = pack_to_file(&container, &precision, &out, None).unwrap_err();
         assert!(!out.exists());
-        let source = std::error::Error::source(&error).map(ToString::to_string);
-        format!("{error}: {}", source.unwrap_or_default())
+        error.to_string()
     };
     let nowhere = error("blk.9.attn_q.weight", Dtype::Q8_0);
     assert!(nowhere.contains("precision of blk.9.attn_q.weight: got Q8_0"), "{nowhere}");

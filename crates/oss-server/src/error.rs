@@ -19,26 +19,25 @@ pub enum Error {
         expected: String,
     },
     /// The system does not let the server listen there.
-    #[error("cannot listen on {address}")]
+    #[error("cannot listen on {address}: {cause}")]
     Bind {
         /// The address.
         address: SocketAddr,
         /// Why.
-        #[source]
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// The system refused the thread that loads the model.
-    #[error("the loading thread could not be started")]
-    Spawn(#[source] std::io::Error),
+    #[error("the loading thread could not be started: {0}")]
+    Spawn(std::io::Error),
     /// The model could not be loaded, or its first step failed.
-    #[error("the model could not be loaded")]
-    Load(#[source] oss_engine::Error),
+    #[error("the model could not be loaded: {0}")]
+    Load(oss_engine::Error),
     /// The thread that loaded the model panicked: a bug.
     #[error("loading the model panicked")]
     LoadPanicked,
     /// The model's files were found damaged: no request will be answered.
-    #[error("the model's files are damaged")]
-    Damaged(#[source] oss_engine::Error),
+    #[error("the model's files are damaged: {0}")]
+    Damaged(oss_engine::Error),
     /// The engine's step thread is gone: no request will be answered.
     #[error("the engine's step thread is over")]
     EngineOver,

@@ -7,7 +7,7 @@ mod watch;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::thread;
+use std::{fmt, thread};
 
 use oss_engine::{Engine, Request};
 use tokio::net::TcpListener;
@@ -30,6 +30,18 @@ pub struct Handle {
     app: Arc<App>,
 }
 
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").field("phase", &self.app.phase()).finish_non_exhaustive()
+    }
+}
+
 impl Server {
     /// Listens. Requests are answered with 503 until [`Handle::ready`] or [`Handle::load`] has
     /// given the server its engine.
@@ -39,7 +51,7 @@ impl Server {
     pub async fn bind(options: ServerOptions) -> Result<Self> {
         options.check()?;
         let address = options.address;
-        let wrong = |source| Error::Bind { address, source };
+        let wrong = |cause| Error::Bind { address, cause };
         let listener = TcpListener::bind(address).await.map_err(wrong)?;
         let address = listener.local_addr().map_err(wrong)?;
         if options.api_key.is_none() && !address.ip().to_canonical().is_loopback() {

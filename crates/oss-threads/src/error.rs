@@ -16,12 +16,12 @@ pub enum Error {
         expected: usize,
     },
     /// The system refused a thread.
-    #[error("worker {worker} could not be started: {source}")]
+    #[error("worker {worker} could not be started: {cause}")]
     Spawn {
         /// Which worker, counted from 1 (worker 0 is the caller).
         worker: usize,
         /// The system's reason.
-        source: io::Error,
+        cause: io::Error,
     },
     /// There are more threads to be bound than CPUs.
     #[error(
@@ -35,14 +35,14 @@ pub enum Error {
         expected: usize,
     },
     /// The system refused to bind a thread to a CPU.
-    #[error("worker {worker} could not be bound to cpu {cpu}: {source}")]
+    #[error("worker {worker} could not be bound to cpu {cpu}: {cause}")]
     Pin {
         /// Which worker; 0 is the caller.
         worker: usize,
         /// The CPU.
         cpu: usize,
         /// The system's reason.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The system describes its processors in an unknown way.
     #[error("{}: got {got:?}, expected {expected}", path.display())]

@@ -38,7 +38,7 @@ impl TeamOptions {
         }
         let cpus = topology.cpus_for(got);
         for (worker, &cpu) in cpus.iter().enumerate() {
-            Mask::of(cpu).map_err(|source| Error::Pin { worker, cpu, source })?;
+            Mask::of(cpu).map_err(|cause| Error::Pin { worker, cpu, cause })?;
         }
         Ok(cpus)
     }

@@ -105,10 +105,10 @@ impl Team {
             let thread = thread::Builder::new()
                 .name(format!("oss-worker-{worker}"))
                 .spawn(move || work(&shared, worker));
-            let thread = thread.map_err(|source| Error::Spawn { worker, source })?;
+            let thread = thread.map_err(|cause| Error::Spawn { worker, cause })?;
             let bind = |&cpu: &usize| {
                 let bound = Mask::of(cpu).and_then(|mask| mask.bind(&thread));
-                bound.map_err(|source| Error::Pin { worker, cpu, source })
+                bound.map_err(|cause| Error::Pin { worker, cpu, cause })
             };
             let bound = inner.cpus.get(worker).map_or(Ok(()), bind);
             inner.workers.push(thread);

@@ -127,12 +127,12 @@ impl Cold {
         let slots = options.bytes.saturating_sub(SECTOR as u64) / sizes.slot as u64;
         let slots = u32::try_from(slots).unwrap_or(u32::MAX - 1);
         if slots == 0 {
-            let expected = SECTOR + sizes.slot;
-            return Err(Error::Capacity { got: options.bytes as usize, expected });
+            let expected = (SECTOR + sizes.slot) as u64;
+            return Err(Error::ColdCapacity { got: options.bytes, expected });
         }
         let file = Arc::new(open_locked(&options.path)?);
         let queue = options.queue.max(1);
-        let thread = |source| Error::Thread { source };
+        let thread = |cause| Error::Thread { cause };
         let mut cold = Cold {
             writer: Worker::writer(file.clone(), sizes, queue).map_err(thread)?,
             reader: Worker::reader(file.clone(), sizes, queue).map_err(thread)?,
@@ -190,7 +190,7 @@ impl Cold {
             let scanned = scanners.into_iter().map(join).collect::<thread::Result<_>>();
             Ok(scanned.unwrap_or_else(|panic| resume_unwind(panic)))
         })
-        .map_err(|source| Error::Thread { source })?;
+        .map_err(|cause| Error::Thread { cause })?;
         let mut found = Vec::with_capacity(count as usize);
         for part in scanned {
             found.extend(part.found);

@@ -49,7 +49,7 @@ pub(crate) struct Warm {
 impl Warm {
     /// A tier of at most `limit` bytes, ordered by `policy`; without any bytes there is no thread.
     pub(crate) fn new(limit: usize, policy: PolicyKind) -> Result<Warm> {
-        let thread = |source| Error::Thread { source };
+        let thread = |cause| Error::Thread { cause };
         let packer = (limit > 0).then(|| Worker::packer(PACK_QUEUE).map_err(thread)).transpose()?;
         let senders = vec![None; PACK_QUEUE];
         let free = (0..PACK_QUEUE as u32).collect();

@@ -136,9 +136,9 @@ impl Vocabulary {
 
     /// The parser of a grammar, or why there is none, from a thread with a stack of its own.
     fn parser_aside(&self, grammar: &Grammar) -> Result<Result<Parser, String>> {
-        let refused = |source| {
+        let refused = |cause| {
             let action = "start a thread with";
-            Error::Memory(oss_memory::Error::Memory { action, bytes: STACK_BYTES, source })
+            Error::Memory(oss_memory::Error::Memory { action, bytes: STACK_BYTES, cause })
         };
         thread::scope(|scope| {
             let builder = thread::Builder::new().name("oss-grammar".to_owned());

@@ -14,8 +14,8 @@ pub(crate) fn refuse(task: &mut Task) -> Result<()> {
     match &mut task.fault {
         Some(Fault::Refused { at, times }) if *at == drawn && *times > 0 => {
             *times -= 1;
-            let source = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
-            let refused = oss_memory::Error::Memory { action: "inject", bytes: 0, source };
+            let cause = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
+            let refused = oss_memory::Error::Memory { action: "inject", bytes: 0, cause };
             Err(oss_cache::Error::Memory(refused).into())
         }
         _ => Ok(()),

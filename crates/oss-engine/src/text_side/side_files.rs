@@ -12,7 +12,10 @@ use crate::error::{Error, Result};
 /// The file that says how tokens are drawn.
 const GENERATION: &str = "generation_config.json";
 
-/// What it says; unknown fields are for other programs.
+/// The chat template, where it is a file of its own.
+const TEMPLATE: &str = "chat_template.jinja";
+
+/// What [`GENERATION`] says; unknown fields are for other programs.
 #[derive(Default, Deserialize)]
 struct Generation {
     temperature: Option<f32>,
@@ -53,8 +56,8 @@ pub(super) fn read(container: &Container) -> Result<Found> {
             })
         }
     };
-    let template = match (container.side_file("chat_template.jinja")?, &config) {
-        (Some(source), _) => Some(Template::new(&String::from_utf8_lossy(&source))),
+    let template = match (container.side_file(TEMPLATE)?, &config) {
+        (Some(source), _) => Some(template(&source)),
         (None, Some(config)) => Template::from_config(config).transpose(),
         (None, None) => None,
     };
@@ -73,6 +76,15 @@ pub(super) fn read(container: &Container) -> Result<Found> {
     check_defaults(container, GENERATION, &defaults, |field| field)?;
     let stops = generation.eos_token_id.map(Ids::into_vec).unwrap_or_default();
     Ok(Found { tokenizer, template, stops, defaults })
+}
+
+fn template(source: &[u8]) -> oss_text::Result<Template> {
+    let source = std::str::from_utf8(source).map_err(|error| {
+        let at = error.valid_up_to();
+        let reason = format!("{TEMPLATE}: got byte {:02x} at {at}, expected UTF-8", source[at]);
+        oss_text::Error::TemplateSyntax { reason }
+    })?;
+    Template::new(source)
 }
 
 fn generation(container: &Container) -> Result<Generation> {

@@ -54,6 +54,21 @@ fn every_layer_of_a_step_is_a_beat_of_the_pulse_and_so_after_a_fault() {
 }
 
 #[test]
+fn an_engine_that_is_closed_ends_its_requests_and_writes_what_it_keeps() {
+    let directory = tempfile::tempdir().unwrap();
+    let engine = engine_with(reusing(directory.path()));
+    engine.generate(story(&long(), 4)).unwrap();
+    let running = engine.submit(story("Once upon a time", 4000)).unwrap();
+    engine.close();
+    assert!(matches!(running.collect_all(), Err(Error::Closed)));
+    assert!(matches!(engine.generate(story("One day", 4)), Err(Error::Closed)));
+    assert_eq!(engine.pulse(), None);
+    engine.close();
+    let next = engine_with(reusing(directory.path()));
+    assert!(next.generate(story(&long(), 4)).unwrap().usage.cached_tokens > 0);
+}
+
+#[test]
 fn a_row_that_is_no_number_fails_one_request_alone() {
     let engine = engine_with(options());
     let bad = engine.submit(story("One day", 20).with_fault(Fault::Nan { at: 5 })).unwrap();
@@ -342,6 +357,18 @@ fn an_error_tells_whether_the_request_is_at_fault_and_which_option() {
     assert_eq!(long.field(), None);
     assert!(!Error::Closed.is_about_request());
     assert!(!Error::Overloaded { got: 1, expected: 1 }.is_about_request());
+}
+
+#[test]
+fn why_a_file_cannot_be_opened_is_said_once_with_and_without_the_sources() {
+    let error = Engine::load_with("no-such.gguf", options()).unwrap_err();
+    let why = std::io::Error::from_raw_os_error(2).to_string();
+    let sources =
+        std::iter::successors(std::error::Error::source(&error), |source| source.source());
+    let chain = sources.fold(error.to_string(), |text, source| format!("{text}: {source}"));
+    for said in [error.to_string(), chain] {
+        assert_eq!(said, format!("no-such.gguf: could not open: {why}"));
+    }
 }
 
 #[test]

@@ -36,6 +36,10 @@ fn all_memory_stays_within_the_budget() {
     let tiny = EngineOptions { max_memory: Some(1 << 20), pack_directory, ..options };
     let error = Engine::from_bytes_with(oss_demo::GGUF, tiny).unwrap_err();
     assert!(matches!(error, Error::Budget { got: 1_048_576, .. }), "{error}");
+    assert!(error.to_string().contains("`max_memory`"), "{error}");
+    let tiny = EngineOptions { cache_bytes: Some(1), ..self::options() };
+    let error = Engine::from_bytes_with(oss_demo::GGUF, tiny).unwrap_err();
+    assert!(error.to_string().contains("`cache_bytes`"), "{error}");
 }
 
 /// Bytes of huge pages that are set aside on this machine and that nobody uses.

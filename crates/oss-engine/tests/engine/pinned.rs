@@ -53,6 +53,8 @@ fn more_threads_than_cpus_and_a_team_of_ones_own_are_refused() {
     assert!(error.to_string().contains(&expected), "{error}");
     let error = refused(EngineOptions { team: Some(team(1)), ..pinned(None) });
     assert!(matches!(error, Error::Option { field: "pin", .. }), "{error}");
+    let error = refused(EngineOptions { team: Some(team(1)), threads: Some(1), ..options() });
+    assert!(matches!(error, Error::Option { field: "threads", .. }), "{error}");
 }
 
 #[test]
@@ -73,7 +75,8 @@ fn a_mask_that_is_inherited_bounds_what_is_chosen_and_what_may_be_asked_for() {
 #[test]
 fn a_bound_team_that_is_given_is_told() {
     let team = team(Topology::read().unwrap().cpu_threads());
-    let shared = engine_with(EngineOptions { team: Some(team.clone()), ..options() });
+    let shared =
+        engine_with(EngineOptions { team: Some(team.clone()), threads: None, ..options() });
     let tuning = shared.tuning();
     assert_eq!((&tuning.cpus.value[..], tuning.cpus.given), (team.cpus(), true));
     assert_eq!(tuning.cpus.reason, "those of the team that was given");

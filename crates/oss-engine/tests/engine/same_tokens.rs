@@ -45,8 +45,8 @@ fn engines_that_share_a_team_answer_as_if_each_had_its_own() {
     let request = |index: usize| story(&prompts[index], 20);
     let alone: Vec<_> = (0..6).map(|i| engine().generate(request(i)).unwrap().ids()).collect();
     let team = Team::new(2).unwrap();
-    let engines =
-        [(); 2].map(|()| engine_with(EngineOptions { team: Some(team.clone()), ..options() }));
+    let sharing = || EngineOptions { team: Some(team.clone()), threads: None, ..options() };
+    let engines = [(); 2].map(|()| engine_with(sharing()));
     let streams: Vec<_> = (0..6).map(|i| engines[i % 2].submit(request(i)).unwrap()).collect();
     for (index, stream) in streams.into_iter().enumerate() {
         assert_eq!(stream.collect_all().unwrap().ids(), alone[index], "request {index}");

@@ -84,7 +84,7 @@ impl RandomAccess {
         match self.file.try_lock() {
             Ok(()) => Ok(true),
             Err(TryLockError::WouldBlock) => Ok(false),
-            Err(TryLockError::Error(source)) => Err(Error::file("lock", &self.path)(source)),
+            Err(TryLockError::Error(cause)) => Err(Error::file("lock", &self.path)(cause)),
         }
     }
 

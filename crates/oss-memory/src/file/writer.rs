@@ -39,8 +39,8 @@ impl Writer {
     /// When the temporary file cannot be made.
     pub fn create(path: &Path) -> Result<Self> {
         let Some(name) = path.file_name() else {
-            let source = io::Error::new(io::ErrorKind::InvalidInput, "the path names no file");
-            return Err(Error::File { action: "create", path: path.to_path_buf(), source });
+            let cause = io::Error::new(io::ErrorKind::InvalidInput, "the path names no file");
+            return Err(Error::File { action: "create", path: path.to_path_buf(), cause });
         };
         loop {
             let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
@@ -82,10 +82,10 @@ impl Writer {
             fs::rename(&self.temporary, &self.path)
         };
         if let Some(file) = file
-            && let Err(source) = finish(file.map_err(io::IntoInnerError::into_error))
+            && let Err(cause) = finish(file.map_err(io::IntoInnerError::into_error))
         {
             drop(fs::remove_file(&self.temporary));
-            return Err(Error::File { action: "write", path: self.path.clone(), source });
+            return Err(Error::File { action: "write", path: self.path.clone(), cause });
         }
         super::sync_name(&self.path)
     }

@@ -214,14 +214,14 @@ impl ExpertSlots {
                 State::Here { .. } => break,
                 State::Coming(_) => {}
                 State::Failed(_) => {
-                    let (place, source) = table.take_failure(id(active[0]));
+                    let (place, cause) = table.take_failure(id(active[0]));
                     return Err(Error::Expert {
                         path: self.readers.path().to_owned(),
                         layer,
                         expert: active[0] as usize,
                         offset: place.offset,
                         expected: place.bytes,
-                        source,
+                        cause,
                     });
                 }
                 State::InFile => {

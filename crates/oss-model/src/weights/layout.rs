@@ -119,10 +119,10 @@ impl<'a> Layout<'a> {
         (rows, cols): (usize, usize),
         source: MatrixPlan,
     ) -> Result<Stored> {
-        let packing = Packing::for_dtype(dtype, rows, cols).map_err(|error| Error::Packing {
+        let packing = Packing::for_dtype(dtype, rows, cols).map_err(|cause| Error::Packing {
             path: self.container.path().to_owned(),
             tensor: source.tensors()[0].to_owned(),
-            source: error,
+            cause,
         })?;
         let number = self.sections.len() - 1;
         let section = &mut self.sections[number];

@@ -153,8 +153,8 @@ impl<'a> Tensors<'a> {
             // Of the tensor's own row: the job may have rows of several, in another order.
             oss_quant::Error::ScaleNotFinite { row, block, got } => {
                 let (tensor, row, _) = self.row(row);
-                let source = oss_quant::Error::ScaleNotFinite { row, block, got };
-                self.wrong(&tensor.info.name, source)
+                let cause = oss_quant::Error::ScaleNotFinite { row, block, got };
+                self.wrong(&tensor.info.name, cause)
             }
             other => self.wrong(self.found[0].0, other),
         })
@@ -180,7 +180,7 @@ impl<'a> Tensors<'a> {
             if info.dtype == to {
                 continue;
             }
-            let wrong = |source| self.wrong(&info.name, source);
+            let wrong = |cause| self.wrong(&info.name, cause);
             numbers.resize(packing.cols, 0.0);
             bytes.dequantise(Isa::scalar(), info.dtype, &mut numbers).map_err(wrong)?;
             self.check_finite((&info.name, row), &numbers)?;
@@ -210,9 +210,9 @@ impl<'a> Tensors<'a> {
         })
     }
 
-    fn wrong(&self, tensor: &str, source: oss_quant::Error) -> Error {
+    fn wrong(&self, tensor: &str, cause: oss_quant::Error) -> Error {
         let (path, tensor) = (self.container.path().to_owned(), tensor.to_owned());
-        Error::Packing { path, tensor, source }
+        Error::Packing { path, tensor, cause }
     }
 }
 

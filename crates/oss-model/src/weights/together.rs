@@ -16,7 +16,7 @@ pub(super) fn together<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Resu
         handles.push(thread.spawn(|| worker.run())?);
         Ok(())
     };
-    let refused = |error| Error::Thread { source: std::io::Error::other(error) };
+    let refused = |error| Error::Thread { cause: std::io::Error::other(error) };
     let pool = ThreadPoolBuilder::new().spawn_handler(start).build().map_err(refused)?;
     let result = pool.install(work);
     // A pool that is dropped tells its threads to end, and does not wait until they have.

@@ -14,10 +14,10 @@ pub(crate) fn numbers(source: &Source<'_>, tensor: &Tensor<'_>) -> Result<Vec<f3
 }
 
 fn all(container: &Container, tensor: &Tensor<'_>) -> Result<Vec<f32>> {
-    let wrong = |source| Error::Packing {
+    let wrong = |cause| Error::Packing {
         path: container.path().to_owned(),
         tensor: tensor.info.name.clone(),
-        source,
+        cause,
     };
     let Data::Plain(bytes) = tensor.data else {
         return Err(shape_error(container, tensor, "a vector of numbers"));
@@ -101,9 +101,9 @@ pub(super) fn embedding_row(
     };
     let row_bytes = bytes.len() / tensor.info.shape[0];
     let bytes = &bytes[row * row_bytes..][..row_bytes];
-    tensor.info.dtype.dequantise_row(isa, bytes, out).map_err(|source| Error::Packing {
+    tensor.info.dtype.dequantise_row(isa, bytes, out).map_err(|cause| Error::Packing {
         path: container.path().to_owned(),
         tensor: name.to_owned(),
-        source,
+        cause,
     })
 }

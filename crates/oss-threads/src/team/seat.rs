@@ -28,7 +28,7 @@ impl Team {
             Mask::of(cpu)?.bind_here()?;
             Ok(before)
         };
-        let before = bind().map_err(|source| Error::Pin { worker: 0, cpu, source })?;
+        let before = bind().map_err(|cause| Error::Pin { worker: 0, cpu, cause })?;
         Ok(Some(Seat { before, _of_this_thread: PhantomData }))
     }
 }

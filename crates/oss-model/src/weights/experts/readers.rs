@@ -41,7 +41,7 @@ impl Readers {
             let shared = readers.shared.clone();
             let builder = thread::Builder::new().name("oss-experts".to_owned());
             let thread = builder.spawn(move || shared.run());
-            readers.threads.push(thread.map_err(|source| Error::Thread { source })?);
+            readers.threads.push(thread.map_err(|cause| Error::Thread { cause })?);
         }
         Ok(readers)
     }
@@ -104,8 +104,8 @@ impl Shared {
             return Ok(());
         }
         let reason = format!("got {got} bytes at {}, expected {}", job.offset, job.needed);
-        let source = io::Error::new(io::ErrorKind::UnexpectedEof, reason);
+        let cause = io::Error::new(io::ErrorKind::UnexpectedEof, reason);
         let path = self.file.path().to_owned();
-        Err(oss_memory::Error::File { action: "read", path, source })
+        Err(oss_memory::Error::File { action: "read", path, cause })
     }
 }
