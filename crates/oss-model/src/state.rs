@@ -154,7 +154,7 @@ pub struct State {
     pub(crate) blocks: Vec<u32>,
     /// What attention finds in splits of positions that workers share: as long as was needed yet.
     pub(crate) partials: Vec<f32>,
-    /// How long that may become.
+    /// How long that becomes within the model's context.
     pub(crate) most_partials: usize,
     pub(crate) writes: Vec<KvWrite>,
     pub(crate) write_ranges: Vec<Range<usize>>,
@@ -338,7 +338,8 @@ impl State {
         let inputs = [&self.attended, &self.inner];
         let vectors = [&self.x, &self.qkv, &self.outer, &self.logits, &self.cos, &self.sin];
         let plain: usize = vectors.into_iter().map(Vec::len).sum();
-        4 * (plain + self.most_partials + self.blocks.len() + self.identity.len())
+        let partials = self.most_partials.max(self.partials.len());
+        4 * (plain + partials + self.blocks.len() + self.identity.len())
             + self.routing.bytes()
             + self.normed.bytes()
             + self.scratch.iter().map(WorkerScratch::bytes).sum::<usize>()

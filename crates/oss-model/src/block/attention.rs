@@ -314,9 +314,8 @@ impl<'a> Attention<'a> {
 /// Attention of all rows, as input of the output matrix.
 fn attend_all(page: &mut Page<'_>, layer: usize) -> Result<()> {
     let (model, team, config) = (page.model, page.team, &page.model.config);
-    let State {
-        qkv, cos, sin, attended, scratch, run_starts, blocks, partials, most_partials, ..
-    } = &mut *page.state;
+    let State { qkv, cos, sin, attended, scratch, run_starts, blocks, partials, .. } =
+        &mut *page.state;
     page.batch.split(QUERIES, run_starts);
     let (cache, rows, run_starts) = (&*page.cache, page.batch.rows, &run_starts[..]);
     let sparse = sparse(model, layer);
@@ -335,7 +334,6 @@ fn attend_all(page: &mut Page<'_>, layer: usize) -> Result<()> {
     let n_splits = n_splits.filter(|n_splits| units * n_splits * unit_len <= most);
     if let Some(n_splits) = n_splits {
         let len = units * n_splits * unit_len;
-        debug_assert!(len <= *most_partials, "{len} numbers, {most_partials} at the most");
         lengthen(partials, len)?;
         let out = (Chunks::new(&mut partials[..len], unit_len), PerWorker::new(&mut *scratch));
         team.phase(units * n_splits, out, |unit, (partials, scratch)| {
