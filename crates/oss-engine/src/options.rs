@@ -330,20 +330,17 @@ impl EngineOptions {
             let (got, expected) = (got.to_string(), format!("1 to {MOST_DRAFTS} guesses"));
             return Err(Error::Option { field: "speculation", got, expected });
         }
-        if self.pin && self.team.is_some() {
-            let got = "beside a team".to_owned();
-            let expected = "either, or a team that is bound: TeamOptions::pin".to_owned();
-            return Err(Error::Option { field: "pin", got, expected });
-        }
-        if self.threads.is_some() && self.team.is_some() {
-            let (got, expected) = ("beside a team", "either: a team has its threads");
+        let team = self.team.is_some();
+        let alone = self.keep_unused.is_some() && self.cold.is_none();
+        let bound = "either, or a team that is bound: TeamOptions::pin";
+        let apart = [
+            (self.pin && team, "pin", "beside a team", bound),
+            (self.threads.is_some() && team, "threads", "beside a team", "either"),
+            (alone, "keep_unused", "without a folder of kept pages", "none, or cold"),
+        ];
+        if let Some((_, field, got, expected)) = apart.into_iter().find(|(wrong, ..)| *wrong) {
             let (got, expected) = (got.to_owned(), expected.to_owned());
-            return Err(Error::Option { field: "threads", got, expected });
-        }
-        if self.keep_unused.is_some() && self.cold.is_none() {
-            let (got, expected) = ("without a folder of kept pages", "none, or cold");
-            let (got, expected) = (got.to_owned(), expected.to_owned());
-            return Err(Error::Option { field: "keep_unused", got, expected });
+            return Err(Error::Option { field, got, expected });
         }
         if let Some((field, _)) = positive.iter().find(|(_, value)| *value == 0) {
             let (got, expected) = ("0".to_owned(), "at least 1".to_owned());

@@ -49,11 +49,7 @@ pub(crate) fn packed_where_wanted(
         },
     };
     let path = directory.join(packed_name(&container)?);
-    let opened = match path.exists() {
-        true => open_whole(&path)?,
-        false => None,
-    };
-    let packed = match opened {
+    let packed = match open_whole(&path)? {
         Some(packed) => packed,
         None => {
             pack(&container, &directory, &path, options)?;
@@ -63,8 +59,12 @@ pub(crate) fn packed_where_wanted(
     Ok(Packed { container: Arc::new(packed), made: Some(path), directory: Some(directory) })
 }
 
-/// Opens a packed file that was made here; removes one that cannot be what was written.
+/// Opens a packed file that was made here, where it is; removes one that cannot be what was
+/// written.
 fn open_whole(path: &Path) -> Result<Option<Container>> {
+    if !path.exists() {
+        return Ok(None);
+    }
     match Container::open(path) {
         Ok(packed) => Ok(Some(packed)),
         Err(error @ oss_weights::Error::File(_)) => Err(error.into()),
