@@ -65,11 +65,22 @@ struct Point {
     threads: usize,
 }
 
-/// What it gave: milliseconds of a token, and what reading its weights alone would take.
+/// What it gave: milliseconds of a token, what reading its weights alone would have taken, and how
+/// fast memory was meanwhile.
 #[derive(Clone, Copy)]
 struct Cost {
     milliseconds: f64,
     bound: f64,
+    read_gb_per_s: f64,
+}
+
+impl Cost {
+    /// The same where memory is read so fast: a token's time is that of reading, nearly all of it.
+    fn at(self, read_gb_per_s: f64) -> Self {
+        let slower = self.read_gb_per_s / read_gb_per_s;
+        let (milliseconds, bound) = (self.milliseconds * slower, self.bound * slower);
+        Self { milliseconds, bound, read_gb_per_s }
+    }
 }
 
 /// One thing that varies.
@@ -78,6 +89,9 @@ struct Line {
     axis: &'static str,
     /// Its values, and where each is measured.
     points: Vec<(usize, Point)>,
+    /// Its points read memory alike: what differs between them is the minute, which is taken out
+    /// of what is drawn.
+    alike: bool,
 }
 
 /// Measures, prints and draws.
@@ -121,13 +135,21 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let cost = |point: &Point| found.iter().find(|(at, _)| at == point).map(|(_, cost)| *cost);
         let value = |(value, point): &(usize, Point)| Some((*value, cost(point)?));
         let costs: Vec<(usize, Cost)> = line.points.iter().filter_map(value).collect();
-        println!("{}", table(line, &costs));
         let each = |(value, cost): &(usize, Cost)| {
-            let Cost { milliseconds, bound } = cost;
-            json!({ line.name: value, "ms": milliseconds, "weights_read_ms": bound })
+            let Cost { milliseconds, bound, read_gb_per_s } = cost;
+            json!({
+                line.name: value,
+                "ms": milliseconds,
+                "weights_read_ms": bound,
+                "read_gb_per_s": read_gb_per_s,
+            })
         };
         json[line.name] = costs.iter().map(each).collect();
-        charts.push((line.name, picture(&options.shape, line, &costs)));
+        let usual = line.alike.then(|| median(costs.iter().map(|(_, cost)| cost.read_gb_per_s)));
+        let alike = |(value, cost): &(usize, Cost)| (*value, usual.map_or(*cost, |at| cost.at(at)));
+        let drawn: Vec<_> = costs.iter().map(alike).collect();
+        println!("{}", table(line, &costs, &drawn));
+        charts.push((line.name, picture(&options.shape, line, &drawn, usual)));
     }
     if let Some(record) = &record {
         record.write(json)?;
@@ -155,21 +177,28 @@ fn lines(shape: &Shape, layers: usize, threads: usize, longest: usize) -> Vec<Li
     let chosen = CHOSEN.into_iter().filter(|chosen| *chosen <= shape.experts);
     let counts = std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|n| *n < threads);
     let mut lines = vec![
-        Line { name: "layers", axis: "layers", points: (1..=4).map(with_layers).collect() },
+        Line {
+            name: "layers",
+            axis: "layers",
+            points: (1..=4).map(with_layers).collect(),
+            alike: true,
+        },
         Line {
             name: "context",
             axis: "positions before the token",
             points: contexts.map(|context| (context, Point { context, ..base })).collect(),
+            alike: true,
         },
         Line {
             name: "threads",
             axis: "threads",
             points: counts.chain([threads]).map(|n| (n, Point { threads: n, ..base })).collect(),
+            alike: false,
         },
     ];
     if shape.experts > 0 {
         let points = chosen.map(with_chosen).collect();
-        lines.push(Line { name: "experts", axis: "experts of a token", points });
+        lines.push(Line { name: "experts", axis: "experts of a token", points, alike: true });
     }
     lines
 }
@@ -198,19 +227,34 @@ fn measure(bench: &Bench, file: &Path, point: Point, options: &Options) -> Resul
     Ok(Cost {
         milliseconds: 1e3 / printed.number("/decode/tokens_per_s/median")?,
         bound: 1e3 / printed.number("/bound/decode_tokens_per_s")?,
+        read_gb_per_s: printed.number("/machine/read_gb_per_s/median")?,
     })
 }
 
-fn table(line: &Line, costs: &[(usize, Cost)]) -> String {
-    let mut text = format!("| {} | ms a token | reading its weights, ms |\n", line.axis);
-    text += "|---:|---:|---:|\n";
-    for (value, Cost { milliseconds, bound }) in costs {
-        text += &format!("| {value} | {milliseconds:.2} | {bound:.2} |\n");
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// What was measured, and what is drawn of it.
+fn table(line: &Line, costs: &[(usize, Cost)], drawn: &[(usize, Cost)]) -> String {
+    let axis = line.axis;
+    let mut text =
+        format!("| {axis} | ms a token | reading its weights, ms | GB/s | drawn, ms |\n");
+    text += "|---:|---:|---:|---:|---:|\n";
+    for ((value, cost), (_, drawn)) in costs.iter().zip(drawn) {
+        let Cost { milliseconds, bound, read_gb_per_s } = cost;
+        let drawn = drawn.milliseconds;
+        text += &format!(
+            "| {value} | {milliseconds:.2} | {bound:.2} | {read_gb_per_s:.1} | {drawn:.2} |\n"
+        );
     }
     text
 }
 
-fn picture(shape: &str, line: &Line, costs: &[(usize, Cost)]) -> Chart {
+/// The chart of a line; `usual` is the read bandwidth that its points were brought to.
+fn picture(shape: &str, line: &Line, costs: &[(usize, Cost)], usual: Option<f64>) -> Chart {
     // Threads are few, and their times lie on no line.
     let bars = line.name == "threads";
     let series = |name: &str, of: fn(&Cost) -> f64| {
@@ -224,7 +268,10 @@ fn picture(shape: &str, line: &Line, costs: &[(usize, Cost)]) -> Chart {
     Chart {
         title: format!("{shape}: a token against {}", line.name),
         x: line.axis.to_owned(),
-        y: "ms a token".to_owned(),
+        y: match usual {
+            Some(rate) => format!("ms a token, at {rate:.0} GB/s"),
+            None => "ms a token".to_owned(),
+        },
         kind: match bars {
             true => Kind::Bars(costs.iter().map(|(value, _)| value.to_string()).collect()),
             false => Kind::Lines,

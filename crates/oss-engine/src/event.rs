@@ -116,7 +116,8 @@ pub struct Usage {
     pub completion_tokens: usize,
 }
 
-/// Where a request's time went.
+/// Where a request's time went. What counts from its submission counts from
+/// [`Request::arrived`](crate::Request::arrived) where that is told.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Timing {

@@ -39,7 +39,8 @@ pub(crate) fn prepare(
     session: Option<u64>,
 ) -> Result<Prepared> {
     let text = &inner.text;
-    let submitted = Instant::now();
+    let now = Instant::now();
+    let submitted = request.arrived.map_or(now, |arrived| arrived.min(now));
     let in_use = inner.model.weights.begin_use()?;
     let ids = prompt_ids(text, &request.prompt)?;
     let (vocabulary, context_len) = (inner.model.config.vocabulary, inner.limits.context_len);

@@ -1,7 +1,7 @@
 //! What is asked of an engine.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::chat::ChatRequest;
 use crate::constraint::Constraint;
@@ -65,7 +65,10 @@ pub struct Request {
     /// Requests of higher priority are taken from the queue first, and their prompts get the rows
     /// of a step first.
     pub priority: i32,
-    /// How long the request may take, from its submission; then it ends as expired.
+    /// When the request came to the program that submits it: its times and its deadline count from
+    /// then. From its submission where this is `None`, or yet to come.
+    pub arrived: Option<Instant>,
+    /// How long the request may take; then it ends as expired.
     pub deadline: Option<Duration>,
     /// What goes wrong, for tests.
     #[cfg(feature = "fault-injection")]
@@ -91,6 +94,7 @@ impl Request {
             constraint: None,
             grammar: None,
             priority: 0,
+            arrived: None,
             deadline: None,
             #[cfg(feature = "fault-injection")]
             fault: None,

@@ -1,4 +1,4 @@
-//! The two halves of a layer, the product and the normalisation that both are made of, and a look
+//! The two halves of a layer, what both are made of (product, normalisation, router), and a look
 //! at the next layer.
 
 pub(crate) mod attention;
@@ -6,3 +6,4 @@ pub(crate) mod feed_forward;
 pub(crate) mod foresee;
 pub(crate) mod norm;
 pub(crate) mod project;
+pub(crate) mod router;

@@ -86,6 +86,7 @@ impl Answers {
         let mut next = || {
             drop(body.take());
             requests.next().map(|mut request| {
+                request.arrived = Some(place.since);
                 request.deadline = Some(app.options.request_timeout);
                 engine.submit(request)
             })
@@ -137,26 +138,13 @@ impl Answers {
     }
 
     /// What comes next; `None` after the end of the last choice.
-    async fn next(&mut self) -> Option<Item> {
+    pub(crate) async fn next(&mut self) -> Option<Item> {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// Gives every event to `take`, with the number of its choice, and itself back: the request has
-    /// its place, for which the end of the server waits, until that is dropped.
-    ///
-    /// # Errors
-    /// What ended the request before.
-    pub(crate) async fn whole(
-        mut self,
-        mut take: impl FnMut(usize, Event),
-    ) -> Result<Self, Refusal> {
-        while let Some(item) = self.next().await {
-            match item {
-                Item::Event(choice, event) => take(choice, event),
-                Item::Failed(refusal) => return Err(refusal),
-            }
-        }
-        Ok(self)
+    /// The server that they are a request of.
+    pub(crate) fn app(&self) -> &App {
+        &self.place.app
     }
 
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Item>> {

@@ -1,6 +1,7 @@
 //! What all requests of a server share.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 use oss_engine::{Engine, Metrics};
 use tokio::sync::{Semaphore, watch};
@@ -191,12 +192,14 @@ impl App {
 /// A request that is being answered, for as long as this lives.
 pub(crate) struct Place {
     pub(crate) app: Arc<App>,
+    /// Since when.
+    pub(crate) since: Instant,
 }
 
 impl Place {
     fn new(app: Arc<App>) -> Self {
         app.in_flight.send_modify(|count| *count += 1);
-        Self { app }
+        Self { app, since: Instant::now() }
     }
 }
 

@@ -36,7 +36,7 @@
 //! - `read` turns the JSON of requests into the engine's, field by field; `write` turns its events
 //!   into JSON.
 //! - `backlog` holds bodies that wait to be read; `answers` are the running choices of one request,
-//!   and `sse` sends them as they come.
+//!   which `sse` sends as they come and `whole` at their end.
 //! - `routes` says which path does what.
 //! - `server` accepts connections, watches the engine and goes through the [`Phase`]s.
 //! - `metrics` is the page that Prometheus reads.
@@ -69,6 +69,7 @@ mod refusal;
 mod routes;
 mod server;
 mod sse;
+mod whole;
 mod write;
 
 pub use error::{Error, Result};

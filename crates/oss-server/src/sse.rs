@@ -69,8 +69,16 @@ pub(crate) fn failed(refusal: &Refusal, out: &mut Out) {
     out.raw("[DONE]");
 }
 
-/// The response whose body is `answers` in `frames`.
-pub(crate) fn response<F: Frames>(answers: Answers, frames: F) -> Response {
+/// The response whose body is `answers` in `frames`, once the first has left the queue: before, it
+/// can still be refused.
+///
+/// # Errors
+/// What ended the request before.
+pub(crate) async fn response(
+    mut answers: Answers,
+    frames: impl Frames,
+) -> Result<Response, Refusal> {
+    answers.admitted().await?;
     let mut beat = interval_at(Instant::now() + BEAT, BEAT);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let body = Sse { answers: Some(answers), frames, beat };
@@ -80,7 +88,7 @@ pub(crate) fn response<F: Frames>(answers: Answers, frames: F) -> Response {
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     // nginx holds streams back otherwise.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    response
+    Ok(response)
 }
 
 struct Sse<F> {

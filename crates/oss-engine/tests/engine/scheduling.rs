@@ -1,6 +1,6 @@
 //! Queues, limits, slow consumers and those who leave.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oss_engine::{Engine, EngineOptions, Error, Event, Finish, Request};
 
@@ -78,6 +78,24 @@ fn a_request_past_its_deadline_fails_whether_it_waits_or_runs() {
         assert!(matches!(stream.collect_all().unwrap_err(), Error::Expired));
     }
     assert_eq!(engine.metrics().failed, 2);
+}
+
+#[test]
+fn times_count_from_when_a_request_came() {
+    let engine = engine_with(options());
+    let arrived = Instant::now().checked_sub(Duration::from_secs(7));
+    let answer = engine.generate(Request { arrived, ..story("One day", 4) }).unwrap();
+    let timing = answer.timing;
+    let times = [timing.queue, timing.first_token.unwrap(), timing.total];
+    assert!(times.iter().all(|time| (7..60).contains(&time.as_secs())), "{timing:?}");
+    assert!(timing.prefill.as_secs() < 7, "{timing:?}");
+    let late = Request { arrived, deadline: Some(Duration::from_secs(6)), ..story("One day", 4) };
+    assert!(matches!(engine.generate(late).unwrap_err(), Error::Expired));
+    // Nobody gains time by a time yet to come.
+    let arrived = Instant::now().checked_add(Duration::from_secs(60));
+    let soon = Some(Duration::from_millis(20));
+    let early = engine.generate(Request { arrived, deadline: soon, ..endless() });
+    assert!(matches!(early.unwrap_err(), Error::Expired));
 }
 
 #[test]

@@ -6,53 +6,19 @@
 //! by which products are multiplied. What is left to do between two phases is to add up what blocks
 //! of columns gave, in their order: sums do not depend on who computed which.
 
+use super::router::{BLOCK, Router};
 use crate::config::Config;
 use crate::error::Result;
 use crate::input::{self, InputTile, InputTiles};
 use crate::model::Model;
-use crate::weights::{FeedForwardWeights, Fused, UNIT_ROWS};
+use crate::weights::FeedForwardWeights;
 use oss_kernels::{
-    Activation, CodeBlock, Input, InputBuffer, InputRowsMut, Product, Weighed, expect_columns,
-    expect_rows, expect_soon, linear_columns, prepare_weighed, rms_factor,
+    Input, InputBuffer, Weighed, expect_rows, expect_soon, prepare_weighed, rms_factor,
 };
 use oss_memory::zeros;
 use oss_quant::GROUP_ROWS;
 use oss_threads::{RowCuts, Team, Tile, Tiles};
 use std::ops::Range;
-
-/// Columns of the stream whose products with a router are added up before others are added.
-pub(crate) const BLOCK: usize = UNIT_ROWS;
-
-/// Rows that ask a router together: its weights are loaded once for them, and none of their sums
-/// waits for another.
-const ASKED_ROWS: usize = 8;
-
-/// Groups of experts whose logits are computed together.
-const ASKED_GROUPS: usize = 2;
-
-/// The numbers of the rows that ask.
-const ROW_NUMBERS: [u32; ASKED_ROWS] = [0, 1, 2, 3, 4, 5, 6, 7];
-
-/// A block of columns of the rows that ask a router.
-struct Asked {
-    values: [f32; ASKED_ROWS * BLOCK],
-    value_sums: [f32; ASKED_ROWS * BLOCK / 16],
-}
-
-impl InputRowsMut for Asked {
-    fn values(&mut self, row: usize) -> &mut [f32] {
-        &mut self.values[row * BLOCK..][..BLOCK]
-    }
-    fn value_sums(&mut self, row: usize) -> &mut [f32] {
-        &mut self.value_sums[row * BLOCK / 16..][..BLOCK / 16]
-    }
-    fn codes(&mut self, _: usize, _: usize) -> &mut [CodeBlock] {
-        &mut []
-    }
-    fn squares(&mut self, _: usize) -> &mut [f32] {
-        &mut []
-    }
-}
 
 /// The residual stream as the next matrices take it.
 pub(crate) struct Normed {
@@ -104,7 +70,7 @@ impl Normed {
 pub(crate) struct Next<'a> {
     model: &'a Model,
     gain: &'a [f32],
-    router: Option<&'a Fused>,
+    router: Option<Router<'a>>,
 }
 
 impl<'a> Next<'a> {
@@ -118,11 +84,14 @@ impl<'a> Next<'a> {
     /// A layer's second half.
     pub(crate) fn feed_forward(model: &'a Model, layer: usize) -> Self {
         let layer = &model.weights.layers[layer];
+        let gain = &layer.feed_forward_norm;
         let router = match &layer.feed_forward {
             FeedForwardWeights::Dense(_) => None,
-            FeedForwardWeights::Experts(experts) => Some(&experts.router),
+            FeedForwardWeights::Experts(experts) => {
+                Some(Router { model, gain, weights: &experts.router })
+            }
         };
-        Self { model, gain: &layer.feed_forward_norm, router }
+        Self { model, gain, router }
     }
 
     /// Splits what is left of the stream among the units of a phase: rows as they are told, columns
@@ -135,7 +104,7 @@ impl<'a> Next<'a> {
     ) -> NormedTiles<'b> {
         assert!(columns.is_multiple_of(BLOCK), "{columns} columns, expected blocks of {BLOCK}");
         let logits = self.router.map(|router| {
-            let padded = router.rows.next_multiple_of(GROUP_ROWS);
+            let padded = router.padded();
             let row_len = self.gain.len().div_ceil(BLOCK) * padded;
             let logits = &mut normed.logits[..rows.end() * row_len];
             Tiles::new(logits, row_len, rows, columns / BLOCK * padded)
@@ -148,8 +117,8 @@ impl<'a> Next<'a> {
     pub(crate) fn expect(&self, rows: usize, columns: Range<usize>, tile: &mut NormedTile<'_>) {
         let isa = self.model.isa;
         expect_soon(isa, &self.gain[columns.clone()]);
-        for (_, stored) in self.router.iter().flat_map(|router| &router.parts) {
-            expect_columns(isa, self.model.weights.matrix(stored), columns.clone());
+        if let Some(router) = self.router {
+            router.expect(columns);
         }
         expect_rows(isa, &mut input::TileRows(&mut tile.0), rows);
     }
@@ -166,51 +135,8 @@ impl<'a> Next<'a> {
         let gain = &self.gain[columns.clone()];
         let numbers = Weighed { x, width, gain };
         prepare_weighed(isa, activation, numbers, &mut input::TileRows(input));
-        let (Some(router), Some(logits)) = (self.router, logits) else { return };
-        let n_rows = x.len() / width;
-        for first in (0..n_rows).step_by(ASKED_ROWS) {
-            let rows = first..n_rows.min(first + ASKED_ROWS);
-            let x = &x[rows.start * width..rows.end * width];
-            for (index, column) in columns.clone().step_by(BLOCK).enumerate() {
-                let block = column..columns.end.min(column + BLOCK);
-                let x = &x[column - columns.start..];
-                self.ask(router, (x, width), block, (index, rows.clone(), logits));
-            }
-        }
-    }
-
-    /// What one block of columns adds to the router's logits of some rows: the unit's `index`-th
-    /// block.
-    fn ask(
-        &self,
-        router: &Fused,
-        (x, width): (&[f32], usize),
-        block: Range<usize>,
-        (index, rows, logits): (usize, Range<usize>, &mut Tile<'_, f32>),
-    ) {
-        let isa = self.model.isa;
-        let mut asked = Asked { values: [0.0; _], value_sums: [0.0; _] };
-        let gain = &self.gain[block.clone()];
-        prepare_weighed(isa, Activation::F32, Weighed { x, width, gain }, &mut asked);
-        let (values, value_sums) = (&asked.values, &asked.value_sums);
-        let input = Input { stride: BLOCK, values, value_sums, codes: [&[], &[]] };
-        let padded = router.rows.next_multiple_of(GROUP_ROWS);
-        let numbers = &ROW_NUMBERS[..rows.len()];
-        for (first, stored) in &router.parts {
-            let matrix = self.model.weights.matrix(stored);
-            let product = Product { matrix, input, activation: Activation::F32 };
-            let all = stored.packing.groups();
-            for group in (0..all).step_by(ASKED_GROUPS) {
-                let groups = group..all.min(group + ASKED_GROUPS);
-                let len = groups.len() * GROUP_ROWS;
-                let mut sums = [0.0; ASKED_ROWS * ASKED_GROUPS * GROUP_ROWS];
-                let sums = &mut sums[..rows.len() * len];
-                linear_columns(isa, product, (numbers, groups), block.clone(), sums);
-                let at = padded * index + first + GROUP_ROWS * group;
-                for (row, sums) in rows.clone().zip(sums.chunks_exact(len)) {
-                    logits.row_mut(row)[at..][..len].copy_from_slice(sums);
-                }
-            }
+        if let (Some(router), Some(logits)) = (self.router, logits) {
+            router.ask((x, width), columns, logits);
         }
     }
 

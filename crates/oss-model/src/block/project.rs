@@ -1,6 +1,7 @@
 //! A packed matrix times rows, as one phase.
 
-use super::norm::{self, Next, Normed, NormedTiles};
+use super::norm::{Next, Normed, NormedTiles};
+use super::router;
 use crate::model::Model;
 use crate::state::WorkerScratch;
 use crate::tiling::Tiling;
@@ -58,7 +59,7 @@ impl Call<'_> {
                 let out = Out { numbers, unit_rows, adds: false, rider: None };
                 self.run((matrix, bias), out, scratch);
             }
-            To::Add(x, normed, next) if unit_rows.is_multiple_of(norm::BLOCK) => {
+            To::Add(x, normed, next) if unit_rows.is_multiple_of(router::BLOCK) => {
                 let rider = Some((next, next.tiles(normed, self.tiling.cuts(n_rows), unit_rows)));
                 let out = Out { numbers: x, unit_rows, adds: true, rider };
                 self.run((matrix, bias), out, scratch);

@@ -10,8 +10,8 @@ use crate::app::App;
 use crate::read::ChatCall;
 use crate::refusal::{Names, Refusal};
 use crate::routes::{self, Caller, Rendered, body};
-use crate::sse;
 use crate::write::{ChatFrames, ChatHead, ChatSoFar};
+use crate::{sse, whole};
 
 /// The fields that a chat is in.
 const NAMES: Names = Names::of("messages");
@@ -29,18 +29,11 @@ pub(crate) async fn answer(
     let head = ChatHead::new(&call, engine, &app.options.model_name);
     let (stream, weight) = (call.common.stream, call.weight(body.len()));
     let requests = call.requests();
-    let mut answers =
-        Answers::submit(place, body, requests, weight, NAMES, &caller.request_id).await?;
-    if stream {
-        answers.admitted().await?;
-        return Ok(sse::response(answers, ChatFrames::new(head, engine)));
+    let answers = Answers::submit(place, body, requests, weight, NAMES, &caller.request_id).await?;
+    match stream {
+        true => sse::response(answers, ChatFrames::new(head, engine)).await,
+        false => whole::response(answers, ChatSoFar::new(head, engine)).await,
     }
-    let mut so_far = ChatSoFar::new(head, engine);
-    let over = answers.whole(|choice, event| so_far.event(choice, event)).await?;
-    let reported = so_far.reported();
-    let answer = app.heavy(reported, || so_far.finish()).await;
-    drop(over);
-    Ok(routes::json(answer))
 }
 
 /// The tokens of a conversation's prompt.

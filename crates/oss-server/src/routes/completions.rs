@@ -10,8 +10,8 @@ use crate::app::App;
 use crate::read::CompletionCall;
 use crate::refusal::{Names, Refusal};
 use crate::routes::{self, Caller, Rendered, body};
-use crate::sse;
 use crate::write::{CompletionFrames, CompletionHead, CompletionSoFar};
+use crate::{sse, whole};
 
 /// The fields that a completion is asked for in.
 const NAMES: Names = Names::of("prompt");
@@ -30,22 +30,14 @@ pub(crate) async fn answer(
     let call = app.heavy(body.len(), || CompletionCall::read(&app, engine, &body)).await?;
     let head = CompletionHead::new(&call, &app.options.model_name);
     let (stream, weight) = (call.common.stream, call.weight(body.len()));
-    let echoed = call.echoed_logprobs();
     let count = if call.prompts.len() > 1 { "prompt" } else { "n" };
     let names = Names { count, ..NAMES };
     let requests = call.requests(engine)?;
-    let mut answers =
-        Answers::submit(place, body, requests, weight, names, &caller.request_id).await?;
-    if stream {
-        answers.admitted().await?;
-        return Ok(sse::response(answers, CompletionFrames::new(head, engine)));
+    let answers = Answers::submit(place, body, requests, weight, names, &caller.request_id).await?;
+    match stream {
+        true => sse::response(answers, CompletionFrames::new(head, engine)).await,
+        false => whole::response(answers, CompletionSoFar::new(head, engine)).await,
     }
-    let mut so_far = CompletionSoFar::new(head, engine);
-    let over = answers.whole(|choice, event| so_far.event(choice, event)).await?;
-    let weight = echoed.max(so_far.reported());
-    let answer = app.heavy(weight, || so_far.finish()).await;
-    drop(over);
-    Ok(routes::json(answer))
 }
 
 /// The tokens of each prompt.

@@ -10,9 +10,9 @@ use crate::answers::Answers;
 use crate::app::App;
 use crate::read::ResponseCall;
 use crate::refusal::{Names, Refusal};
-use crate::routes::{self, Caller, Name, body};
-use crate::sse;
+use crate::routes::{Caller, Name, body};
 use crate::write::ResponseWriter;
+use crate::{sse, whole};
 
 /// The fields that a response is asked for in.
 const NAMES: Names = Names { prompt: "input", format: "text.format", count: "input" };
@@ -26,21 +26,15 @@ pub(crate) async fn answer(
     let place = app.enter()?;
     let engine = app.engine()?;
     let body = body::read(&app, request).await?;
-    let len = body.len();
-    let call = app.heavy(len, || ResponseCall::read(&app, engine, &body)).await?;
-    let mut writer = ResponseWriter::new(&call, engine, &app.options.model_name);
-    let (stream, weight) = (call.chat.common.stream, call.chat.weight(len));
+    let call = app.heavy(body.len(), || ResponseCall::read(&app, engine, &body)).await?;
+    let writer = ResponseWriter::new(&call, engine, &app.options.model_name, body.len());
+    let (stream, weight) = (call.chat.common.stream, call.chat.weight(body.len()));
     let requests = call.chat.requests();
-    let mut answers =
-        Answers::submit(place, body, requests, weight, NAMES, &caller.request_id).await?;
-    if stream {
-        answers.admitted().await?;
-        return Ok(sse::response(answers, writer));
+    let answers = Answers::submit(place, body, requests, weight, NAMES, &caller.request_id).await?;
+    match stream {
+        true => sse::response(answers, writer).await,
+        false => whole::response(answers, writer).await,
     }
-    let over = answers.whole(|_, event| writer.take(event)).await?;
-    let answer = app.heavy(len, || writer.json(None).to_string()).await;
-    drop(over);
-    Ok(routes::json(answer))
 }
 
 /// A response that was to be kept: none is.

@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::read::ChatCall;
 use crate::refusal::Refusal;
 use crate::sse::{self, Frames, Out};
+use crate::whole::Whole;
 use crate::write::logprobs::{Attribution, ChatLogprobs, Control};
 use crate::write::usage::WireUsage;
 use crate::{clock, ids};
@@ -101,7 +102,7 @@ impl Default for AnswerMessage {
 }
 
 #[derive(Serialize)]
-struct Whole<'a> {
+struct Answer<'a> {
     #[serde(flatten)]
     head: &'a ChatHead,
     choices: &'a [Choice],
@@ -116,8 +117,10 @@ impl ChatSoFar {
         let choices = (0..head.n).map(choice).collect();
         Self { head, attributions, choices, usage: WireUsage::default() }
     }
+}
 
-    pub(crate) fn event(&mut self, choice: usize, event: Event) {
+impl Whole for ChatSoFar {
+    fn event(&mut self, choice: usize, event: Event) {
         let attribution = &mut self.attributions[choice];
         let so_far = &mut self.choices[choice];
         let message = &mut so_far.message;
@@ -153,14 +156,12 @@ impl ChatSoFar {
         }
     }
 
-    /// How many tokens are reported, the best ones beside each not counted.
-    pub(crate) fn reported(&self) -> usize {
+    fn weight(&self) -> usize {
         let logprobs = self.choices.iter().filter_map(|choice| choice.logprobs.as_ref());
-        logprobs.map(|logprobs| logprobs.content.len()).sum()
+        logprobs.map(ChatLogprobs::reported).sum()
     }
 
-    /// The whole answer as JSON.
-    pub(crate) fn finish(mut self) -> String {
+    fn finish(mut self) -> String {
         for choice in &mut self.choices {
             let message = &mut choice.message;
             // What the model left for another message is not to be run.
@@ -177,7 +178,7 @@ impl ChatSoFar {
                 reasoning.reasoning_content.clone_from(&reasoning.reasoning);
             }
         }
-        let whole = Whole { head: &self.head, choices: &self.choices, usage: self.usage };
+        let whole = Answer { head: &self.head, choices: &self.choices, usage: self.usage };
         serde_json::to_string(&whole).expect("wire types are JSON")
     }
 }

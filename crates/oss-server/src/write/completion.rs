@@ -6,6 +6,7 @@ use serde::Serialize;
 use crate::read::CompletionCall;
 use crate::refusal::Refusal;
 use crate::sse::{self, Frames, Out};
+use crate::whole::Whole;
 use crate::write::chat::FINGERPRINT;
 use crate::write::logprobs::{Attribution, CompletionLogprobs, Control};
 use crate::write::usage::WireUsage;
@@ -137,8 +138,10 @@ impl CompletionSoFar {
         let attributions = head.attributions(engine);
         Self { head, attributions, choices, usage: WireUsage::default() }
     }
+}
 
-    pub(crate) fn event(&mut self, choice: usize, event: Event) {
+impl Whole for CompletionSoFar {
+    fn event(&mut self, choice: usize, event: Event) {
         let attribution = &mut self.attributions[choice];
         let so_far = &mut self.choices[choice];
         match event {
@@ -161,14 +164,12 @@ impl CompletionSoFar {
         }
     }
 
-    /// How many tokens are reported, the best ones beside each not counted.
-    pub(crate) fn reported(&self) -> usize {
+    fn weight(&self) -> usize {
         let logprobs = self.choices.iter().filter_map(|choice| choice.logprobs.as_ref());
         logprobs.map(CompletionLogprobs::reported).sum()
     }
 
-    /// The whole answer as JSON.
-    pub(crate) fn finish(self) -> String {
+    fn finish(self) -> String {
         let usage = Some(Some(self.usage));
         let whole = Chunk { head: &self.head, choices: &self.choices, usage };
         serde_json::to_string(&whole).expect("wire types are JSON")

@@ -199,6 +199,13 @@ pub(crate) struct ChatLogprobs {
     pub(crate) content: Vec<ContentLogprob>,
 }
 
+impl ChatLogprobs {
+    /// How many it reports.
+    pub(crate) fn reported(&self) -> usize {
+        self.content.iter().map(|token| 1 + token.top_logprobs.len()).sum()
+    }
+}
+
 /// One token of a chat's answer.
 #[derive(Serialize)]
 pub(crate) struct ContentLogprob {
@@ -232,9 +239,10 @@ pub(crate) struct CompletionLogprobs {
 }
 
 impl CompletionLogprobs {
-    /// How many tokens it reports.
+    /// How many log-probabilities it reports.
     pub(crate) fn reported(&self) -> usize {
-        self.tokens.len()
+        let best = self.top_logprobs.iter().flatten().map(serde_json::Map::len);
+        self.tokens.len() + best.sum::<usize>()
     }
 
     /// Adds what comes after it.

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::read::ResponseCall;
 use crate::refusal::Refusal;
 use crate::sse::{Frames, Out};
+use crate::whole::Whole;
 use crate::write::logprobs::{Attribution, Control};
 use crate::write::usage::{ResponseUsage, WireUsage};
 use crate::{clock, ids};
@@ -14,6 +15,8 @@ use crate::{clock, ids};
 pub(crate) struct ResponseWriter {
     /// What the response repeats of its request, and its name.
     head: Map<String, Value>,
+    /// About how long that is.
+    head_len: usize,
     attribution: Attribution,
     /// Items that are complete.
     output: Vec<Value>,
@@ -103,7 +106,8 @@ fn object(value: Value) -> Map<String, Value> {
 }
 
 impl ResponseWriter {
-    pub(crate) fn new(call: &ResponseCall, engine: &Engine, model: &str) -> Self {
+    /// Follows the answer to a call whose body had so many bytes.
+    pub(crate) fn new(call: &ResponseCall, engine: &Engine, model: &str, len: usize) -> Self {
         let mut head = object(json!({
             "id": format!("resp_{}", ids::unique()),
             "object": "response",
@@ -118,6 +122,7 @@ impl ResponseWriter {
         let control = Control::of_chat(&call.chat, engine);
         Self {
             head,
+            head_len: len,
             attribution: Attribution::new(engine, false, control),
             output: Vec::new(),
             open: None,
@@ -128,7 +133,7 @@ impl ResponseWriter {
     }
 
     /// The response as it stands.
-    pub(crate) fn json(&self, error: Option<&Refusal>) -> Value {
+    fn json(&self, error: Option<&Refusal>) -> Value {
         let mut response = self.head.clone();
         let incomplete = (self.status == "incomplete").then_some("max_output_tokens");
         let error = error.map(|refusal| {
@@ -142,11 +147,6 @@ impl ResponseWriter {
             "usage": self.usage,
         })));
         Value::Object(response)
-    }
-
-    /// Follows an event without writing anything.
-    pub(crate) fn take(&mut self, event: Event) {
-        self.event(0, event, &mut Out::default());
     }
 
     fn send(&mut self, name: &str, mut data: Value, out: &mut Out) {
@@ -246,6 +246,21 @@ impl ResponseWriter {
     fn whole(&mut self, name: &str, error: Option<&Refusal>, out: &mut Out) {
         let response = json!({"response": self.json(error)});
         self.send(name, response, out);
+    }
+}
+
+impl Whole for ResponseWriter {
+    /// Follows the event without sending anything.
+    fn event(&mut self, choice: usize, event: Event) {
+        Frames::event(self, choice, event, &mut Out::default());
+    }
+
+    fn weight(&self) -> usize {
+        self.head_len
+    }
+
+    fn finish(self) -> String {
+        self.json(None).to_string()
     }
 }
 
