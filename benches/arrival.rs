@@ -59,6 +59,8 @@ fn main() {
             })
             .collect();
         while gaps[0].lock().expect("no panic").len() < streams * BEFORE {
+            let ended = waiting.iter().any(thread::ScopedJoinHandle::is_finished);
+            assert!(!ended, "a stream ended before the prompt arrived");
             thread::sleep(Duration::from_millis(1));
         }
         arrived.store(true, Ordering::Relaxed);

@@ -9,25 +9,26 @@ use std::io::{Write, stdout};
 use std::thread;
 
 fn main() -> Result<(), Box<dyn Error>> {
+    let mut out = stdout();
     // A program of its own has a file here: Engine::load("model.gguf").
     let engine = Engine::from_bytes(oss_demo::GGUF)?;
 
     // One answer, all at once.
     let story = engine.generate(Request::text("Once upon a time").max_tokens(60).greedy())?;
-    println!("Once upon a time{}\n", story.text);
+    writeln!(out, "Once upon a time{}\n", story.text)?;
 
     // A conversation, event by event.
     let chat = ChatRequest::new(vec![Message::user("What is 47 + 38?")]);
     for event in engine.submit(Request::chat(chat).greedy())? {
         match event {
-            Event::Reasoning(text) => print!("({text})"),
-            Event::Text(text) => print!("{text}"),
+            Event::Reasoning(text) => write!(out, "({text})")?,
+            Event::Text(text) => write!(out, "{text}")?,
             // The last event of a request that fails: what came before is no whole answer.
             Event::End(End { finish: Finish::Failed(error), .. }) => return Err(error.into()),
-            Event::End(end) => println!("\n{} tokens\n", end.usage.completion_tokens),
+            Event::End(end) => writeln!(out, "\n{} tokens\n", end.usage.completion_tokens)?,
             _ => {}
         }
-        stdout().flush()?;
+        out.flush()?;
     }
 
     // Requests from several threads share the steps of one model.
@@ -41,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let questions = ["What is the capital of Peru?", "What sound does a cow make?"];
     for asked in questions.map(ask) {
         let (question, answer) = asked.join().expect("the thread does not panic")?;
-        println!("{question} {answer}");
+        writeln!(out, "{question} {answer}")?;
     }
     Ok(())
 }

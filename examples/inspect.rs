@@ -24,24 +24,24 @@ struct Arguments {
     engine: EngineArgs,
     /// Shows the tokens of a prompt: those of a text, behind the beginning-of-text token where the
     /// model wants one
-    #[arg(long)]
+    #[arg(long, group = "what")]
     tokenize: Option<String>,
     /// Takes names of control tokens in the text as control tokens
-    #[arg(long)]
+    #[arg(long, requires = "tokenize")]
     special: bool,
     /// Shows the prompt of a conversation: a JSON file with messages and tools as in the OpenAI
     /// chat API, or a list of messages
-    #[arg(long)]
+    #[arg(long, group = "what")]
     chat: Option<PathBuf>,
     /// Shows the harmony messages of a completion, given as tokens such as 1,2,3
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, group = "what", value_delimiter = ',')]
     parse_ids: Option<Vec<u32>>,
     /// Compares the checksums of a packed file
-    #[arg(long)]
+    #[arg(long, group = "what")]
     verify: bool,
     /// Loads the model, measures the machine at length, and tells what was chosen and why; here
     /// alone an engine's flags count, but for --model
-    #[arg(long)]
+    #[arg(long, group = "what")]
     tuning: bool,
     /// Prints one JSON object
     #[arg(long)]
@@ -64,7 +64,10 @@ fn main() -> Result<()> {
     } else if let Some(ids) = &arguments.parse_ids {
         outln!("{}", parse(&Text::from_container(&container)?, ids)?);
     } else if arguments.verify {
-        verify(&container)?;
+        let sections = verify(&container)?;
+        print(arguments.json, &json!({ "whole_sections": sections }), || {
+            outln!("all {sections} sections are whole");
+        });
     } else if arguments.tuning {
         let tuning = arguments.engine.load()?.tune()?;
         print(arguments.json, &tuning::contract(&tuning), || out!("{tuning}"));
@@ -123,7 +126,8 @@ fn parse(text: &Text, ids: &[u32]) -> Result<Value> {
     Ok(json!({ "messages": messages }))
 }
 
-fn verify(container: &Container) -> Result<()> {
+/// How many sections a packed file has, all of them whole.
+fn verify(container: &Container) -> Result<usize> {
     let packed = container.packed().with_context(|| {
         let (path, kind) = (container.path().display(), kind(container));
         format!("{path}: got a {kind} file, expected a packed one: others have no checksums")
@@ -134,8 +138,7 @@ fn verify(container: &Container) -> Result<()> {
         bar.set_position(done);
     })?;
     bar.finish_and_clear();
-    outln!("all {} sections are whole", packed.sections().count());
-    Ok(())
+    Ok(packed.sections().count())
 }
 
 /// What kind of file it is, in a word.

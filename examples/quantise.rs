@@ -107,14 +107,16 @@ fn main() -> Result<()> {
         trials.push(trial);
     })?;
     bar.finish_and_clear();
+    // Before anything is printed, which ends the program where nobody reads; and a file that cannot
+    // be written takes no figures along.
+    let write = |output| pack(&container, &plan.precision, output);
+    let written = arguments.output.as_deref().map(write).transpose();
     if arguments.json {
         outln!("{}", contract(&plan, &trials));
     } else {
         list(&plan, &trials);
     }
-    if let Some(output) = &arguments.output {
-        pack(&container, &plan.precision, output)?;
-    }
+    written?;
     Ok(())
 }
 

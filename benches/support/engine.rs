@@ -4,7 +4,8 @@ use oss_engine::{ColdTier, Engine, EngineOptions, Speculation, Tune};
 
 /// The number of that name in the environment.
 pub(crate) fn number(name: &str) -> Option<usize> {
-    std::env::var(name).ok().and_then(|text| text.parse().ok())
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}: got {text}, expected a number")))
 }
 
 /// `OSS_BENCH_MODEL` (a model file; the demo model without it) on `OSS_BENCH_THREADS`, with nothing

@@ -7,6 +7,7 @@ use oss_engine::{ChatRequest, Prompt, Request, Sampling};
 use oss_examples::field;
 use serde_json::{Map, Value, from_value, json};
 use std::collections::HashSet;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// The fields that an object may have.
 const FIELDS: [&str; 10] = [
@@ -30,9 +31,17 @@ const OF_CHATS: [&str; 2] = ["tools", "reasoning_effort"];
 
 /// One prompt.
 pub(crate) struct Job {
+    pub(crate) origin: Origin,
+    pub(crate) request: Request,
+}
+
+/// Where a prompt comes from: what its answer is found again by.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
     /// Its name: given, or the number of its line, as JSON.
     pub(crate) id: String,
-    pub(crate) request: Request,
+    /// The hash of its line.
+    pub(crate) hash: String,
 }
 
 /// All prompts of the file; empty lines are none.
@@ -46,7 +55,8 @@ pub(crate) fn read(arguments: &Arguments) -> Result<Vec<Job>> {
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let place = || format!("{}, line {}", path.display(), index + 1);
         let job = job(line, index + 1, arguments).with_context(place)?;
-        ensure!(ids.insert(job.id.clone()), "{}: got the id {} again", place(), job.id);
+        let id = &job.origin.id;
+        ensure!(ids.insert(id.clone()), "{}: got the id {id} again", place());
         jobs.push(job);
     }
     ensure!(!jobs.is_empty(), "{}: got no prompts, expected one a line", path.display());
@@ -79,7 +89,8 @@ fn job(line: &str, number: usize, arguments: &Arguments) -> Result<Job> {
         Some(list) => from_value(list.clone())
             .with_context(|| format!("stop: got {list}, expected a text or a list of texts"))?,
     };
-    Ok(Job { id: id.to_string(), request })
+    let hash = format!("{:016x}", xxh3_64(line.as_bytes()));
+    Ok(Job { origin: Origin { id: id.to_string(), hash }, request })
 }
 
 fn prompt(fields: &Map<String, Value>) -> Result<Prompt> {

@@ -11,6 +11,7 @@ use clap::Parser;
 use oss_engine::{Engine, EngineOptions};
 use oss_examples::{EngineArgs, counter};
 use oss_memory::file;
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Instant;
@@ -18,7 +19,7 @@ use std::time::Instant;
 mod input;
 mod output;
 
-use input::Job;
+use input::{Job, Origin};
 use output::{Order, Output};
 
 /// Answers many prompts out of a file.
@@ -62,7 +63,7 @@ fn main() -> Result<()> {
         None => (Output::print(order), Default::default()),
     };
     let all = jobs.len();
-    let jobs: Vec<Job> = jobs.into_iter().filter(|job| !done.contains(&job.id)).collect();
+    let jobs = unanswered(jobs, &done)?;
     if jobs.len() < all {
         eprintln!("{} of {all} prompts are answered already", all - jobs.len());
     }
@@ -83,6 +84,19 @@ fn main() -> Result<()> {
     Ok(())
 }
 
+/// The jobs that have no answer yet. `done` has the hashes of lines that were answered, by id.
+fn unanswered(jobs: Vec<Job>, done: &HashMap<String, String>) -> Result<Vec<Job>> {
+    for Origin { id, hash } in jobs.iter().map(|job| &job.origin) {
+        let same = done.get(id).is_none_or(|answered| answered == hash);
+        ensure!(
+            same,
+            "prompt {id}: got another line than the one that the output has an answer to, expected \
+             the same; what is new needs an id of its own, or another --output"
+        );
+    }
+    Ok(jobs.into_iter().filter(|job| !done.contains_key(&job.origin.id)).collect())
+}
+
 /// Answers all jobs, so many at once; returns how many failed.
 fn answer_all(
     engine: &Engine,
@@ -92,12 +106,12 @@ fn answer_all(
 ) -> Result<usize> {
     let bar = counter(jobs.len(), "prompts");
     let (begin, mut tokens, mut failed) = (Instant::now(), 0, 0);
-    let ids: Vec<String> = jobs.iter().map(|job| job.id.clone()).collect();
+    let origins: Vec<Origin> = jobs.iter().map(|job| job.origin.clone()).collect();
     let jobs = Mutex::new(jobs.into_iter().enumerate());
     let take = || jobs.lock().unwrap_or_else(PoisonError::into_inner).next();
     let (results, finished) = mpsc::channel();
     std::thread::scope(|scope| {
-        for _ in 0..parallel.min(ids.len()) {
+        for _ in 0..parallel.min(origins.len()) {
             let results = results.clone();
             let take = &take;
             scope.spawn(move || {
@@ -115,11 +129,11 @@ fn answer_all(
             let line = match answer {
                 Ok(answer) => {
                     tokens += answer.usage.completion_tokens;
-                    Some(output::line(&ids[index], &answer).to_string())
+                    Some(output::line(&origins[index], &answer).to_string())
                 }
                 Err(error) => {
                     failed += 1;
-                    bar.suspend(|| eprintln!("prompt {}: {error}", ids[index]));
+                    bar.suspend(|| eprintln!("prompt {}: {error}", origins[index].id));
                     None
                 }
             };

@@ -1,10 +1,11 @@
 //! Where the answers go: whole lines, in order, and found again by the next run.
 
+use crate::input::Origin;
 use anyhow::{Context, Result, ensure};
 use oss_engine::Completion;
 use oss_examples::outln;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -38,13 +39,13 @@ impl Output {
         Self { file: None, order, next: 0, waiting: BTreeMap::new() }
     }
 
-    /// Goes on behind what a file has, and tells the ids of it. A last line that was broken off is
-    /// cut away; a file with anything else in it is left alone.
+    /// Goes on behind what a file has, and tells the ids of it and the hashes of what was asked. A
+    /// last line that was broken off is cut away; a file with anything else in it is left alone.
     ///
     /// # Errors
     /// When the file cannot be read and written, another run writes there, or it has something else
     /// in it.
-    pub(crate) fn resume(path: &Path, order: Order) -> Result<(Self, HashSet<String>)> {
+    pub(crate) fn resume(path: &Path, order: Order) -> Result<(Self, HashMap<String, String>)> {
         let named = || path.display().to_string();
         let open = File::options().read(true).write(true).create(true).truncate(false).open(path);
         let mut file = open.with_context(named)?;
@@ -56,15 +57,17 @@ impl Output {
         let mut text = Vec::new();
         file.read_to_end(&mut text).with_context(named)?;
         let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-        let mut done = HashSet::new();
+        let mut done = HashMap::new();
         for (index, line) in text[..whole].split_inclusive(|byte| *byte == b'\n').enumerate() {
             let answer: Value = serde_json::from_slice(line).unwrap_or_default();
-            let id = &answer["id"];
+            let (id, hash) = (&answer["id"], answer["input_hash"].as_str());
             let is_answer =
                 !id.is_null() && answer["text"].is_string() && answer["finish_reason"].is_string();
             let place = || format!("{}, line {}", named(), index + 1);
-            ensure!(is_answer, "{}: got no answer, expected one with its id", place());
-            done.insert(id.to_string());
+            let hash = hash.filter(|_| is_answer).with_context(|| {
+                format!("{}: got no answer, expected one with its id and input_hash", place())
+            })?;
+            done.insert(id.to_string(), hash.to_owned());
         }
         let rest = &text[whole..];
         let is_ours = rest.starts_with(BEGIN) || BEGIN.starts_with(rest);
@@ -102,12 +105,13 @@ impl Output {
 }
 
 /// The object of docs/json.md.
-pub(crate) fn line(id: &str, answer: &Completion) -> Value {
+pub(crate) fn line(origin: &Origin, answer: &Completion) -> Value {
     let (usage, timing) = (answer.usage, answer.timing);
     let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
-    let id: Value = serde_json::from_str(id).expect("ids are kept as JSON");
+    let id: Value = serde_json::from_str(&origin.id).expect("ids are kept as JSON");
     json!({
         "id": id,
+        "input_hash": origin.hash,
         "text": answer.text,
         "reasoning": answer.reasoning,
         "tool_calls": answer.tool_calls,

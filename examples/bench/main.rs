@@ -56,14 +56,15 @@ fn main() -> Result<()> {
     }
     let found = Bench::load(&arguments)?.run(&arguments)?;
     let json = report::json(&arguments, &found);
+    // Before anything is printed, which ends the program where nobody reads; and a chart that
+    // cannot be written takes no figures along.
+    let draw = |path| file::write(path, report::chart(&found).svg().as_bytes());
+    let drawn = arguments.svg.as_deref().map(draw).transpose();
     if arguments.json {
         outln!("{json}");
     } else {
         outln!("{}", report::markdown(&json));
     }
-    // Last: a chart that cannot be written takes no figures along.
-    if let Some(path) = &arguments.svg {
-        file::write(path, report::chart(&found).svg().as_bytes())?;
-    }
+    drawn?;
     Ok(())
 }

@@ -44,7 +44,8 @@ pub struct ModelArgs {
     /// 64,1024,32; default: everything
     #[arg(long)]
     pub sparse_attention: Option<SparseAttention>,
-    /// Threads; default: one per performance core, or what is measured to be clearly faster
+    /// Threads; default: one per performance core; an engine that measures the machine takes what
+    /// is clearly faster
     #[arg(long)]
     pub threads: Option<usize>,
     /// Binds each thread to a CPU of its own, one of each core first; refused where there are more

@@ -70,15 +70,16 @@ fn main() -> Result<()> {
     let resident_bytes = machine::resident_peak();
     let found = Found { load_s, asked, metrics: engine.metrics(), resident_bytes };
     let json = report::json(&arguments, &engine, &found);
+    // Before anything is printed, which ends the program where nobody reads; and a chart that
+    // cannot be written takes no answers along.
+    let draw = |path| file::write(path, report::chart(&found).svg().as_bytes());
+    let drawn = arguments.svg.as_deref().map(draw).transpose();
     if arguments.json {
         outln!("{json}");
     } else {
         outln!("{}", report::markdown(&json));
     }
-    // Last: a chart that cannot be written takes no answers along.
-    if let Some(path) = &arguments.svg {
-        file::write(path, report::chart(&found).svg().as_bytes())?;
-    }
+    drawn?;
     Ok(())
 }
 

@@ -92,13 +92,58 @@ fn bench_refuses_pauses_and_depths_that_cannot_be() {
 
 #[test]
 fn a_reader_who_has_gone_ends_a_program_quietly() {
-    let mut command = program("inspect");
+    let (ended_well, said) = unread(&mut program("inspect"));
+    assert!(ended_well && said.is_empty(), "{said}");
+}
+
+/// How a program ends whose reader has gone before it prints.
+fn unread(command: &mut Command) -> (bool, String) {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program starts");
     drop(child.stdout.take());
     let output = child.wait_with_output().expect("it ends");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.is_empty(), "{}: {said}", output.status);
+    (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn files_are_written_though_nobody_reads_what_is_printed() {
+    let folder = folder("unread");
+    let text = folder.join("text.txt");
+    std::fs::write(&text, "Once upon a time there was a little dog. ".repeat(20)).expect("a file");
+    let files = ["small.oss", "decode.svg", "speed.svg"].map(|name| folder.join(name));
+    let mut quantise = program("quantise");
+    quantise.args(["--tokens", "64", "--types", "q8_0", "--text"]).arg(&text);
+    let mut bench = program("bench");
+    bench.args(["--prompt-tokens", "0", "--gen-tokens", "2", "--repeat", "1"]);
+    let mut ten_prompts = program("ten_prompts");
+    ten_prompts.args(["--tune", "off", "--max-tokens", "2", "--runs", "1"]);
+    let flags = ["--output", "--svg", "--svg"];
+    for ((command, flag), file) in
+        [&mut quantise, &mut bench, &mut ten_prompts].into_iter().zip(flags).zip(&files)
+    {
+        let (ended_well, said) = unread(command.args(["--threads", "1", flag]).arg(file));
+        assert!(ended_well && said.is_empty() && file.is_file(), "{}: {said}", file.display());
+    }
+    std::fs::remove_dir_all(&folder).expect("the folder");
+}
+
+#[test]
+fn embedding_ends_with_an_error_where_nobody_reads() {
+    let (ended_well, said) = unread(&mut program("embed"));
+    assert!(!ended_well && !said.contains("panicked"), "{said}");
+}
+
+#[test]
+fn inspect_shows_one_thing_at_a_time() {
+    for (flags, expected) in [
+        (&["--verify", "--tuning"][..], "cannot be used with"),
+        (&["--tokenize", "a", "--parse-ids", "1"], "cannot be used with"),
+        (&["--special"], "required arguments"),
+    ] {
+        let output = program("inspect").args(flags).output().expect("the program starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(expected), "{flags:?}: {said}");
+    }
 }
 
 #[test]
@@ -153,6 +198,8 @@ fn inspect_compares_checksums_and_names_what_is_damaged() {
     };
     let said = printed(&mut verify());
     assert!(said.starts_with("all ") && said.ends_with(" sections are whole\n"), "{said}");
+    let json: Value = serde_json::from_str(&printed(verify().arg("--json"))).expect("one object");
+    assert_eq!(said, format!("all {} sections are whole\n", json["whole_sections"]));
 
     let mut bytes = std::fs::read(&model).expect("the file");
     // The file ends with its last layer's experts.
@@ -252,6 +299,16 @@ fn batch_answers_in_the_order_of_the_input_and_goes_on_where_it_was_broken_off()
     // Nothing is left to do: no model is loaded.
     let mut again = batch(&folder, &["--model", "nowhere"]);
     assert_eq!(printed(&mut again), "");
+
+    // An answer is found again by its prompt, not by its place.
+    let prompts = std::fs::read_to_string(folder.join("prompts.jsonl")).expect("the prompts");
+    let edited = prompts.replacen("3 dogs", "3 cats", 1);
+    std::fs::write(folder.join("prompts.jsonl"), edited).expect("the prompts");
+    let output = batch(&folder, &[]).output().expect("the program starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let expected = "prompt 1: got another line than the one that the output has an answer to";
+    assert!(!output.status.success() && said.contains(expected), "{said}");
+    assert_eq!(texts(&answers(&folder)), texts(&whole));
 
     // Lines that are no answers are left alone, though they have an id.
     std::fs::write(&path, "{\"id\":\"story 4\",\"prompt\":\"One day\"}\n").expect("the file");

@@ -42,7 +42,7 @@ pub(crate) fn available() -> Result<u64> {
 pub(crate) struct Balloon {
     process: Child,
     /// Bytes that it locks.
-    pub(crate) bytes: u64,
+    bytes: u64,
 }
 
 impl Balloon {
@@ -58,6 +58,13 @@ impl Balloon {
         ensure!(!line.is_empty(), "the balloon could not lock memory");
         balloon.bytes = line.trim().parse().context(line)?;
         Ok(balloon)
+    }
+
+    /// The bytes that it locks; an error where the system has ended it, so that others had more.
+    pub(crate) fn check(&mut self) -> Result<u64> {
+        let ended = self.process.try_wait()?;
+        ensure!(ended.is_none(), "the balloon has ended: {ended:?}, expected one that still locks");
+        Ok(self.bytes)
     }
 }
 

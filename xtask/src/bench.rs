@@ -28,9 +28,8 @@ impl Bench {
         more: &[&str],
         variables: &[(&str, &str)],
     ) -> Result<Printed> {
-        let program = self.0.to_str().context("the target's path is no UTF-8")?;
-        let model = model.to_str().context("the model's path is no UTF-8")?;
-        let mut command = shell::command(program, &["--json", "--model", model]);
+        let mut command = shell::command(&self.0, &["--json", "--model"]);
+        command.arg(model);
         for (name, value) in numbers {
             command.args([name, value.to_string().as_str()]);
         }

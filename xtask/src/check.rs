@@ -10,6 +10,7 @@ use crate::record::Record;
 use crate::shell::Profile;
 
 mod arm;
+mod clients;
 mod fuzz;
 mod larger;
 mod llama;
@@ -56,7 +57,7 @@ pub(crate) struct Check {
 }
 
 /// Every check, in the order in which CI runs them.
-pub(crate) const CHECKS: [Check; 13] = [
+pub(crate) const CHECKS: [Check; 14] = [
     Check {
         name: "synth",
         what: "synthetic checkpoints of every shape are written and open again",
@@ -128,6 +129,14 @@ pub(crate) const CHECKS: [Check; 13] = [
         full: "100,000 random operations",
         missing: || None,
         run: tests::together,
+    },
+    Check {
+        name: "clients",
+        what: "OpenAI's library, its agents and LangChain understand the server's answers",
+        small: "all",
+        full: "all",
+        missing: clients::missing,
+        run: clients::run,
     },
     Check {
         name: "package",

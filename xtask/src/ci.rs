@@ -3,7 +3,8 @@
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
+use oss_simd::Isa;
 
 use crate::check::{CHECKS, Scale};
 use crate::fetch;
@@ -45,17 +46,9 @@ impl Report {
 
 /// Tests run over what a machine has: names what this one has not.
 fn name_what_tests_lack(report: &mut Report) {
-    #[cfg(target_arch = "x86_64")]
-    for (name, is_here) in [
-        ("AVX2", is_x86_feature_detected!("avx2")),
-        ("AVX2 with VNNI", is_x86_feature_detected!("avxvnni")),
-        ("AVX-512", is_x86_feature_detected!("avx512bw")),
-        ("AVX-512 with VNNI", is_x86_feature_detected!("avx512vnni")),
-        ("AVX-512 with bf16", is_x86_feature_detected!("avx512bf16")),
-    ] {
-        if !is_here {
-            report.not_run(&format!("tests with {name}"), "this processor lacks it");
-        }
+    let here: Vec<&str> = Isa::available().into_iter().map(Isa::name).collect();
+    for name in Isa::ALL_NAMES.iter().filter(|name| !here.contains(name)) {
+        report.not_run(&format!("tests with {name}"), "this processor lacks it");
     }
     let nodes = std::fs::read_dir("/sys/devices/system/node").into_iter().flatten().flatten();
     let is_node =
@@ -72,9 +65,7 @@ fn deny() -> Result<Command> {
     if shell::has("cargo", &["deny", "--version"]) {
         return Ok(cargo(&[&["deny"], &checks[..]].concat()));
     }
-    let program = fetch::fetch("cargo-deny")?;
-    let program = program.to_str().context("the cache's path is no UTF-8")?;
-    Ok(shell::command(program, &checks))
+    Ok(shell::command(fetch::fetch("cargo-deny")?, &checks))
 }
 
 /// Runs everything; an error when something failed.

@@ -43,7 +43,7 @@ pub(crate) struct Options {
     /// Rows to measure, such as decode,prefill; by default all that llama.cpp is measured in, too
     #[arg(long, value_delimiter = ',')]
     rows: Vec<String>,
-    /// Threads of both; by default one for each core
+    /// Threads of both; by default as many as there are CPUs that this process may use
     #[arg(long)]
     threads: Option<usize>,
     /// How often each side is measured in turn; a record takes at least 5
@@ -206,7 +206,7 @@ fn compare(
             let rows: Vec<&Row> = lines.iter().map(|line| line.row).collect();
             let our_turn = || -> Result<_> {
                 warm(ours.model)?;
-                own(&rows, ours)
+                own(&rows, ours, pair)
             };
             let variant = lines[0].variant;
             let their_turn = || -> Result<Vec<Found>> {
@@ -214,14 +214,7 @@ fn compare(
                 warm(theirs.model)?;
                 theirs.measure(&rows, variant)
             };
-            // Whoever comes first finds the machine rested: odd pairs begin with ours.
-            let (own, others) = if pair.is_multiple_of(2) {
-                let others = their_turn()?;
-                (our_turn()?, others)
-            } else {
-                let own = our_turn()?;
-                (own, their_turn()?)
-            };
+            let (own, others) = in_turn(pair, our_turn, their_turn)?;
             let mut others = others.into_iter();
             for (line, (ours, beside)) in lines.iter_mut().zip(own) {
                 let found = Pair { ours, theirs: others.next(), beside };
@@ -276,14 +269,30 @@ fn try_settings(
     Ok(Tried { found, failed })
 }
 
-/// Ours, each with that of the row that it is held beside.
-fn own(rows: &[&Row], ours: &Ours) -> Result<Vec<(Found, Option<Found>)>> {
+/// Both of a pair. Whoever comes first finds the machine rested: odd pairs, of which there may be
+/// one more, begin with what ours is held beside.
+fn in_turn<A, B>(
+    pair: usize,
+    ours: impl FnOnce() -> Result<A>,
+    other: impl FnOnce() -> Result<B>,
+) -> Result<(A, B)> {
+    if pair.is_multiple_of(2) {
+        return Ok((ours()?, other()?));
+    }
+    let other = other()?;
+    Ok((ours()?, other))
+}
+
+/// Ours in a pair, each with that of the row that it is held beside.
+fn own(rows: &[&Row], ours: &Ours, pair: usize) -> Result<Vec<(Found, Option<Found>)>> {
     let mut all = Vec::new();
     for rows in rows.chunk_by(|a, b| a.shares_our_process(b)) {
-        for (row, found) in rows.iter().zip(ours.measure(rows)?) {
-            let beside = row.beside.map(|row| ours.measure(&[row])).transpose()?;
-            all.push((found, beside.and_then(|mut found| found.pop())));
-        }
+        let beside = || -> Result<Vec<Option<Found>>> {
+            let one = |row: &Row| Ok(ours.measure(&[row])?.pop());
+            rows.iter().map(|row| row.beside.map_or(Ok(None), one)).collect()
+        };
+        let (found, beside) = in_turn(pair, || ours.measure(rows), beside)?;
+        all.extend(found.into_iter().zip(beside));
     }
     Ok(all)
 }

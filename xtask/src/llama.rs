@@ -78,8 +78,7 @@ impl Llama {
     /// One of its programs.
     pub(crate) fn tool(&self, name: &str, arguments: &[&str]) -> Result<Command> {
         ensure!(TOOLS.contains(&name), "`{name}` is not built; there are {}", TOOLS.join(", "));
-        let program = self.programs.join(name);
-        Ok(shell::command(program.to_str().context("the cache's path is no UTF-8")?, arguments))
+        Ok(shell::command(self.programs.join(name), arguments))
     }
 }
 

@@ -12,6 +12,7 @@ mod compare;
 mod cost;
 mod fetch;
 mod llama;
+mod prompt;
 mod quiet;
 mod record;
 mod shell;

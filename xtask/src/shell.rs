@@ -1,8 +1,9 @@
 //! Running other programs from the root of the workspace.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -11,10 +12,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use tempfile::TempDir;
 
+use crate::record::field;
 use crate::tidy::root;
 
 /// A command that runs in the root.
-pub(crate) fn command(program: &str, arguments: &[&str]) -> Command {
+pub(crate) fn command(program: impl AsRef<OsStr>, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(arguments).current_dir(root());
     command
@@ -105,8 +107,7 @@ fn text(file: &mut File) -> Result<String> {
 /// The largest resident size that a process has had, in bytes.
 fn high_water(process: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
-    Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? * 1024)
+    Some(field(&status, "VmHWM")?.strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
 }
 
 /// Whether a program runs with these arguments, such as `--version`.
@@ -120,17 +121,21 @@ pub(crate) fn target() -> PathBuf {
     target.map_or_else(|| root().join("target"), |target| root().join(target))
 }
 
-/// A folder under [`target`], empty, and gone when it is dropped. What a run that was interrupted
-/// has left there goes first.
+/// A folder under [`target`], as [`scratch_in`].
 pub(crate) fn scratch(name: &str) -> Result<TempDir> {
-    let parent = target().join("scratch");
+    scratch_in(&target().join("scratch"), name)
+}
+
+/// A folder in another one, empty, and gone when it is dropped. What a run that was interrupted has
+/// left there goes first.
+pub(crate) fn scratch_in(parent: &Path, name: &str) -> Result<TempDir> {
     let folder = parent.join(name);
     let shown = || folder.display().to_string();
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(shown)?;
     }
-    fs::create_dir_all(&parent).with_context(shown)?;
-    tempfile::Builder::new().prefix(name).rand_bytes(0).tempdir_in(&parent).with_context(shown)
+    fs::create_dir_all(parent).with_context(shown)?;
+    tempfile::Builder::new().prefix(name).rand_bytes(0).tempdir_in(parent).with_context(shown)
 }
 
 /// How an example is built.
@@ -150,6 +155,16 @@ pub(crate) fn example(name: &str, profile: Profile) -> Result<PathBuf> {
     };
     run(cargo(&["build", "--example", name]).args(options))?;
     Ok(target().join(folder).join("examples").join(name))
+}
+
+/// Builds a crate's program of the same name.
+pub(crate) fn program(name: &str, profile: Profile) -> Result<PathBuf> {
+    let (options, folder): (&[&str], _) = match profile {
+        Profile::Dev => (&["--workspace"], "debug"),
+        Profile::Release => (&["--release", "-p", name], "release"),
+    };
+    run(cargo(&["build", "--bin", name]).args(options))?;
+    Ok(target().join(folder).join(name))
 }
 
 fn shown(command: &Command) -> String {

@@ -41,6 +41,13 @@ pub trait Constraint: Send {
     /// This token comes next.
     fn accept(&mut self, token: u32);
 
+    /// Whether this token, which ends an answer elsewhere (a stop token), would be text here and
+    /// end nothing. Asked before it is accepted, and before a mask where a fewest of tokens
+    /// ([`Request::min_tokens`](crate::Request::min_tokens)) is asked for.
+    fn is_text(&mut self, _token: u32) -> bool {
+        false
+    }
+
     /// Whether nothing may follow: the answer ends here.
     fn is_finished(&self) -> bool {
         false

@@ -386,8 +386,9 @@ impl Engine {
     }
 
     /// Ends the engine now, though handles are left: requests that wait, run or come end as closed
-    /// ([`Error::Closed`]), and what is kept in files is written. Returns when that is done, which
-    /// may take a while; without it, dropping the last handle does the same.
+    /// ([`Error::Closed`]) at once, and then what is kept in files is written, with what sessions
+    /// and those requests have computed. Returns when that is done, which may take a while; without
+    /// it, dropping the last handle does the same.
     pub fn close(&self) {
         let inner = &self.inner;
         let _sent = inner.commands.send(Command::Close);
@@ -398,10 +399,10 @@ impl Engine {
     }
 
     /// Sends the step thread once round its loop and tells a number that grows whenever it has gone
-    /// round, and within a step with every layer and every few rows of logits; `None` when the
-    /// thread is over, so that no request will be answered. A number that stays as it is for much
-    /// longer than a layer of the largest step takes, or than [`tune`](Self::tune), is a thread
-    /// that hangs.
+    /// round or begun a request, and within a step with every layer and every few rows of logits;
+    /// `None` when the thread is over, so that no request will be answered. A number that stays as
+    /// it is for much longer than a layer of the largest step takes, or than [`tune`](Self::tune),
+    /// is a thread that hangs.
     #[must_use]
     pub fn pulse(&self) -> Option<u64> {
         let is_over = self.inner.is_over();

@@ -14,7 +14,7 @@ pub enum Error {
     Model(#[from] oss_model::Error),
     /// A chat cannot be rendered or parsed.
     #[error(transparent)]
-    Text(#[from] oss_text::Error),
+    Text(oss_text::Error),
     /// The cache of keys and values cannot be made, or has no page left.
     #[error(transparent)]
     Cache(#[from] oss_cache::Error),
@@ -247,6 +247,18 @@ impl Error {
     }
 }
 
+impl From<oss_text::Error> for Error {
+    fn from(error: oss_text::Error) -> Self {
+        match error {
+            oss_text::Error::Levels { field, got, expected } => {
+                let got = format!("values of {got} levels in all");
+                Self::Option { field, got, expected: format!("at most {expected}") }
+            }
+            error => Self::Text(error),
+        }
+    }
+}
+
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -254,6 +266,14 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 mod tests {
     use super::*;
     use std::io;
+
+    #[test]
+    fn what_is_too_deep_is_told_with_the_part_of_the_request() {
+        let (field, got, expected) = ("tools", 5, 4);
+        let error = Error::from(oss_text::Error::Levels { field, got, expected });
+        let said = "option tools: got values of 5 levels in all, expected at most 4";
+        assert_eq!((error.field(), error.to_string().as_str()), (Some("tools"), said));
+    }
 
     #[test]
     fn a_cause_is_said_once_by_the_error_alone_and_with_its_sources() {

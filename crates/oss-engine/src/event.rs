@@ -110,7 +110,8 @@ impl Finish {
 pub struct Usage {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Those of them that were not computed anew.
+    /// Those of them that were not computed anew: fewer than [`Event::Admitted`] says where their
+    /// keys and values had to go before the prompt was complete.
     pub cached_tokens: usize,
     /// Tokens drawn, the stop token included.
     pub completion_tokens: usize,

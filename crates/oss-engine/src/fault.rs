@@ -20,6 +20,13 @@ pub enum Fault {
         /// How often it is refused.
         times: usize,
     },
+    /// An expert that the step needs cannot be read from its file.
+    Unread {
+        /// How many tokens were generated before.
+        at: usize,
+        /// How often it cannot.
+        times: usize,
+    },
     /// There the residual stream of the row that gives this token becomes NaN (of the step's first
     /// row where it is still computing the prompt), and so its keys and values in later layers.
     Nan {

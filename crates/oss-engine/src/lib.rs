@@ -50,10 +50,10 @@
 //!   session or not, cold or from kept pages, on any number of threads, whatever the size of the
 //!   chunks, with [`Speculation`] or without.
 //! - Names of control tokens in a text from outside never become control tokens.
-//! - A consumer that is slow, or gone, holds nobody else up; a failed request fails alone, a
-//!   panicking step fails only the requests that were in it, and nothing of it is found again. For
-//!   that, panics have to unwind: with `panic = "abort"` in its profile a program ends with the
-//!   first one.
+//! - A consumer that is slow, or gone, holds nobody else up; a failed request fails alone. A step
+//!   that is refused memory, or an expert's bytes, twice, or that panics, fails only the requests
+//!   that were in it; of one that panicked nothing is found again. For that, panics have to unwind:
+//!   with `panic = "abort"` in its profile a program ends with the first one.
 //! - No async runtime is started and no global state is set.
 //!
 //! # What it does not do

@@ -201,9 +201,10 @@ pub struct Metrics {
     pub first_token: Histogram,
     /// Seconds between the tokens of a sequence.
     pub inter_token: Histogram,
-    /// Seconds of a step.
+    /// Seconds of a step. What requests need to leave the queue, as reading their pages, is before.
     pub step_time: Histogram,
-    /// Seconds that draws took, all together.
+    /// Seconds that draws took, all together: the masks of grammars and constraints before them,
+    /// and the log-probabilities of prompts, are among them.
     pub draw_seconds: f64,
     /// Seconds of a step that went to neither forward pass, head nor draws: books, plan, text,
     /// events.

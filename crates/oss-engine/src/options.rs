@@ -139,8 +139,8 @@ impl FromStr for Tune {
 
 /// How an engine is made. The default suits one program that has the machine to itself.
 ///
-/// `isa`, `activation`, `kv_format` and `sparse_attention` decide the bits of the results; the
-/// others never do.
+/// `activation`, `kv_format` and `sparse_attention` decide the bits of the results; the others
+/// never do.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
     /// A team of workers to share with other engines; `None`: the engine makes its own. Where it is

@@ -88,6 +88,7 @@ pub(crate) fn prepare(
         deadline: request.deadline.and_then(|deadline| submitted.checked_add(deadline)),
         clock: crate::step::Clock::new(submitted),
         cached_tokens: 0,
+        repeat: None,
         back: crate::metrics::Back::default(),
         hold: crate::step::Hold::default(),
         span: tracing::info_span!("request", id, prompt_tokens = ids.len()),
@@ -160,7 +161,8 @@ fn messages(inner: &Inner, request: &Request, has_own: bool) -> Result<Option<Me
             }
             let (vocabulary, tokenizer) = (inner.vocabulary()?, text.tokenizer()?);
             let tokens = Tokens::of(tokenizer)?;
-            let harmony = Harmony { vocabulary, tokenizer, tokens, chat };
+            let stop_tokens = &request.stop_tokens;
+            let harmony = Harmony { vocabulary, tokenizer, tokens, chat, stop_tokens };
             return harmony.messages(grammar).map(Some);
         }
         if grammar.is_some() && !chat.offered_tools().is_empty() {

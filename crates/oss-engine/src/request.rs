@@ -32,9 +32,9 @@ pub struct Request {
     /// computes the prompt alone, for its log-probabilities; no other prompt may fill the context.
     pub max_tokens: Option<usize>,
     /// The fewest tokens of the answer: among them is none of the model's stop tokens and of
-    /// `stop_tokens`, and a stop text that is complete with them does not count. A constraint or a
-    /// grammar that allows nothing more still ends it. More than `max_tokens`, or than the context
-    /// has left, is an error.
+    /// `stop_tokens` (but where it is text), and a stop text that is complete with them does not
+    /// count. A constraint or a grammar that allows nothing more still ends it. More than
+    /// `max_tokens`, or than the context has left, is an error.
     pub min_tokens: usize,
     /// How tokens are drawn.
     pub sampling: Sampling,
@@ -43,7 +43,9 @@ pub struct Request {
     /// The answer ends before the first of these texts; in chats only the visible answer counts,
     /// and with a chat template tool calls too.
     pub stop: Vec<String>,
-    /// Tokens that end the answer, besides the model's own.
+    /// Tokens that end the answer, besides the model's own. One that stands for text is text to a
+    /// grammar, and to the messages around it and around calls that are held to a schema, until the
+    /// answer may end.
     pub stop_tokens: Vec<u32>,
     /// Whether the model's own stop tokens are tokens as all others; `stop_tokens` still end it.
     pub ignore_stops: bool,

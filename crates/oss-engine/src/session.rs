@@ -9,8 +9,9 @@ use crate::stream::Stream;
 /// Requests that go on with each other: what a request's prompt has in common with the one before
 /// it, its answer included, is not computed again.
 ///
-/// The result is the same as without the session, token by token. What is kept is given up, the
-/// longest unused first, when other requests need the memory. Requests of one session may overlap;
+/// The result is the same as without the session, token by token. What is kept stays when a request
+/// is cancelled, late or fails (but for a panic), and is given up, the longest unused first, when
+/// other requests need the memory. Requests of one session may overlap;
 /// then the later one goes on from what all requests share alone.
 #[derive(Debug)]
 pub struct Session {

@@ -147,16 +147,21 @@ pub(crate) fn run(setup: Setup, commands: Receiver<Command>, start: &Sender<Resu
     // Who waits for the start is there until it is told.
     match setup.team.bind_caller() {
         Ok(seat) => {
-            let scheduler = Scheduler::new(setup, seat, commands);
+            let scheduler = Scheduler::new(setup, seat);
             // An engine that is loaded tells what it has.
             scheduler.report();
             let _sent = start.send(Ok(()));
-            scheduler.run();
+            scheduler.run(commands);
         }
         Err(error) => {
             let _sent = start.send(Err(error.into()));
         }
     }
+}
+
+/// How many first tokens of two texts are equal.
+fn common(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 /// The step thread's state.
@@ -172,7 +177,6 @@ struct Scheduler {
     tuner: Tuner,
     batching: Batching,
     options: EngineOptions,
-    commands: Receiver<Command>,
     recorder: Arc<Recorder>,
     /// Requests that wait, shared with those who submit.
     waiting: Arc<AtomicUsize>,
@@ -199,7 +203,7 @@ struct Scheduler {
 }
 
 impl Scheduler {
-    fn new(setup: Setup, seat: Option<Seat>, commands: Receiver<Command>) -> Self {
+    fn new(setup: Setup, seat: Option<Seat>) -> Self {
         let Setup { model, recorder, waiting, pulse, team, state, batching, .. } = setup;
         let Setup { cache, cache_options, tuner, options, vocabulary_bytes, popularity, .. } =
             setup;
@@ -221,7 +225,6 @@ impl Scheduler {
             tuner,
             batching,
             options,
-            commands,
             recorder,
             waiting,
             pulse,
@@ -232,21 +235,22 @@ impl Scheduler {
         }
     }
 
-    /// Runs until no handle is left. Tasks that are left then end as closed when they are dropped.
-    fn run(mut self) {
+    /// Runs until the engine is closed, or no handle is left; then keeps what is worth keeping.
+    fn run(mut self, commands: Receiver<Command>) {
         let mut idle = true;
-        while self.receive(idle) {
-            let begin = Instant::now();
+        while self.receive(&commands, idle) {
             self.pulse.fetch_add(1, Ordering::Relaxed);
             self.report();
             self.sweep();
             self.relieve();
             self.distrust();
-            self.admit();
+            let admitted = self.admit();
+            // What is read and given up for those who begin is no part of a step.
+            let begin = Instant::now();
             let running = self.running.len();
             self.make_plan();
-            // Where one had to go, others may have room.
-            idle = self.plan.is_empty() && self.running.len() == running;
+            // Where one was answered at once, or had to go, others may have room.
+            idle = !admitted && self.plan.is_empty() && self.running.len() == running;
             if !self.plan.is_empty() {
                 self.step(begin);
             } else if idle && self.cache.wait_for_fetched() {
@@ -254,6 +258,7 @@ impl Scheduler {
                 idle = false;
             }
         }
+        self.close(commands);
         self.distrust();
         if let Err(error) = self.cache.persist() {
             tracing::warn!(%error, "keys and values could not be kept for the next process");
@@ -263,6 +268,22 @@ impl Scheduler {
         {
             kept.end(popularity);
         }
+    }
+
+    /// Ends all requests, those too that were submitted and not taken yet; who submits another one
+    /// hears at once that nobody takes it. What requests and sessions have computed stays findable.
+    fn close(&mut self, commands: Receiver<Command>) {
+        let submitted = commands.try_iter().filter_map(|command| match command {
+            Command::Submit(task) => Some(*task),
+            _ => None,
+        });
+        self.queue.extend(submitted);
+        drop(commands);
+        self.queue.append(&mut self.running);
+        for task in std::mem::take(&mut self.queue) {
+            self.end(task, Finish::Failed(Arc::new(Error::Closed)));
+        }
+        while self.sessions.give_up_oldest(&mut self.cache) {}
     }
 
     /// Empties the file of keys and values once the model's files were found damaged, and goes on
@@ -282,15 +303,13 @@ impl Scheduler {
     }
 
     /// Takes what came in; waits for it when there is nothing to do. `false`: it is over.
-    fn receive(&mut self, idle: bool) -> bool {
+    fn receive(&mut self, commands: &Receiver<Command>, idle: bool) -> bool {
         if idle {
             self.report();
             let next = self.next_deadline().into_iter().chain(self.next_relief()).min();
             let command = match next {
-                None => self.commands.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(at) => {
-                    self.commands.recv_timeout(at.saturating_duration_since(Instant::now()))
-                }
+                None => commands.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(at) => commands.recv_timeout(at.saturating_duration_since(Instant::now())),
             };
             match command {
                 Ok(command) => {
@@ -303,7 +322,7 @@ impl Scheduler {
             }
         }
         loop {
-            match self.commands.try_recv() {
+            match commands.try_recv() {
                 Ok(command) => {
                     if !self.obey(command) {
                         return false;
@@ -362,37 +381,28 @@ impl Scheduler {
     /// Ends tasks that were cancelled or are late.
     fn sweep(&mut self) {
         let now = Instant::now();
-        let ending = |task: &Task| {
-            if task.producer.is_cancelled() {
-                return Some(Finish::Cancelled);
-            }
-            let late = task.deadline.is_some_and(|deadline| deadline <= now);
-            late.then(|| Finish::Failed(Arc::new(Error::Expired)))
-        };
-        let mut over: Vec<(Finish, Task)> = Vec::new();
+        let mut over: Vec<(Task, Finish)> = Vec::new();
         for tasks in [&mut self.queue, &mut self.running] {
-            let ended = tasks.extract_if(.., |task| ending(task).is_some());
-            over.extend(ended.filter_map(|task| Some((ending(&task)?, task))));
+            for index in (0..tasks.len()).rev() {
+                if let Some(finish) = tasks[index].ending(now) {
+                    over.push((tasks.remove(index), finish));
+                }
+            }
         }
-        for (finish, task) in over {
+        for (task, finish) in over {
             self.end(task, finish);
         }
     }
 
-    /// Ends a task: its pages go back, or to its session, and its stream gets the end.
+    /// Ends a task: its pages go to its session, however it ends, or back; its stream gets the end.
     fn end(&mut self, mut task: Task, finish: Finish) {
         if let Some(sequence) = task.sequence.take() {
-            let kept = match (task.session, &finish) {
-                (Some(session), Finish::Stop | Finish::Length | Finish::ToolCalls) => Some(session),
-                _ => None,
-            };
-            match kept {
-                Some(session) => {
-                    let computed = self.cache.len(sequence);
+            match (task.session, self.cache.len(sequence)) {
+                (Some(session), computed @ 1..) => {
                     let tokens = task.tokens[..computed].to_vec();
                     self.sessions.keep(session, sequence, tokens);
                 }
-                None => self.cache.remove(sequence),
+                _ => self.cache.remove(sequence),
             }
         }
         if !task.was_admitted() {

@@ -31,6 +31,9 @@ const WARM: usize = 100 << 10;
 /// Fewer slots than pages of all conversations, so that slots are written over and over.
 const COLD: u64 = 2 << 20;
 
+/// Bytes that a file begins with before it holds anything.
+const HEADER: usize = 4096;
+
 /// How a process ends that is killed: by a signal, which is no code; elsewhere with this one.
 const KILLED: Option<i32> = if cfg!(unix) { None } else { Some(1) };
 
@@ -88,12 +91,17 @@ fn spawn(test: &str, environment: &[(&str, &Path)]) -> Child {
     command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a child process")
 }
 
-/// Kills a child at a random moment after it, or one before it, has begun to write to the folder.
-fn kill_at_random(mut child: Child, folder: &Path, within_ms: usize, seeded: &mut Seeded) {
+/// Kills a child at a random moment after it is at work.
+fn kill_at_random(
+    mut child: Child,
+    is_at_work: impl Fn() -> bool,
+    within_ms: usize,
+    seeded: &mut Seeded,
+) {
     let begin = Instant::now();
-    while files(folder).is_empty() {
-        assert!(child.try_wait().unwrap().is_none(), "the child ended before it wrote anything");
-        assert!(begin.elapsed() < LIFE, "the child wrote nothing");
+    while !is_at_work() {
+        assert!(child.try_wait().unwrap().is_none(), "the child ended before it was at work");
+        assert!(begin.elapsed() < LIFE, "the child was never at work");
         std::thread::sleep(Duration::from_millis(1));
     }
     std::thread::sleep(Duration::from_millis(seeded.below(within_ms) as u64));
@@ -105,6 +113,17 @@ fn kill_at_random(mut child: Child, folder: &Path, within_ms: usize, seeded: &mu
 fn files(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     entries.map(|entry| entry.unwrap().path()).collect()
+}
+
+/// What lies in the files of a folder behind their headers.
+fn contents(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let read = |path: PathBuf| {
+        let bytes = fs::read(&path).unwrap_or_default();
+        (path, bytes.get(HEADER..).unwrap_or_default().to_vec())
+    };
+    let mut contents: Vec<_> = files(folder).into_iter().map(read).collect();
+    contents.sort();
+    contents
 }
 
 /// Answers random conversations, several at once; each one always in the same way.
@@ -139,8 +158,11 @@ fn an_engine_killed_while_it_answers_leaves_a_file_that_is_useless_at_worst() {
     let mut seeded = Seeded::new(5);
     let (mut restored, mut from_file) = (0, 0);
     for round in 0..rounds() {
+        let before = contents(&folder);
         let child = spawn(TEST, &[(FOLDER, &folder)]);
-        kill_at_random(child, &folder, 600, &mut seeded);
+        let writes =
+            || contents(&folder).iter().any(|file| !file.1.is_empty() && !before.contains(file));
+        kill_at_random(child, writes, 600, &mut seeded);
         // On a copy, as the next child shall find what killed ones have left; and with memory for
         // everything, so that whatever comes from the file was written by them.
         let copy = tempfile::tempdir().unwrap();
@@ -165,6 +187,11 @@ fn an_engine_killed_while_it_answers_leaves_a_file_that_is_useless_at_worst() {
     println!("figure: answering, pages restored = {restored}");
     println!("figure: answering, pages used = {from_file}");
     assert!(restored > 0 && from_file > 0, "{restored} slots survived, {from_file} were used");
+}
+
+/// Whether packing has not come to its end.
+fn is_half(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| extension == "partial")
 }
 
 /// Packs to a folder, with so long a pause after each piece.
@@ -206,13 +233,18 @@ fn an_engine_killed_while_it_packs_leaves_what_the_next_one_goes_on_with() {
         // A second one goes on with what the first has left, and is killed too.
         let children = 1 + round % 2;
         for _ in 0..children {
+            let before = contents(&folder);
             let child = spawn(TEST, &[(MODEL, &model), (FOLDER, &folder)]);
-            kill_at_random(child, &folder, 400, &mut seeded);
+            // One that finds everything packed has nothing to write.
+            let is_at_work = || {
+                let now = contents(&folder);
+                now != before || before.iter().any(|(path, _)| !is_half(path))
+            };
+            kill_at_random(child, is_at_work, 400, &mut seeded);
         }
         killed += children;
         for file in files(&folder) {
-            let is_half = file.extension().is_some_and(|extension| extension == "partial");
-            *(if is_half { &mut halves } else { &mut whole_ones }) += 1;
+            *(if is_half(&file) { &mut halves } else { &mut whole_ones }) += 1;
         }
         let (tokens, bytes) = load(&folder);
         assert_eq!(tokens, expected, "round {round}");

@@ -33,11 +33,12 @@
 //! ```
 //!
 //! # The rooms
-//! - `read` turns the JSON of requests into the engine's, field by field; `write` turns its events
-//!   into JSON.
+//! - `read` turns the JSON of requests into the engine's, field by field: a `Call` for each API.
+//!   `write` turns its events into JSON: a `Wire` for each, whose parts are a stream's, and whose
+//!   whole is their sum.
 //! - `backlog` holds bodies that wait to be read; `answers` are the running choices of one request,
 //!   which `sse` sends as they come and `whole` at their end.
-//! - `routes` says which path does what.
+//! - `routes` says which path does what; `routes/answer.rs` is the way from a request to an answer.
 //! - `server` accepts connections, watches the engine and goes through the [`Phase`]s.
 //! - `metrics` is the page that Prometheus reads.
 //!

@@ -45,6 +45,9 @@ pub struct ServerOptions {
     /// How long a request may take from its submission; then it ends with an error. From 1 ms to
     /// 100,000,000 s.
     pub request_timeout: Duration,
+    /// After so long without anything to send, a stream gets a comment, so that nobody on the way
+    /// takes it for dead; 0: none, for clients that cannot read comments. Up to 100,000,000 s.
+    pub heartbeat: Duration,
     /// How long requests are still taken after a drain began: routers need this to notice. Up to
     /// 100,000,000 s.
     pub drain_settle: Duration,
@@ -69,6 +72,7 @@ impl Default for ServerOptions {
             max_connections: 1024,
             idle_timeout: Duration::from_secs(75),
             request_timeout: Duration::from_secs(3600),
+            heartbeat: Duration::from_secs(15),
             drain_settle: Duration::from_secs(5),
             drain_timeout: Duration::from_secs(30),
             stall_timeout: Duration::from_secs(120),
@@ -97,6 +101,7 @@ impl ServerOptions {
         let times = [
             ("idle_timeout", self.idle_timeout, SHORTEST),
             ("request_timeout", self.request_timeout, SHORTEST),
+            ("heartbeat", self.heartbeat, Duration::ZERO),
             ("drain_settle", self.drain_settle, Duration::ZERO),
             ("drain_timeout", self.drain_timeout, Duration::ZERO),
             ("stall_timeout", self.stall_timeout, SHORTEST),
@@ -130,6 +135,7 @@ impl fmt::Debug for ServerOptions {
             .field("max_connections", &self.max_connections)
             .field("idle_timeout", &self.idle_timeout)
             .field("request_timeout", &self.request_timeout)
+            .field("heartbeat", &self.heartbeat)
             .field("drain_settle", &self.drain_settle)
             .field("drain_timeout", &self.drain_timeout)
             .field("stall_timeout", &self.stall_timeout)
@@ -156,6 +162,7 @@ mod tests {
             ),
             ("idle_timeout", ServerOptions { idle_timeout: zero, ..Default::default() }),
             ("request_timeout", ServerOptions { request_timeout: zero, ..Default::default() }),
+            ("heartbeat", ServerOptions { heartbeat: long, ..Default::default() }),
             ("drain_settle", ServerOptions { drain_settle: long, ..Default::default() }),
             ("drain_timeout", ServerOptions { drain_timeout: long, ..Default::default() }),
             ("stall_timeout", ServerOptions { stall_timeout: zero, ..Default::default() }),
@@ -174,6 +181,7 @@ mod tests {
             max_body: 1,
             max_unread: 1,
             max_connections: 1,
+            heartbeat: zero,
             drain_settle: zero,
             drain_timeout: zero,
             api_key: Some("a b".to_owned()),

@@ -49,6 +49,9 @@ impl Names {
     }
 }
 
+/// The most characters of a message, and of the name of a field.
+const LONGEST: usize = 500;
+
 /// What clients hear of an error that is not theirs: the log has the rest.
 const OURS: &str = "the engine could not answer; the server's log says why";
 
@@ -84,9 +87,21 @@ struct Inner<'a> {
     code: Option<&'a str>,
 }
 
+/// A text as it is, or without its middle where that is long: it may repeat what a client sent.
+fn short(text: String) -> String {
+    let head = text.char_indices().nth(LONGEST / 2);
+    let tail = text.char_indices().nth_back(LONGEST / 2 - 1);
+    match head.zip(tail) {
+        Some(((head, _), (tail, _))) if head < tail => {
+            format!("{}…{}", &text[..head], &text[tail..])
+        }
+        _ => text,
+    }
+}
+
 impl Refusal {
     pub(crate) fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
-        let message = message.into();
+        let message = short(message.into());
         let (param, code, retry_after) = (None, None, None);
         Self { status, kind, message, param, code, retry_after, closes: false }
     }
@@ -98,7 +113,7 @@ impl Refusal {
 
     /// A field is out of its range, or not supported.
     pub(crate) fn field(param: impl Into<String>, what: impl std::fmt::Display) -> Self {
-        let param = param.into();
+        let param = short(param.into());
         let message = format!("{param}: {what}");
         Self { param: Some(param), ..Self::invalid(message) }
     }
@@ -217,6 +232,18 @@ mod tests {
         let expected = r#"{"error":{"message":"n: got 0, expected 1 to 128","#.to_owned()
             + r#""type":"invalid_request_error","param":"n","code":"unsupported_value"}}"#;
         assert_eq!(refusal.json(), expected);
+    }
+
+    #[test]
+    fn what_is_long_loses_its_middle() {
+        let said = |count| Refusal::field("☃", "☃".repeat(count)).message;
+        assert_eq!(said(LONGEST - 3).chars().count(), LONGEST);
+        assert!(!said(LONGEST - 3).contains('…'));
+        assert_eq!(said(LONGEST - 2).chars().count(), LONGEST + 1);
+        assert!(said(LONGEST - 2).contains("☃…☃"));
+        assert_eq!(said(usize::pow(10, 6)).chars().count(), LONGEST + 1);
+        let param = Refusal::field("x".repeat(1000), 1).param;
+        assert_eq!(param.map(|param| param.chars().count()), Some(LONGEST + 1));
     }
 
     #[test]

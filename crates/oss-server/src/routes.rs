@@ -1,16 +1,13 @@
 //! Which path does what.
 
 mod admin;
+mod answer;
 pub(crate) mod body;
-mod chat;
-mod completions;
 mod loads;
 mod model;
 mod probes;
-mod responses;
 mod tokens;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
@@ -23,13 +20,16 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::Serialize;
 
+use self::answer::{answer, kept};
 use crate::app::App;
 use crate::refusal::Refusal;
+use crate::write::{ChatWriter, CompletionWriter, ResponseWriter};
 
 /// Who asks, put beside every request.
 #[derive(Clone)]
 pub(crate) struct Caller {
-    pub(crate) peer: SocketAddr,
+    /// On this machine, as far as its address tells.
+    pub(crate) is_local: bool,
     pub(crate) request_id: String,
     /// It showed the right key.
     pub(crate) has_key: bool,
@@ -53,14 +53,15 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/models", get(model::models))
         .route("/v1/models/{*name}", get(model::model))
         .route("/v1/loads", get(loads::loads))
-        .route("/v1/chat/completions", post(chat::answer))
-        .route("/v1/chat/completions/render", post(chat::render))
-        .route("/v1/completions", post(completions::answer))
-        .route("/v1/completions/render", post(completions::render))
-        .route("/v1/responses", post(responses::answer))
-        .route("/v1/responses/{id}", get(responses::kept).delete(responses::kept))
-        .route("/v1/responses/{id}/cancel", post(responses::kept))
-        .route("/v1/responses/{id}/input_items", get(responses::kept))
+        .route("/v1/chat/completions", post(answer::<ChatWriter>))
+        .route("/v1/chat/completions/render", post(tokens::render_chat))
+        .route("/v1/completions", post(answer::<CompletionWriter>))
+        .route("/v1/completions/render", post(tokens::render_completion))
+        .route("/v1/responses", post(answer::<ResponseWriter>))
+        .route("/v1/responses/input_tokens", post(tokens::count))
+        .route("/v1/responses/{id}", get(kept).delete(kept))
+        .route("/v1/responses/{id}/cancel", post(kept))
+        .route("/v1/responses/{id}/input_items", get(kept))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route("/admin/drain", post(admin::drain))
@@ -93,13 +94,6 @@ async fn no_method(method: Method, uri: Uri) -> Refusal {
     let expected = "one of those that the header Allow names";
     let message = format!("method: got {method} for {}, expected {expected}", uri.path());
     Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message)
-}
-
-/// The tokens of a prompt that was only rendered.
-#[derive(Serialize)]
-pub(crate) struct Rendered<'a> {
-    pub(crate) model: &'a str,
-    pub(crate) token_ids: &'a [u32],
 }
 
 /// A value as JSON, for [`json`]: of long lists, work for [`App::heavy`].

@@ -2,6 +2,7 @@
 
 mod connections;
 mod lifecycle;
+pub(crate) mod pages;
 mod patient;
 mod watch;
 

@@ -13,6 +13,8 @@ mod drain;
 mod formats;
 #[path = "server/overload.rs"]
 mod overload;
+#[path = "server/pages.rs"]
+mod pages;
 #[path = "server/probes.rs"]
 mod probes;
 #[path = "server/refusals.rs"]

@@ -194,6 +194,7 @@ impl<'de> Deserialize<'de> for Tool {
         let mut value = Value::deserialize(deserializer)?;
         let kind = value.get("type").and_then(Value::as_str).unwrap_or("function").to_owned();
         if kind != "function" {
+            let kind = cut(&kind);
             return Err(D::Error::custom(format!("tool type `{kind}`, expected `function`")));
         }
         let inner = value.get_mut("function").map(Value::take).unwrap_or(value);
@@ -206,6 +207,23 @@ fn function() -> String {
     "function".to_owned()
 }
 
+/// What kind of JSON a value is, for errors: the value itself may have megabytes.
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// The beginning of a text, for errors.
+fn cut(text: &str) -> &str {
+    text.char_indices().nth(64).map_or(text, |(end, _)| &text[..end])
+}
+
 /// A string, an array of text parts, or null.
 fn content<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     let parts = match Value::deserialize(deserializer)? {
@@ -213,15 +231,16 @@ fn content<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>,
         Value::String(text) => return Ok(Some(text)),
         Value::Array(parts) => parts,
         other => {
-            let got = format!("content {other}, expected a string, null or an array of parts");
-            return Err(D::Error::custom(got));
+            let got = kind(&other);
+            let said = format!("content: got {got}, expected a string, null or an array of parts");
+            return Err(D::Error::custom(said));
         }
     };
     let text = |part: &Value| match (part, part.get("text").and_then(Value::as_str)) {
         (Value::String(text), _) => Ok(text.clone()),
         (_, Some(text)) => Ok(text.to_owned()),
         _ => {
-            let kind = part.get("type").and_then(Value::as_str).unwrap_or("unknown");
+            let kind = cut(part.get("type").and_then(Value::as_str).unwrap_or("unknown"));
             Err(D::Error::custom(format!("content part of type `{kind}`, expected `text`")))
         }
     };

@@ -108,6 +108,17 @@ pub enum Error {
         /// Characters that are needed.
         expected: usize,
     },
+    /// A part of the conversation is so long and so deep that its layout in a prompt would be far
+    /// longer.
+    #[error("{field}: got values of {got} levels in all, expected at most {expected}")]
+    Levels {
+        /// The part: `tools`, `messages` (arguments of calls) or `template_variables`.
+        field: &'static str,
+        /// Its values, each counted once for each level that it lies deep.
+        got: usize,
+        /// The most of them.
+        expected: usize,
+    },
     /// A message lacks what its role needs.
     #[error("message {index} ({role}) has no {expected}")]
     Message {

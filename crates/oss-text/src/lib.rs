@@ -60,6 +60,7 @@ pub mod chat;
 mod decoder;
 mod error;
 pub mod harmony;
+mod levels;
 mod tokenizer;
 
 pub use decoder::Decoder;

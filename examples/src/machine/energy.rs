@@ -25,12 +25,14 @@ impl Energy {
     }
 
     fn find_under(root: &Path) -> Option<Self> {
-        // Packages are called intel-rapl:0 (on all makes); intel-rapl:0:0 is a part of one.
+        // Zones lie in intel-rapl:0 and so on (on all makes); intel-rapl:0:0 is a part of one. Some
+        // are no packages: psys has packages in it.
         let package = |path: &PathBuf| {
-            let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-            name.is_some_and(|name| {
-                name.starts_with("intel-rapl:") && name.matches(':').count() == 1
-            })
+            let folder = path.file_name().map(|name| name.to_string_lossy().into_owned());
+            let is_whole = folder.is_some_and(|folder| {
+                folder.starts_with("intel-rapl:") && folder.matches(':').count() == 1
+            });
+            is_whole && text(&path.join("name")).is_some_and(|name| name.starts_with("package"))
         };
         let zone = |path: PathBuf| {
             let range = number(&path.join("max_energy_range_uj"))?;
@@ -59,9 +61,13 @@ impl Energy {
     }
 }
 
-fn number(path: &Path) -> Option<u64> {
+fn text(path: &Path) -> Option<String> {
     let bytes = file::read(path, 4096).ok()?;
-    String::from_utf8_lossy(&bytes).trim().parse().ok()
+    Some(String::from_utf8_lossy(&bytes).trim().to_owned())
+}
+
+fn number(path: &Path) -> Option<u64> {
+    text(path)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -70,30 +76,30 @@ mod tests {
 
     #[test]
     fn packages_are_added_up_and_counters_may_begin_again() {
-        let root = std::env::temp_dir().join(format!("oss-energy-{}", std::process::id()));
-        let set = |zone: &str, value: u64| {
-            let folder = root.join(zone);
-            file::create_directory(&folder).expect("a directory");
-            for (name, value) in [("energy_uj", value), ("max_energy_range_uj", 10_000_000)] {
-                let mut writer = file::Writer::create(&folder.join(name)).expect("a file");
-                writer.append(format!("{value}\n").as_bytes()).expect("room");
-                writer.commit().expect("a file");
-            }
+        let scratch = tempfile::tempdir().expect("a directory");
+        let root = scratch.path();
+        let zones = ["intel-rapl:0", "intel-rapl:0:0", "intel-rapl:1", "intel-rapl:2"];
+        let names = ["package-0", "core", "package-1", "psys"];
+        let write = |zone: &str, file: &str, text: &str| {
+            let path = root.join(zone).join(file);
+            file::write(&path, format!("{text}\n").as_bytes()).expect("a file");
         };
+        let set = |zone: &str, value: u64| write(zone, "energy_uj", &value.to_string());
+        for (zone, name) in zones.into_iter().zip(names) {
+            file::create_directory(&root.join(zone)).expect("a directory");
+            write(zone, "name", name);
+            write(zone, "max_energy_range_uj", "10000000");
+            set(zone, 5);
+        }
         set("intel-rapl:0", 1_000_000);
-        set("intel-rapl:0:0", 5);
         set("intel-rapl:1", 9_000_000);
-        let energy = Energy::find_under(&root).expect("two packages");
+        let energy = Energy::find_under(root).expect("two packages");
         let before = energy.read().expect("both counters");
         set("intel-rapl:0", 1_500_000);
         set("intel-rapl:1", 1_000_000);
+        set("intel-rapl:2", 2_500_005);
         let joules = energy.joules_since(&before).expect("both counters");
         assert!((joules - 2.5).abs() < 1e-9, "{joules}");
         assert!(Energy::find_under(&root.join("nothing")).is_none());
-        for zone in ["intel-rapl:0", "intel-rapl:0:0", "intel-rapl:1"] {
-            for name in ["energy_uj", "max_energy_range_uj"] {
-                file::remove(&root.join(zone).join(name)).expect("a file");
-            }
-        }
     }
 }

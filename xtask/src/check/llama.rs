@@ -38,9 +38,8 @@ pub(crate) fn run(scale: Scale) -> Result<Figures> {
 /// Sixteen tokens of prompt and eight of answer, one copy of the weights in memory. How fast that
 /// was does not matter here: `cargo xtask compare` measures.
 fn evaluate(llama: &Llama, model: &Path) -> Result<Json> {
-    let model = utf8(model)?;
-    let arguments = ["-m", model, "-p", "16", "-n", "8", "-r", "1", "--repack", "0", "-o", "json"];
-    let said = shell::output(&mut llama.tool("llama-bench", &arguments)?)?;
+    let arguments = ["-p", "16", "-n", "8", "-r", "1", "--repack", "0", "-o", "json", "-m"];
+    let said = shell::output(llama.tool("llama-bench", &arguments)?.arg(model))?;
     let tests: Vec<Json> = serde_json::from_str(&said).context("what llama-bench printed")?;
     ensure!(tests.len() == 2, "llama-bench ran {} tests, expected 2", tests.len());
     let ran = |test: &Json| test["avg_ts"].as_f64().is_some_and(|speed| speed > 0.0);
@@ -55,13 +54,9 @@ fn evaluate(llama: &Llama, model: &Path) -> Result<Json> {
 
 /// A prompt and eight tokens more, through the file's tokenizer.
 fn continued(llama: &Llama, model: &Path) -> Result<String> {
-    let arguments = ["-m", utf8(model)?, "-n", "8", "Once upon"];
-    let text = shell::output(&mut llama.tool("llama-simple", &arguments)?)?;
+    let mut command = llama.tool("llama-simple", &["-n", "8", "-m"])?;
+    let text = shell::output(command.arg(model).arg("Once upon"))?;
     let after = text.split_once("Once upon").map(|(_, after)| after.trim());
     ensure!(after.is_some_and(|after| !after.is_empty()), "llama-simple prints no answer: {text}");
     Ok(text.trim().to_owned())
-}
-
-fn utf8(path: &Path) -> Result<&str> {
-    path.to_str().context("the cache's path is no UTF-8")
 }

@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
 use crate::check::{Figures, Scale};
+use crate::fetch;
 use crate::shell;
 use crate::tidy::root;
 
@@ -36,7 +37,9 @@ pub(crate) fn run(_: Scale) -> Result<Figures> {
     let mut command = shell::cargo(&["package", "--workspace", "--no-verify", "--allow-dirty"]);
     shell::run(command.args(PRIVATE.map(|name| format!("--exclude={name}"))))?;
 
-    let scratch = tempfile::tempdir()?;
+    // Outside of the workspace, and always the same one: what is built differs from folder to
+    // folder, and stays.
+    let scratch = shell::scratch_in(&fetch::cache()?, "outside")?;
     let mut figures = Figures::new();
     let mut patches = String::new();
     for entry in fs::read_dir(&packages)? {
@@ -48,9 +51,10 @@ pub(crate) fn run(_: Scale) -> Result<Figures> {
         let full = path.file_stem().and_then(|stem| stem.to_str()).context("a package's name")?;
         ensure!(bytes <= LIMIT, "{full} has {bytes} bytes, at most {LIMIT} are allowed");
         figures.insert(full.to_owned(), json!(bytes));
-        let archive = path.to_str().context("a path in UTF-8")?;
-        let folder = scratch.path().to_str().context("a path in UTF-8")?;
-        shell::run(&mut shell::command("tar", &["-xzf", archive, "-C", folder]))?;
+        // As files of today: in the archive all are equally old, and cargo would take what it built
+        // of earlier ones for theirs.
+        let mut unpack = shell::command("tar", &["-xzmf"]);
+        shell::run(unpack.arg(&path).arg("-C").arg(scratch.path()))?;
         let name = full.rsplit_once('-').context("a package has a version")?.0;
         patches += &format!("{name} = {{ path = \"../{full}\" }}\n");
     }
@@ -79,6 +83,6 @@ fn build(folder: &Path, patches: &str) -> Result<String> {
     }
     let target = shell::target().join("outside");
     let mut command = shell::cargo(&["run", "--quiet"]);
-    command.current_dir(folder).env("CARGO_TARGET_DIR", target);
+    command.current_dir(folder).env("CARGO_TARGET_DIR", target).env("CARGO_INCREMENTAL", "0");
     shell::output(shell::hardly_optimised(&mut command))
 }

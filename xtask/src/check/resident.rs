@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use crate::check::{Figures, Scale, larger};
 use crate::fetch;
+use crate::prompt;
 use crate::shell;
 use crate::synth::{Format, Options, Shape, write};
 
@@ -63,10 +64,9 @@ fn packed(program: &Path, shape: &str, scale: Scale) -> Result<Value> {
     let Shape { layers, kv_heads, head_dim, .. } = Shape::named(shape)?;
     let kv_bytes = (CONTEXT * layers * 2 * kv_heads * head_dim * 2) as u64;
     let limit = file_bytes + kv_bytes + besides;
-    let ids = (0..CONTEXT - ANSWER).map(|at| (at * 7919 % 2000 + 20).to_string());
     // Without --json, which asks for the logits of the whole prompt.
-    let mut command = generate(program, &model)?;
-    command.args(["--prompt-ids", &ids.collect::<Vec<_>>().join(","), "--ignore-stops"]);
+    let mut command = generate(program, &model);
+    command.args(["--prompt-ids", &prompt::ids(0..CONTEXT - ANSWER), "--ignore-stops"]);
     command.args(["--context", &CONTEXT.to_string()]);
     let (seconds, _, peak) = within(limit, shape, &mut command)?;
     Ok(json!({
@@ -82,7 +82,7 @@ fn packed(program: &Path, shape: &str, scale: Scale) -> Result<Value> {
 /// Decodes in no more than `limit` bytes of memory.
 fn decode(program: &Path, shape: &str, limit: u64) -> Result<Value> {
     let model = synthetic(shape)?;
-    let mut command = generate(program, &model)?;
+    let mut command = generate(program, &model);
     command.args(["--prompt", "Once upon a time", "--temperature", "0", "--json"]);
     let (seconds, printed, peak) = within(limit, shape, &mut command)?;
     let answer: Value = serde_json::from_str(&printed)?;
@@ -99,11 +99,10 @@ fn decode(program: &Path, shape: &str, limit: u64) -> Result<Value> {
 }
 
 /// The example `generate` on a model, for an answer of [`ANSWER`] tokens.
-fn generate(program: &Path, model: &Path) -> Result<Command> {
-    let model = model.to_str().context("the cache's path is no UTF-8")?;
-    let mut command = shell::command(program.to_str().context("path")?, &["--model", model]);
-    command.args(["--max-tokens", &ANSWER.to_string()]);
-    Ok(command)
+fn generate(program: &Path, model: &Path) -> Command {
+    let mut command = shell::command(program, &["--max-tokens", &ANSWER.to_string(), "--model"]);
+    command.arg(model);
+    command
 }
 
 /// Runs a command in no more than `limit` bytes of memory: whole seconds, what it printed, and what

@@ -11,6 +11,7 @@ use serde_json::Value as Json;
 use crate::bench::{Bench, Printed};
 use crate::compare::rows::{Figure, Row};
 use crate::llama::Llama;
+use crate::prompt;
 use crate::shell;
 
 /// What one process gave.
@@ -105,12 +106,9 @@ impl Ours<'_> {
     /// Runs the whole process of a program as users have it: it makes an engine with all that goes
     /// with it, takes a prompt and draws a token.
     fn start(&self, row: &Row) -> Result<Found> {
-        let program = self.generate.to_str().context("the target's path is no UTF-8")?;
-        let model = self.model.to_str().context("the model's path is no UTF-8")?;
-        let mut command = shell::command(program, &["--model", model, "--max-tokens", "1"]);
-        let ids: Vec<String> =
-            (0..row.prompt).map(|at| (at * 7919 % 2000 + 20).to_string()).collect();
-        command.args(["--prompt-ids", &ids.join(","), "--threads", &self.threads.to_string()]);
+        let mut command = shell::command(&self.generate, &["--max-tokens", "1", "--model"]);
+        command.arg(self.model).args(["--prompt-ids", &prompt::ids(0..row.prompt)]);
+        command.args(["--threads", &self.threads.to_string()]);
         if let Some(activations) = self.activations {
             command.args(["--activations", activations]);
         }
@@ -149,9 +147,8 @@ impl Theirs<'_> {
     pub(crate) fn measure(&self, rows: &[&Row], variant: Variant) -> Result<Vec<Found>> {
         let many = rows[0].batch > 1;
         let tool = if many { "llama-batched-bench" } else { "llama-bench" };
-        let model = self.model.to_str().context("the model's path is no UTF-8")?;
-        let mut command = self.llama.tool(tool, &["-m", model])?;
-        command.args(match many {
+        let mut command = self.llama.tool(tool, &["-m"])?;
+        command.arg(self.model).args(match many {
             true => self.batched(rows[0], variant),
             false => self.single(rows, variant),
         });

@@ -31,7 +31,7 @@ pub(crate) struct Row {
     pub(crate) pause: f64,
     /// The instruction set that we are held to, in the words of `OSS_ISA`; llama.cpp is not.
     pub(crate) isa: Option<&'static str>,
-    /// Another row of ours that this one is held beside, measured right after it.
+    /// Another row of ours that this one is held beside, measured right before or after it.
     pub(crate) beside: Option<&'static Row>,
     /// Whether llama.cpp is measured, too.
     pub(crate) llama: bool,

@@ -86,6 +86,19 @@ fn the_result_keeps_every_pair_and_every_setting() {
 }
 
 #[test]
+fn odd_pairs_begin_with_what_ours_is_held_beside() {
+    for (pair, expected) in [(1, ["other", "ours"]), (2, ["ours", "other"])] {
+        let order = std::cell::RefCell::new(Vec::new());
+        let turn = |whose: &'static str| {
+            order.borrow_mut().push(whose);
+            Ok(whose)
+        };
+        let found = in_turn(pair, || turn("ours"), || turn("other")).expect("both");
+        assert_eq!((found, order.take()), (("ours", "other"), expected.to_vec()));
+    }
+}
+
+#[test]
 fn settings_are_tried_in_turn_and_what_fails_is_left_out() {
     let (rows, variants) = ([row("decode"), row("prefill")], Variant::all(false));
     let mut asked = Vec::new();

@@ -105,3 +105,22 @@ fn a_type_that_rows_do_not_fit_names_the_tensor() {
     let error = write(&options).expect_err("rows of 64 are no blocks of 256").to_string();
     assert!(error.contains("token_embd.weight") && error.contains("64"), "{error}");
 }
+
+#[test]
+fn what_interrupted_processes_have_left_of_a_file_goes_first() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name);
+    // No process has the first number; the second one is this test's.
+    let stale = path(".model.gguf.4294967295-0.part");
+    let others = [
+        path(&format!(".model.gguf.{}-9.part", std::process::id())),
+        path(".another.gguf.4294967295-0.part"),
+        path(".model.gguf.part"),
+    ];
+    for file in [&stale].into_iter().chain(&others) {
+        fs::write(file, "left").expect("a file");
+    }
+    write(&Options::new("tiny", Format::Gguf, path("model.gguf"))).expect("written");
+    assert!(path("model.gguf").exists() && !stale.exists());
+    assert!(others.iter().all(|file| file.exists()));
+}

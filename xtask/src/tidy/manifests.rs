@@ -50,6 +50,11 @@ fn layer(name: &str) -> Option<u8> {
 /// The rules over one manifest's text.
 pub(crate) fn check(path: &str, text: &str, out: &mut Vec<Violation>) {
     let name = path.trim_end_matches("/Cargo.toml").rsplit('/').next().unwrap_or("");
+    if path.starts_with("crates/") && layer(name).is_none() {
+        let what = format!("{name} has no row in the layer table");
+        let why = "nothing says what it may use";
+        out.push(Violation { path: path.to_owned(), line: 1, rule: "layers", what, why });
+    }
     let mut section = "";
     let mut lints = false;
     for (index, line) in text.lines().enumerate() {
@@ -179,6 +184,12 @@ mod tests {
         assert_eq!(broken("crates/oss-model/Cargo.toml", text), []);
         let target = "[target.'cfg(unix)'.dependencies]\noss-engine.workspace = true";
         assert_eq!(broken("crates/oss-model/Cargo.toml", target), [("layers", 4)]);
+    }
+
+    #[test]
+    fn a_crate_has_a_row_in_the_layer_table() {
+        assert_eq!(broken("crates/oss-new/Cargo.toml", ""), [("layers", 1)]);
+        assert_eq!(broken("examples/Cargo.toml", ""), []);
     }
 
     #[test]

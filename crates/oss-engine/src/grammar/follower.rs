@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use oss_sampler::Mask;
 
+use super::matcher::Matcher;
 use super::messages::{Message, Messages};
 use super::vocabulary::Vocabulary;
 use crate::constraint::Constraint;
@@ -77,28 +78,28 @@ impl Follower {
     /// The state after one more token in a message's content.
     fn within(&mut self, index: usize, token: u32) -> State {
         let message = &mut self.messages[index];
-        let Some(grammar) = &mut message.grammar else {
-            return match message.ends.contains(&token) {
-                true => message.after(),
-                false if self.vocabulary.text().is_allowed(token) => self.state,
-                false => State::Stray,
-            };
-        };
-        // An end may be a token that stands for text: until the text may end, it is text.
-        if message.ends.contains(&token) && grammar.accepts() {
+        if message.ends_with(token) {
             return message.after();
         }
-        if !grammar.push(token) {
+        let fits = match &mut message.grammar {
+            None => self.vocabulary.text().is_allowed(token),
+            Some(grammar) => grammar.push(token),
+        };
+        if !fits {
             return State::Stray;
         }
-        match message.is_last && grammar.is_complete() {
-            true => State::Complete { message: index },
-            false => self.state,
-        }
+        let has_all = message.is_last && message.grammar.as_mut().is_some_and(Matcher::is_complete);
+        if has_all { State::Complete { message: index } } else { self.state }
     }
 }
 
 impl Message {
+    /// Whether its content may end here, and ends with this token. An end may be a token that
+    /// stands for text: until the content may end, it is text.
+    fn ends_with(&mut self, token: u32) -> bool {
+        self.ends.contains(&token) && self.grammar.as_mut().is_none_or(Matcher::accepts)
+    }
+
     /// Where its end leads.
     fn after(&self) -> State {
         if self.is_last { State::Over } else { State::Opening { message: 0, len: 0 } }
@@ -152,6 +153,14 @@ impl Constraint for Follower {
 
     fn accept(&mut self, token: u32) {
         self.state = self.next(token);
+    }
+
+    fn is_text(&mut self, token: u32) -> bool {
+        let ends = match self.state {
+            State::Content { message } => self.messages[message].ends_with(token),
+            _ => false,
+        };
+        !ends && self.vocabulary.text().is_allowed(token)
     }
 
     fn is_finished(&self) -> bool {

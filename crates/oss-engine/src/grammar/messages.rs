@@ -45,6 +45,8 @@ pub(crate) struct Harmony<'a> {
     pub(crate) tokenizer: &'a Tokenizer,
     pub(crate) tokens: Tokens,
     pub(crate) chat: &'a ChatRequest,
+    /// The request's own tokens that end its answer.
+    pub(crate) stop_tokens: &'a [u32],
 }
 
 impl Harmony<'_> {
@@ -69,7 +71,8 @@ impl Harmony<'_> {
         }
         if chat.tool_choice != ToolChoice::Required {
             let compile = |grammar| self.vocabulary.compile(grammar, "grammar");
-            let (opening, ends) = (self.header("final"), vec![tokens.return_]);
+            let opening = self.header("final");
+            let ends = [&[tokens.return_], self.stop_tokens].concat();
             let grammar = grammar.map(compile).transpose()?;
             all.push(Message { opening, grammar, ends, is_last: true });
         }

@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use super::{Follower, Grammar, Harmony, Messages, Vocabulary};
 use crate::chat::{ChatRequest, ToolChoice};
 use crate::constraint::Constraint;
+use crate::error::Result;
 use crate::text_side::Text;
 
 const SIZE: u32 = 2048;
@@ -56,11 +57,19 @@ fn chat(tool_choice: ToolChoice, strict: bool) -> ChatRequest {
     ChatRequest { tools, tool_choice, ..ChatRequest::new(vec![Message::user("Hi")]) }
 }
 
-fn answer(chat: &ChatRequest, grammar: Option<&Grammar>) -> Follower {
+/// The messages of a harmony answer that these tokens end, too.
+fn messages(
+    chat: &ChatRequest,
+    grammar: Option<&Grammar>,
+    stop_tokens: &[u32],
+) -> Result<Messages> {
     let (vocabulary, tokenizer) = (vocabulary(), tokenizer());
     let tokens = Tokens::of(tokenizer).unwrap();
-    let harmony = Harmony { vocabulary, tokenizer, tokens, chat };
-    Follower::new(vocabulary.clone(), harmony.messages(grammar).unwrap())
+    Harmony { vocabulary, tokenizer, tokens, chat, stop_tokens }.messages(grammar)
+}
+
+fn answer(chat: &ChatRequest, grammar: Option<&Grammar>) -> Follower {
+    Follower::new(vocabulary().clone(), messages(chat, grammar, &[]).unwrap())
 }
 
 fn allowed(follower: &mut Follower) -> Vec<u32> {
@@ -432,9 +441,7 @@ fn a_tool_that_is_not_strict_is_held_as_far_as_it_goes() {
     assert!(takes_call(&mut follower, "{\"a\": 3}"));
     assert!(!takes_call(&mut answer(&chat, None), "{\"a\": \"3\"}"));
     chat.tools[0].function.strict = Some(true);
-    let tokens = Tokens::of(tokenizer()).unwrap();
-    let harmony = Harmony { vocabulary: vocabulary(), tokenizer: tokenizer(), tokens, chat: &chat };
-    let Err(error) = harmony.messages(None) else { panic!("it was taken") };
+    let Err(error) = messages(&chat, None, &[]) else { panic!("it was taken") };
     assert_eq!(error.field(), Some("tools"));
     assert!(error.to_string().contains("add: "), "{error}");
 
@@ -445,8 +452,7 @@ fn a_tool_that_is_not_strict_is_held_as_far_as_it_goes() {
     assert!(takes_call(&mut answer(&chat, None), "{\"a\": \"3\"}"));
     assert!(!takes_call(&mut answer(&chat, None), "[3]"));
     chat.tools[0].function.strict = Some(true);
-    let harmony = Harmony { vocabulary: vocabulary(), tokenizer: tokenizer(), tokens, chat: &chat };
-    assert!(harmony.messages(None).is_err());
+    assert!(messages(&chat, None, &[]).is_err());
 }
 
 fn takes_call(follower: &mut Follower, text: &str) -> bool {

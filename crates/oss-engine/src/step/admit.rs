@@ -6,17 +6,20 @@ use oss_cache::SequenceId;
 
 use crate::budget::ALWAYS_ROWS;
 use crate::step::hold::Hold;
-use crate::step::{Scheduler, Task};
+use crate::step::{Scheduler, Task, common};
 
 /// Room for an answer's first tokens, so that it does not lose its pages at once.
 const HEADROOM: usize = 32;
 
 impl Scheduler {
-    /// Admits what waits, in order of priority and age, while there is room.
-    pub(crate) fn admit(&mut self) {
+    /// Admits what waits, in order of priority and age, while there is room: in one turn no more
+    /// than may run, as a prompt whose logits are known may be answered at once. Whether any was.
+    pub(crate) fn admit(&mut self) -> bool {
         self.cache.poll();
         self.fetch_ahead();
-        while self.has_place()
+        let mut admitted = 0;
+        while admitted < self.sequence_limit()
+            && self.has_place()
             && let Some(next) = self.next_waiting()
         {
             let mut task = self.queue.remove(next);
@@ -35,6 +38,8 @@ impl Scheduler {
                 self.recorder.lock().tiers.count(asked, known, task.back);
             }
             task.admitted(cached, &self.recorder);
+            admitted += 1;
+            self.pulse.fetch_add(1, Ordering::Relaxed);
             if let Some(task) = self.answer_repeat(task) {
                 self.running.push(task);
             }
@@ -42,6 +47,7 @@ impl Scheduler {
         // Those that ran before: who submits counts the others, up to the queue's limit.
         let again = self.queue.iter().filter(|task| task.was_admitted()).count();
         self.recorder.lock().queued = again;
+        admitted > 0
     }
 
     /// Whether one more sequence may run.
@@ -53,6 +59,7 @@ impl Scheduler {
     /// Gives a task its sequence, and sees to room for the rest; returns how many tokens need not
     /// be computed, and whether there is room.
     fn give_sequence_and_room(&mut self, task: &mut Task) -> (usize, bool) {
+        task.repeat = self.known_logits(task);
         let mut cached = self.give_sequence(task);
         loop {
             let (has_room, gave_up) = self.make_room_for(task);
@@ -66,15 +73,9 @@ impl Scheduler {
     }
 
     /// Whether a longer prefix of a task is known than the one that it was given.
-    fn knows_more(&mut self, task: &Task, cached: usize) -> bool {
-        let most = self.most_known(task);
+    fn knows_more(&self, task: &Task, cached: usize) -> bool {
+        let most = most_known(task);
         self.takes_over(task) && self.cache.lookup(&task.tokens[..most]).len() > cached
-    }
-
-    /// How many of a task's tokens it may find computed: all but the last one, unless its logits
-    /// are known too.
-    fn most_known(&mut self, task: &Task) -> usize {
-        task.tokens.len() - usize::from(!self.is_repeat(task))
     }
 
     /// Gives a task its sequence: its session's, or a new one that begins with the longest prefix
@@ -95,7 +96,7 @@ impl Scheduler {
     fn known_prefix(&mut self, task: &Task) -> (SequenceId, usize) {
         let resume = |id| self.sessions.resume(id, &task.tokens, &mut self.cache);
         let resumed = task.session.and_then(resume);
-        let most = self.most_known(task);
+        let most = most_known(task);
         let cache = &mut self.cache;
         let had = resumed.map_or(0, |(_, len)| len);
         let found = cache.lookup(&task.tokens[..most]);
@@ -114,6 +115,7 @@ impl Scheduler {
     /// Takes back a sequence of which the cache has so many tokens: a session keeps it, so that
     /// waiting alone loses nothing.
     fn give_back(&mut self, task: &mut Task, cached: usize) {
+        task.repeat = None;
         match (task.session, task.sequence) {
             (Some(session), Some(sequence)) if cached > 0 && !task.was_admitted() => {
                 task.sequence = None;
@@ -131,7 +133,7 @@ impl Scheduler {
 
     /// Whether the cache holds the task's tokens beside those that others still have to compute,
     /// and whether anything was given up for that: what sessions keep and what slow consumers hold
-    /// up goes first.
+    /// up goes first, unless there were no room even so.
     fn make_room_for(&mut self, task: &Task) -> (bool, bool) {
         let Some(sequence) = task.sequence else { return (false, false) };
         let mut gave_up = false;
@@ -144,11 +146,38 @@ impl Scheduler {
             if self.cache.can_hold(&growing, rows).is_ok() {
                 return (true, gave_up);
             }
+            if !gave_up && self.least_bytes(task) > self.cache_limit() {
+                return (false, false);
+            }
             if !self.sessions.give_up_oldest(&mut self.cache) && !self.preempt_paused() {
                 return (false, gave_up);
             }
             gave_up = true;
         }
+    }
+
+    /// Bytes that the pages of a task and of those that run and do not pause take at least. Pages
+    /// that several may share, as their tokens are the same so far, count once.
+    fn least_bytes(&self, task: &Task) -> usize {
+        let (shape, page_tokens) = (self.cache.shape(), self.cache.shape().page_tokens);
+        let active = self.running.iter().filter(|other| other.producer.has_room());
+        let mut texts: Vec<(&[u32], usize)> =
+            active.map(|other| (other.tokens.as_slice(), other.tokens.len())).collect();
+        texts.push((&task.tokens, task.tokens.len() + HEADROOM));
+        // Side by side are those that have most in common.
+        texts.sort_unstable();
+        let mut bytes = 0;
+        let mut before: &[u32] = &[];
+        for (tokens, len) in texts {
+            let shared = common(before, tokens).div_ceil(page_tokens);
+            let own = len.div_ceil(page_tokens) - shared;
+            for (index, group) in shape.groups.iter().enumerate() {
+                let window = group.window.map_or(own, |window| window.div_ceil(page_tokens));
+                bytes += own.min(window) * self.cache.pages(index).page_bytes;
+            }
+            before = tokens;
+        }
+        bytes
     }
 
     /// Sends a sequence whose consumer is slow back to the queue.
@@ -169,4 +198,10 @@ impl Scheduler {
         tracing::debug!(parent: &task.span, tokens = task.tokens.len(), "preempted");
         self.queue.push(task);
     }
+}
+
+/// How many of a task's tokens it may find computed: all but the last one, unless its logits are
+/// known too.
+fn most_known(task: &Task) -> usize {
+    task.tokens.len() - usize::from(task.repeat.is_none())
 }

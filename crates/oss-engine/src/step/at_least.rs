@@ -5,6 +5,7 @@ use oss_sampler::Mask;
 /// Forbids the tokens that end an answer until enough others have come.
 pub(crate) struct AtLeast {
     tokens: usize,
+    ends: Vec<u32>,
     /// Every token but those that end.
     others: Mask,
     /// Those of them that a constraint allows.
@@ -15,13 +16,27 @@ impl AtLeast {
     /// At least so many tokens before one of `ends`; `None` where that is no bound.
     pub(crate) fn new(tokens: usize, vocabulary: usize, ends: &[u32]) -> Option<Self> {
         // A model may lack tokens that its tokenizer has.
-        let mut ends = ends.iter().filter(|id| (**id as usize) < vocabulary).peekable();
-        if tokens == 0 || ends.peek().is_none() {
+        let ends: Vec<u32> =
+            ends.iter().copied().filter(|id| (*id as usize) < vocabulary).collect();
+        if tokens == 0 || ends.is_empty() {
             return None;
         }
         let mut others = Mask::all(vocabulary);
-        ends.for_each(|id| others.forbid(*id));
-        Some(Self { tokens, allowed: others.clone(), others })
+        ends.iter().for_each(|id| others.forbid(*id));
+        Some(Self { tokens, ends, allowed: others.clone(), others })
+    }
+
+    /// Takes note of which of the ends would be text after `drawn` tokens, and so no end.
+    pub(crate) fn look(&mut self, drawn: usize, mut is_text: impl FnMut(u32) -> bool) {
+        if drawn >= self.tokens {
+            return;
+        }
+        for id in &self.ends {
+            match is_text(*id) {
+                true => self.others.allow(*id),
+                false => self.others.forbid(*id),
+            }
+        }
     }
 
     /// The tokens that may come after `drawn` others, where a constraint allows `constraint`. One
@@ -65,5 +80,16 @@ mod tests {
         let allowed: Vec<u32> = at_least.mask(0, Some(&constraint)).unwrap().allowed().collect();
         assert_eq!(allowed, [5]);
         assert_eq!(at_least.mask(2, Some(&constraint)), Some(&constraint));
+    }
+
+    #[test]
+    fn an_end_is_not_forbidden_where_it_is_text() {
+        let mut at_least = AtLeast::new(2, 8, &[3, 5, 99]).unwrap();
+        let mut allowed = |text: Option<u32>| -> Vec<u32> {
+            at_least.look(0, |id| Some(id) == text);
+            let mask = at_least.mask(0, None).unwrap();
+            [3, 5].into_iter().filter(|id| mask.is_allowed(*id)).collect()
+        };
+        assert_eq!([Some(5), Some(3), None].map(&mut allowed), [vec![5], vec![3], vec![]]);
     }
 }

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 
 use oss_cache::Match;
 
-use crate::step::{Scheduler, Task};
+use crate::step::{Scheduler, Task, common};
 
 /// Requests at the head of the queue whose pages are fetched before there is room for them; those
 /// of others, when they could be admitted before these.
@@ -118,7 +118,7 @@ impl Scheduler {
     fn is_behind(&mut self, index: usize) -> bool {
         let task = &self.queue[index];
         if let Some((leader, shared)) = task.hold.leader
-            && self.running.iter().any(|other| other.id == leader && self.lacks(other, shared))
+            && Task::find(&self.running, leader).is_some_and(|other| self.lacks(other, shared))
         {
             return true;
         }
@@ -140,11 +140,8 @@ impl Scheduler {
     fn find_leader(&self, task: &Task) -> Option<(u64, usize)> {
         let page_tokens = self.cache.shape().page_tokens;
         let most = &task.tokens[..task.tokens.len() - 1];
-        let shared = |other: &Task| {
-            let pairs = most.iter().zip(&other.tokens);
-            let common = pairs.take_while(|(a, b)| a == b).count();
-            (other.id, common / page_tokens * page_tokens)
-        };
+        let shared =
+            |other: &Task| (other.id, common(most, &other.tokens) / page_tokens * page_tokens);
         // Who is more urgent does not wait for those who get fewer rows.
         let others = self.running.iter().filter(|other| other.priority >= task.priority);
         let computing = others.filter(|other| self.lacks(other, shared(other).1)).map(shared);

@@ -1,5 +1,8 @@
 //! The faults that tests want in a step, where they happen.
 
+use std::io;
+use std::path::PathBuf;
+
 use oss_model::State;
 use oss_threads::{PerWorker, Team};
 
@@ -8,25 +11,32 @@ use crate::fault::Fault;
 use crate::step::Task;
 use crate::step::plan::Plan;
 
-/// Refuses memory where a test wants it.
+/// Refuses memory, or an expert, where a test wants it.
 pub(crate) fn refuse(task: &mut Task) -> Result<()> {
     let drawn = task.drawn();
-    match &mut task.fault {
-        Some(Fault::Refused { at, times }) if *at == drawn && *times > 0 => {
-            *times -= 1;
-            let cause = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
-            let refused = oss_memory::Error::Memory { action: "inject", bytes: 0, cause };
-            Err(oss_cache::Error::Memory(refused).into())
-        }
-        _ => Ok(()),
+    let Some(Fault::Refused { at, times } | Fault::Unread { at, times }) = &mut task.fault else {
+        return Ok(());
+    };
+    if *at != drawn || *times == 0 {
+        return Ok(());
     }
+    *times -= 1;
+    if let Some(Fault::Refused { .. }) = task.fault {
+        let cause = io::Error::from(io::ErrorKind::OutOfMemory);
+        let refused = oss_memory::Error::Memory { action: "inject", bytes: 0, cause };
+        return Err(oss_cache::Error::Memory(refused).into());
+    }
+    let (path, cause) = (PathBuf::from("injected"), io::Error::other("a fault was injected"));
+    let cause = oss_memory::Error::File { action: "read", path: path.clone(), cause };
+    let (layer, expert, offset, expected) = (0, 0, 0, 0);
+    Err(oss_model::Error::Expert { path, layer, expert, offset, expected, cause }.into())
 }
 
 /// The first fault that a test wants in the middle of this step, and its row.
 pub(crate) fn due_fault(plan: &Plan, running: &[Task]) -> Option<(Fault, usize)> {
     let mut first = 0;
     for part in &plan.parts {
-        let task = running.iter().find(|task| task.id == part.task)?;
+        let task = Task::find(running, part.task)?;
         if let Some(fault @ (Fault::Panic { at } | Fault::Nan { at })) = task.fault
             && let Some(ahead) = at.checked_sub(task.drawn())
             && ahead <= part.drafts

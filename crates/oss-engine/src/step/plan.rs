@@ -65,9 +65,9 @@ impl Scheduler {
         }
         // A later part may have taken the pages of an earlier one.
         let running = &self.running;
-        self.plan.parts.retain(|part| running.iter().any(|task| task.id == part.task));
+        self.plan.parts.retain(|part| Task::find(running, part.task).is_some());
         for part in &self.plan.parts {
-            let task = running.iter().find(|task| task.id == part.task).expect("kept above");
+            let task = Task::find(running, part.task).expect("kept above");
             let sequence = task.sequence.expect("running tasks have one");
             let from = self.cache.len(sequence);
             for position in from..from + part.rows {
@@ -131,9 +131,7 @@ impl Scheduler {
     /// task had to go.
     fn reserve(&mut self, part: &mut Part) -> bool {
         loop {
-            let Some(task) = self.running.iter().find(|task| task.id == part.task) else {
-                return false;
-            };
+            let Some(task) = Task::find(&self.running, part.task) else { return false };
             let sequence = task.sequence.expect("running tasks have one");
             let Err(error) = self.cache.reserve(sequence, part.rows) else { return true };
             if part.drafts > 0 {

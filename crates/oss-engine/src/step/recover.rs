@@ -105,6 +105,11 @@ impl Scheduler {
     }
 }
 
+/// Whether an expert could not be read from its file: the disk may do better next time.
+pub(crate) fn is_unread(error: &Error) -> bool {
+    matches!(error, Error::Model(oss_model::Error::Expert { .. }))
+}
+
 /// Whether memory was refused, so that giving some back may help.
 pub(crate) fn is_refusal(error: &Error) -> bool {
     use oss_cache::Error::{Memory, OutOfPages};

@@ -135,6 +135,11 @@ impl Scheduler {
         limited
     }
 
+    /// Bytes that resident pages may have now.
+    pub(crate) fn cache_limit(&self) -> usize {
+        self.relief.limit.unwrap_or(self.cache_options.capacity_bytes)
+    }
+
     /// Whether the cache may have less than it was made for.
     pub(crate) const fn is_limited(&self) -> bool {
         self.relief.limit.is_some()

@@ -1,6 +1,7 @@
 //! The logits after whole prompts, so that a prompt that comes again needs no forward pass.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::error::Error;
 use crate::event::Finish;
@@ -18,7 +19,7 @@ pub(crate) struct Repeats {
 struct Entry {
     /// The whole prompt: the key alone proves nothing.
     tokens: Vec<u32>,
-    logits: Vec<f32>,
+    logits: Arc<Vec<f32>>,
     used: u64,
 }
 
@@ -46,11 +47,11 @@ impl Repeats {
     }
 
     /// The logits after a prompt, where they are known.
-    pub(crate) fn get(&mut self, key: u64, tokens: &[u32]) -> Option<&[f32]> {
+    pub(crate) fn get(&mut self, key: u64, tokens: &[u32]) -> Option<Arc<Vec<f32>>> {
         self.clock += 1;
         let entry = self.entries.get_mut(&key).filter(|entry| entry.tokens == tokens)?;
         entry.used = self.clock;
-        Some(&entry.logits)
+        Some(entry.logits.clone())
     }
 
     /// Keeps the logits after a prompt.
@@ -59,7 +60,7 @@ impl Repeats {
             return;
         }
         self.clock += 1;
-        let entry = Entry { tokens: tokens.to_vec(), logits, used: self.clock };
+        let entry = Entry { tokens: tokens.to_vec(), logits: Arc::new(logits), used: self.clock };
         self.bytes += entry.bytes();
         if let Some(before) = self.entries.insert(key, entry) {
             self.bytes -= before.bytes();
@@ -79,22 +80,21 @@ impl Repeats {
 }
 
 impl Scheduler {
-    /// Whether the logits after a task's whole prompt are known, and it can do with them.
-    pub(crate) fn is_repeat(&mut self, task: &Task) -> bool {
-        self.options.reuse_prefixes
-            && task.drawn() == 0
-            && self.repeats.get(self.cache.prompt_key(&task.tokens), &task.tokens).is_some()
+    /// The logits after a task's whole prompt, where they are known and it can do with them.
+    pub(crate) fn known_logits(&mut self, task: &Task) -> Option<Arc<Vec<f32>>> {
+        if !self.takes_over(task) || task.drawn() > 0 {
+            return None;
+        }
+        self.repeats.get(self.cache.prompt_key(&task.tokens), &task.tokens)
     }
 
     /// Draws the first token of a task whose whole prompt is known. Returns the task unless its
     /// answer is complete with that.
     pub(crate) fn answer_repeat(&mut self, mut task: Task) -> Option<Task> {
-        if task.left(&self.cache) > 0 {
-            return Some(task);
-        }
-        let Self { repeats, cache, sessions, model, recorder, .. } = self;
-        let known = repeats.get(cache.prompt_key(&task.tokens), &task.tokens);
-        let logits = oss_memory::copy(known.expect("looked up when the sequence was given"));
+        let known = task.repeat.take().filter(|_| task.left(&self.cache) == 0);
+        let Some(logits) = known else { return Some(task) };
+        let logits = oss_memory::copy(&logits);
+        let Self { cache, sessions, model, recorder, .. } = self;
         finish_prompt(&mut task, cache, sessions);
         recorder.lock().repeated_prompts += 1;
         let position = task.prompt_len - 1;
@@ -104,7 +104,7 @@ impl Scheduler {
         let finish = match drawn {
             Ok(None) => return Some(task),
             Ok(Some(finish)) => finish,
-            Err(error) => Finish::Failed(std::sync::Arc::new(error)),
+            Err(error) => Finish::Failed(Arc::new(error)),
         };
         self.end(task, finish);
         None
@@ -119,7 +119,7 @@ mod tests {
     fn a_prompt_is_believed_by_its_tokens() {
         let mut repeats = Repeats::new(1000);
         repeats.keep(7, &[1, 2], vec![0.5; 4]);
-        assert_eq!(repeats.get(7, &[1, 2]), Some([0.5; 4].as_slice()));
+        assert_eq!(repeats.get(7, &[1, 2]).as_deref(), Some(&vec![0.5; 4]));
         assert_eq!(repeats.get(7, &[1, 3]), None);
         assert_eq!(repeats.get(8, &[1, 2]), None);
         assert_eq!(repeats.bytes(), 24);

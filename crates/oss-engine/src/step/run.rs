@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::event::{Finish, Token};
 use crate::metrics::Recorder;
 use crate::step::inject::{due_fault, refuse, strike};
-use crate::step::recover::is_refusal;
+use crate::step::recover::{is_refusal, is_unread};
 use crate::step::repeats::Repeats;
 use crate::step::sessions::Sessions;
 use crate::step::{Scheduler, Task, scratch};
@@ -32,7 +32,7 @@ struct Wanted {
 }
 
 impl Scheduler {
-    /// Runs the plan; making it began at `begin`.
+    /// Runs the plan, the making of which began at `begin`.
     pub(crate) fn step(&mut self, begin: Instant) {
         let (rows, prompt_rows) = (self.plan.rows.len(), self.plan.prompt_rows());
         let sequences = self.plan.parts.len();
@@ -44,11 +44,17 @@ impl Scheduler {
         };
         let mut kernels = Duration::ZERO;
         let mut computed = self.forward(&mut kernels);
-        if computed.as_ref().is_err_and(is_refusal) {
-            // Nothing has changed: what is kept for reuse goes, and the step is tried once more.
-            self.shed_all();
-            self.lift_limit();
-            computed = self.forward(&mut kernels);
+        // Nothing has changed: where that may help, the step is tried once more.
+        if let Err(error) = &computed {
+            let is_refusal = is_refusal(error);
+            if is_refusal {
+                self.shed_all();
+                self.lift_limit();
+            }
+            if is_refusal || is_unread(error) {
+                tracing::warn!(%error, "a step is tried once more");
+                computed = self.forward(&mut kernels);
+            }
         }
         let outcome = computed.and_then(|()| {
             self.finish_prompts();
@@ -98,9 +104,8 @@ impl Scheduler {
             // Asked for while nothing has changed, so that the step can be tried once more.
             state.reserve_logits(model, wanted.min(HEAD_ROWS))?;
             for part in &plan.parts {
-                let task = running.iter_mut().find(|task| task.id == part.task);
-                let task = task.expect("nobody leaves during a step");
-                refuse(task)?;
+                let task = Task::find_mut(running, part.task);
+                refuse(task.expect("nobody leaves during a step"))?;
             }
             let mut done = 0;
             if let Some((fault, row)) = due_fault(plan, running) {
@@ -119,7 +124,7 @@ impl Scheduler {
     fn finish_prompts(&mut self) {
         let Self { cache, plan, running, sessions, .. } = self;
         for part in plan.parts.iter().filter(|part| part.is_prompt) {
-            let Some(task) = running.iter_mut().find(|task| task.id == part.task) else { continue };
+            let Some(task) = Task::find_mut(running, part.task) else { continue };
             mark_messages(task, part.rows, cache);
             if task.drawn() == 0 && task.left(cache) == 0 {
                 finish_prompt(task, cache, sessions);
@@ -142,7 +147,7 @@ impl Scheduler {
             let logits = catch(|| Ok(head(model, team, state, range)))?;
             *kernels += begin.elapsed();
             for (row, logits) in rows.iter().zip(logits.chunks_exact_mut(vocabulary)) {
-                let task = running.iter_mut().find(|task| task.id == row.task);
+                let task = Task::find_mut(running, row.task);
                 let task = task.expect("nobody leaves during a step");
                 // A wrong guess, or one after it or after the end, does not count.
                 let counts = task.tokens.get(row.position) == Some(&row.token);
@@ -222,15 +227,39 @@ pub(crate) fn finish_row(
     logits: &mut [f32],
     (isa, recorder): (Isa, &Recorder),
 ) -> Result<Option<Finish>> {
+    let begin = Instant::now();
+    let outcome = use_row(task, position, logits, isa);
+    recorder.lock().draw_seconds += begin.elapsed().as_secs_f64();
+    Ok(match outcome? {
+        Used::Scored => None,
+        Used::Full => Some(Finish::Length),
+        Used::Drawn(token) => task.take(token, recorder),
+    })
+}
+
+/// What became of a row's logits.
+enum Used {
+    /// They were for the prompt's log-probabilities alone.
+    Scored,
+    /// No token was wanted any more.
+    Full,
+    /// A token was drawn.
+    Drawn(Token),
+}
+
+fn use_row(task: &mut Task, position: usize, logits: &mut [f32], isa: Isa) -> Result<Used> {
     let drawn = task.drawn();
     if task.scores(position) {
         task.score(isa, logits, position)?;
     }
     if position + 1 < task.tokens.len() {
-        return Ok(None);
+        return Ok(Used::Scored);
     }
     if drawn >= task.ends.max_tokens {
-        return Ok(Some(Finish::Length));
+        return Ok(Used::Full);
+    }
+    if let (Some(at_least), Some(constraint)) = (&mut task.at_least, &mut task.constraint) {
+        at_least.look(drawn, |id| constraint.is_text(id));
     }
     let mask = match &mut task.constraint {
         Some(constraint) => constraint.mask()?,
@@ -244,11 +273,8 @@ pub(crate) fn finish_row(
         Some(at_least) => at_least.mask(drawn, mask),
         None => mask,
     };
-    let begin = Instant::now();
     let draw = task.sampler.draw(isa, logits, task.tokens.len() as u64, mask)?;
-    recorder.lock().draw_seconds += begin.elapsed().as_secs_f64();
-    let token = Token::of(draw);
-    Ok(task.take(token, recorder))
+    Ok(Used::Drawn(Token::of(draw)))
 }
 
 /// Runs a part of a step; a panic becomes an error.

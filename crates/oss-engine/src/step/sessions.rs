@@ -4,6 +4,8 @@ use std::collections::HashMap;
 
 use oss_cache::{KvCache, SequenceId};
 
+use crate::step::common;
+
 /// A sequence and the tokens that the cache has of it.
 struct Checkpoint {
     sequence: SequenceId,
@@ -43,12 +45,9 @@ impl Sessions {
     ) -> Option<(SequenceId, usize)> {
         let kept = self.kept.remove(&session)?;
         let most = &tokens[..tokens.len() - 1];
-        let common = |checkpoint: &Checkpoint| {
-            most.iter().zip(&checkpoint.tokens).take_while(|(a, b)| a == b).count()
-        };
         let mut best: Option<(SequenceId, usize)> = None;
         for checkpoint in kept.checkpoints {
-            let (id, common) = (checkpoint.sequence, common(&checkpoint));
+            let (id, common) = (checkpoint.sequence, common(most, &checkpoint.tokens));
             let had = best.map_or(0, |(_, len)| len);
             let len = match common > had {
                 true => cache.truncate(id, common).unwrap_or(0),
@@ -66,10 +65,8 @@ impl Sessions {
     /// How many of `tokens` what a session keeps has in common with them, at most.
     pub(crate) fn common(&self, session: u64, tokens: &[u32]) -> usize {
         let Some(kept) = self.kept.get(&session) else { return 0 };
-        let common = |checkpoint: &Checkpoint| {
-            tokens.iter().zip(&checkpoint.tokens).take_while(|(a, b)| a == b).count()
-        };
-        kept.checkpoints.iter().map(common).max().unwrap_or(0)
+        let all = kept.checkpoints.iter();
+        all.map(|checkpoint| common(tokens, &checkpoint.tokens)).max().unwrap_or(0)
     }
 
     /// Gives up what a session kept.

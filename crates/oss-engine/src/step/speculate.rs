@@ -27,7 +27,7 @@ impl Scheduler {
             .iter_mut()
             .filter(|part| !part.is_prompt)
             .filter_map(|part| {
-                let task = self.running.iter().find(|task| task.id == part.task)?;
+                let task = Task::find(&self.running, part.task)?;
                 let mut answer = Answer { task, part, gain: -1.0 };
                 answer.look_ahead(most);
                 Some(answer)
@@ -54,7 +54,7 @@ impl Scheduler {
     pub(crate) fn settle_drafts(&mut self) {
         let Self { cache, plan, running, recorder, .. } = self;
         for part in plan.parts.iter().filter(|part| part.drafts > 0) {
-            let Some(task) = running.iter().find(|task| task.id == part.task) else { continue };
+            let Some(task) = Task::find(running, part.task) else { continue };
             let sequence = task.sequence.expect("running tasks have one");
             // The token drawn last is not computed yet, as without guesses.
             let (computed, counts) = (cache.len(sequence), task.tokens.len() - 1);

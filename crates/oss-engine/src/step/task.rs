@@ -8,7 +8,7 @@ use oss_sampler::Sampler;
 use oss_simd::Isa;
 
 use crate::constraint::Held;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::event::{End, Event, Finish, Timing, Token, Usage};
 use crate::fault::Fault;
 use crate::metrics::{Back, Recorder};
@@ -50,6 +50,8 @@ pub(crate) struct Task {
     pub(crate) deadline: Option<Instant>,
     pub(crate) clock: Clock,
     pub(crate) cached_tokens: usize,
+    /// The logits after the whole prompt, where they were known when it was given its sequence.
+    pub(crate) repeat: Option<Arc<Vec<f32>>>,
     /// What the cache's lower tiers brought back for it while it waits.
     pub(crate) back: Back,
     pub(crate) hold: Hold,
@@ -105,6 +107,25 @@ impl Clock {
 }
 
 impl Task {
+    /// The task of that number.
+    pub(crate) fn find(tasks: &[Self], id: u64) -> Option<&Self> {
+        tasks.iter().find(|task| task.id == id)
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn find_mut(tasks: &mut [Self], id: u64) -> Option<&mut Self> {
+        tasks.iter_mut().find(|task| task.id == id)
+    }
+
+    /// How it ends now, where it was cancelled or is late.
+    pub(crate) fn ending(&self, now: Instant) -> Option<Finish> {
+        if self.producer.is_cancelled() {
+            return Some(Finish::Cancelled);
+        }
+        let late = self.deadline.is_some_and(|deadline| deadline <= now);
+        late.then(|| Finish::Failed(Arc::new(Error::Expired)))
+    }
+
     /// Tokens drawn.
     pub(crate) fn drawn(&self) -> usize {
         self.tokens.len() - self.prompt_len
@@ -128,6 +149,10 @@ impl Task {
     /// It leaves the queue with so many tokens at hand.
     pub(crate) fn admitted(&mut self, cached_tokens: usize, recorder: &Recorder) {
         if self.was_admitted() {
+            // What of its prompt it has lost since is computed after all.
+            if self.drawn() == 0 {
+                self.cached_tokens = self.cached_tokens.min(cached_tokens);
+            }
             return;
         }
         let now = Instant::now();
@@ -187,7 +212,9 @@ impl Task {
         let id = token.id;
         self.tokens.push(id);
         self.sampler.accept(id);
+        let mut stops = self.ends.stop_tokens.contains(&id);
         if let Some(constraint) = &mut self.constraint {
+            stops = stops && !constraint.is_text(id);
             constraint.accept(id);
         }
         if let Some(drafter) = &mut self.drafter {
@@ -201,7 +228,6 @@ impl Task {
             events.push(Event::Prompt { tokens });
         }
         events.push(Event::Token(token));
-        let stops = self.ends.stop_tokens.contains(&id);
         let stopped = if stops {
             self.output.stop_token(id, &mut events);
             true

@@ -91,8 +91,7 @@ impl Clocked {
         let (team, tuner) = (Team::new(1).unwrap(), Tuner { subject, tuning });
         let caches = (cache, cache_options);
         let setup = Setup::new(model, team, caches, tuner, (options, 0), None).unwrap();
-        let (_, commands) = std::sync::mpsc::channel();
-        let scheduler = Scheduler::new(setup, None, commands);
+        let scheduler = Scheduler::new(setup, None);
         Self { scheduler, cost, now: 0.0, seen: HashMap::new(), next_id: 0 }
     }
 
@@ -103,22 +102,30 @@ impl Clocked {
 
     /// The same, of some priority.
     fn submit_as(&mut self, priority: i32, prompt: usize, max_tokens: usize) {
-        let Scheduler { model, waiting, queue, .. } = &mut self.scheduler;
+        let task = Task { priority, ..self.task(vec![500; prompt], max_tokens) };
+        self.scheduler.queue.push(task);
+    }
+
+    /// A request for so many tokens after others.
+    fn task(&mut self, tokens: Vec<u32>, max_tokens: usize) -> Task {
+        let Scheduler { model, waiting, options, .. } = &mut self.scheduler;
         let (vocabulary, greedy) = (model.config.vocabulary, oss_sampler::Options::greedy());
+        let guesses = options.speculation != Speculation::Off;
         waiting.fetch_add(1, Ordering::AcqRel);
-        queue.push(Task {
-            id: self.next_id,
-            priority,
+        self.next_id += 1;
+        Task {
+            id: self.next_id - 1,
+            priority: 0,
             session: None,
-            prompt_len: prompt,
+            prompt_len: tokens.len(),
             message_ends: Vec::new(),
-            tokens: vec![500; prompt],
             sequence: None,
             ends: Ends { max_tokens, stop_tokens: Vec::new() },
             sampler: Sampler::new(greedy, vocabulary, 0).unwrap(),
             constraint: None,
             at_least: None,
-            drafter: None,
+            drafter: guesses.then(|| Drafter::new(&tokens)),
+            tokens,
             output: Box::new(Silent),
             opening: Vec::new(),
             producer: Producer::new(Link::new(usize::MAX), model.weights.begin_use().unwrap()),
@@ -127,11 +134,18 @@ impl Clocked {
             deadline: None,
             clock: Clock::new(Instant::now()),
             cached_tokens: 0,
+            repeat: None,
             back: Back::default(),
             hold: Hold::default(),
             span: tracing::Span::none(),
-        });
-        self.next_id += 1;
+        }
+    }
+
+    /// Turns until nobody waits or runs.
+    fn finish(&mut self) {
+        while !(self.scheduler.queue.is_empty() && self.scheduler.running.is_empty()) {
+            self.step();
+        }
     }
 
     /// One turn; returns the step's seconds.
@@ -287,9 +301,7 @@ fn read_from_file(
 fn keep_in_file(directory: &Path, prompt: usize) {
     let mut first = Clocked::with(Cost { prompt: 0.02, ..COST }, read_from_file(directory, 4));
     first.submit(prompt, 1);
-    while !(first.scheduler.queue.is_empty() && first.scheduler.running.is_empty()) {
-        first.step();
-    }
+    first.finish();
     first.scheduler.cache.persist().unwrap();
 }
 
@@ -348,4 +360,89 @@ fn a_prefix_larger_than_the_queue_of_reads_is_fetched_before_there_is_a_place_fo
     let Scheduler { cache, queue: waiting, running, .. } = &second.scheduler;
     assert_eq!((running.len(), waiting.len()), (1, 1), "it has no place yet");
     assert_eq!(cache.missing(&cache.lookup(&waiting[0].tokens)), 0);
+}
+
+#[test]
+fn no_more_requests_are_answered_in_one_turn_than_may_run() {
+    let mut clocked = Clocked::with(COST, |options, _| options.reuse_prefixes = true);
+    clocked.submit(40, 1);
+    clocked.finish();
+    (0..40).for_each(|_| clocked.submit(40, 1));
+    let scheduler = &mut clocked.scheduler;
+    let beats = |scheduler: &Scheduler| scheduler.pulse.load(Ordering::Relaxed);
+    for left in [24, 8, 0] {
+        let (before, waited) = (beats(scheduler), scheduler.queue.len());
+        assert!(scheduler.admit(), "the next turn is at once");
+        assert_eq!((scheduler.queue.len(), scheduler.running.len()), (left, 0));
+        assert_eq!(beats(scheduler) - before, (waited - left) as u64);
+    }
+    assert!(!scheduler.admit());
+    assert_eq!(scheduler.recorder.lock().repeated_prompts, 40);
+}
+
+#[test]
+fn nobody_loses_pages_to_one_who_has_no_room_even_so() {
+    // Of 64 pages the session keeps 14, and the one that runs takes 36: the next one wants more
+    // than there are, or 24.
+    for (prompt, is_kept) in [(700, true), (150, false)] {
+        let mut clocked = Clocked::with(Cost { prompt: 0.02, ..COST }, |_, cache| {
+            cache.capacity_bytes = 1 << 20;
+        });
+        let kept = vec![7; 100];
+        let of_session = Task { session: Some(1), ..clocked.task(kept.clone(), 1) };
+        clocked.scheduler.queue.push(of_session);
+        clocked.finish();
+        for (token, prompt) in [(8, 250), (9, prompt)] {
+            let task = clocked.task(vec![token; prompt], 20);
+            clocked.scheduler.queue.push(task);
+            clocked.step();
+        }
+        let Scheduler { queue, running, sessions, .. } = &clocked.scheduler;
+        let seen = (running.len(), queue.len(), sessions.common(1, &kept));
+        assert_eq!(seen, if is_kept { (1, 1, 100) } else { (2, 0, 0) }, "{prompt}");
+    }
+}
+
+#[test]
+fn guesses_are_made_where_they_pay() {
+    let demo = Container::from_bytes("demo", oss_demo::GGUF, Vec::new()).unwrap();
+    let text = crate::Text::from_container(&demo).unwrap();
+    let refrain = "Tom has a red ball. ".repeat(6);
+    let tokens = text.tokenizer().unwrap().encode(&refrain, oss_text::Special::AsText);
+    let drafted = |cost| {
+        let mut clocked = Clocked::with(cost, |options, _| options.speculation = Speculation::Auto);
+        // The model's own stories repeat themselves too.
+        let task = clocked.task(tokens.clone(), 400);
+        clocked.scheduler.queue.push(task);
+        clocked.finish();
+        clocked.scheduler.recorder.lock().drafted_tokens
+    };
+    let cheap = drafted(Cost { answer: 0.01, ..COST });
+    let dear = drafted(Cost { step: 0.0, answer: 1.0, ..COST });
+    assert!(cheap > 100 && dear < cheap / 2, "{cheap}, {dear}");
+}
+
+#[test]
+fn a_closed_engine_ends_all_requests_and_takes_none() {
+    let mut clocked = Clocked::new(COST);
+    clocked.submit(3, 1000);
+    clocked.step();
+    clocked.submit(3, 1);
+    let of_session = Task { session: Some(1), ..clocked.task(vec![7; 40], 1000) };
+    clocked.scheduler.queue.push(of_session);
+    clocked.step();
+    let submitted = Box::new(clocked.task(vec![7; 40], 1));
+    let scheduler = &mut clocked.scheduler;
+    assert!(scheduler.running.len() > 1);
+    let (sender, commands) = std::sync::mpsc::channel();
+    sender.send(Command::Submit(submitted)).unwrap();
+    let before = scheduler.recorder.lock().failed;
+    scheduler.close(commands);
+    assert!(sender.send(Command::Wake).is_err());
+    assert!(scheduler.queue.is_empty() && scheduler.running.is_empty());
+    assert_eq!(scheduler.waiting.load(Ordering::Acquire), 0);
+    assert!(scheduler.recorder.lock().failed - before > 2);
+    let groups = 0..scheduler.cache.shape().groups.len();
+    let pages = groups.map(|group| scheduler.cache.pages(group));
+    assert!(pages.into_iter().all(|pages| pages.in_use == pages.idle), "nobody holds any");
 }

@@ -7,8 +7,8 @@ use std::task::{Context, Wake, Waker};
 
 use oss_engine::weights::{Container, Data};
 use oss_engine::{
-    ColdTier, Constraint, Engine, EngineOptions, Error, Event, Fault, Mask, Request, Result,
-    Speculation, model,
+    ColdTier, Constraint, Engine, EngineOptions, Error, Event, Fault, Mask, PAGE_TOKENS, Request,
+    Result, Speculation, model,
 };
 
 use crate::support::{block_on, engine, engine_with, options, story};
@@ -66,6 +66,38 @@ fn an_engine_that_is_closed_ends_its_requests_and_writes_what_it_keeps() {
     engine.close();
     let next = engine_with(reusing(directory.path()));
     assert!(next.generate(story(&long(), 4)).unwrap().usage.cached_tokens > 0);
+}
+
+#[test]
+fn the_next_engine_finds_the_answers_of_sessions_that_were_open_when_one_was_closed() {
+    let directory = tempfile::tempdir().unwrap();
+    let engine = engine_with(reusing(directory.path()));
+    let mut session = engine.session();
+    let answer = session.generate(story(&long(), 30)).unwrap();
+    engine.close();
+    // The last token has been drawn, and not computed.
+    let known = [&*answer.prompt_ids, &answer.ids()[..29]].concat();
+    assert!(!known.len().is_multiple_of(PAGE_TOKENS), "{} tokens", known.len());
+    let next = engine_with(reusing(directory.path()));
+    let goes_on = Request::tokens([known.as_slice(), &[500; 20]].concat()).max_tokens(1);
+    let usage = next.generate(goes_on).unwrap().usage;
+    assert_eq!(usage.cached_tokens, known.len());
+}
+
+#[test]
+fn a_session_goes_on_from_what_it_had_before_a_row_was_no_number() {
+    let engine = engine_with(options());
+    let mut session = engine.session();
+    let first = session.generate(story(&long(), 1)).unwrap();
+    let longer = long() + &" and then they ran home".repeat(4);
+    for at in [0, 3] {
+        let faulty = story(&longer, 20).with_fault(Fault::Nan { at });
+        assert!(is_not_finite(&session.generate(faulty).unwrap_err()));
+        let answer = session.generate(story(&longer, 20)).unwrap();
+        assert_eq!(answer.ids(), plain(&longer), "{at}");
+        let known = first.usage.prompt_tokens - 1;
+        assert!(answer.usage.cached_tokens >= known, "{at}: {:?}", answer.usage);
+    }
 }
 
 #[test]

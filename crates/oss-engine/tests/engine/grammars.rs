@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use oss_engine::text::Special;
 use oss_engine::text::chat::{Message, Tool};
 use oss_engine::{
     ChatRequest, Completion, Constraint, Engine, EngineOptions, Finish, Grammar, Mask, Prompt,
@@ -160,11 +161,13 @@ fn drafts_and_company_change_no_token() {
 
 #[test]
 fn a_text_holds_its_grammar_from_the_first_token_and_ends_with_it() {
+    let mut complete = 0;
     for seed in 0..20 {
         let json = Request::text("Once upon a time").grammar(sum()).max_tokens(300);
         let answer = engine().generate(hot(json, seed)).unwrap();
         if matches!(answer.finish, Finish::Stop) {
             fits(&answer.text);
+            complete += 1;
         }
         let number = Request::text("Ben is").grammar(Grammar::regex("[1-9][0-9]? years old"));
         let answer = engine().generate(hot(number, seed)).unwrap();
@@ -172,6 +175,7 @@ fn a_text_holds_its_grammar_from_the_first_token_and_ends_with_it() {
         let number = answer.text.strip_suffix(" years old").unwrap();
         assert!((1..100).contains(&number.parse::<u8>().unwrap()), "{}", answer.text);
     }
+    assert!(complete > 15, "{complete} complete");
     // Where it may end and may go on, the model's own stop token ends it.
     let ends = Request::text("Once upon a time").grammar(Grammar::regex("(?s).*"));
     let free = Request::text("Once upon a time");
@@ -182,6 +186,58 @@ fn a_text_holds_its_grammar_from_the_first_token_and_ends_with_it() {
     let lark = Grammar::lark("start: \"one\" \"two\"?\n");
     let request = Request { ignore_stops: true, ..Request::text("x").grammar(lark) };
     assert!(["one", "onetwo"].contains(&engine().generate(request).unwrap().text.as_str()));
+}
+
+/// The one token of a text.
+fn token(text: &str) -> u32 {
+    let ids = engine().text().tokenizer().unwrap().encode(text, Special::AsText);
+    assert_eq!(ids.len(), 1, "{text}");
+    ids[0]
+}
+
+#[test]
+fn a_stop_token_that_stands_for_text_is_text_until_the_answer_fits() {
+    let quote = token("\"");
+    let text = |seed| {
+        let json = Request::text("Once upon a time").grammar(sum()).max_tokens(400);
+        hot(json, seed)
+    };
+    let call = |seed| {
+        let chat = ChatRequest { tools: tools(true), tool_choice: ToolChoice::Required, ..chat() };
+        hot(Request::chat(chat).max_tokens(300), seed)
+    };
+    let requests: [&dyn Fn(u64) -> Request; 3] = [&asked, &text, &call];
+    let mut complete = [0; 3];
+    for seed in 0..12 {
+        for (index, request) in requests.iter().enumerate() {
+            let expected = engine().generate(request(seed)).unwrap();
+            // One of the last tokens of the answer itself.
+            let last = expected.ids()[expected.tokens.len() - 3];
+            for min_tokens in [0, expected.tokens.len() / 2] {
+                let stop_tokens = vec![quote, last];
+                let request = Request { stop_tokens, min_tokens, ..request(seed) };
+                let answer = engine().generate(request).unwrap();
+                assert_eq!(answer.ids(), expected.ids(), "seed {seed}: {}", answer.text);
+                assert_eq!(answer.finish.name(), expected.finish.name());
+                assert_eq!(answer.text, expected.text);
+            }
+            if matches!(expected.finish, Finish::Stop) {
+                fits(&expected.text);
+            }
+            complete[index] += usize::from(!matches!(expected.finish, Finish::Length));
+        }
+    }
+    assert!(complete.iter().all(|count| *count > 6), "{complete:?} complete");
+
+    // Where the answer may end, it ends it.
+    let ask = || Request::chat(ChatRequest::new(vec![Message::user("What is 17 + 25?")])).greedy();
+    let any = || ask().grammar(Grammar::regex("(?s).*"));
+    let whole = engine().generate(any()).unwrap();
+    assert_eq!(whole.text, "17 + 25 = 42");
+    let stop_tokens = vec![token(" =")];
+    let ended = engine().generate(Request { stop_tokens, ..any() }).unwrap();
+    assert_eq!((ended.text.as_str(), ended.finish.name()), ("17 + 25", "stop"));
+    assert_eq!(ended.reasoning, whole.reasoning);
 }
 
 #[test]
@@ -397,7 +453,7 @@ fn a_chat_that_a_template_wrote_holds_its_grammar_from_the_first_token() {
 #[test]
 fn the_same_grammar_serves_any_object_and_tokens_as_prompts() {
     let ids = engine().text().tokenizer().unwrap();
-    let ids = ids.encode("The answer is", oss_engine::text::Special::AsText);
+    let ids = ids.encode("The answer is", Special::AsText);
     for seed in 0..10 {
         let request = Request::new(Prompt::Tokens(ids.clone()));
         let request = hot(request.grammar(Grammar::json_object()).max_tokens(200), seed);

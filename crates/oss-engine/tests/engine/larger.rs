@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use oss_engine::model::{self, ExpertRoom, LoadOptions, Model};
 use oss_engine::weights::Container;
-use oss_engine::{Engine, EngineOptions, Error, LoadProgress, Request, Speculation};
+use oss_engine::{Engine, EngineOptions, Error, Fault, LoadProgress, Request, Speculation};
 
-use crate::support::{engine, eventually, options, prompts, story, within};
+use crate::support::{engine, engine_with, eventually, options, prompts, story, within};
 
 const TOP: usize = 2;
 const CACHE: usize = 4 << 20;
@@ -363,6 +363,24 @@ fn an_expert_that_cannot_be_read_fails_its_requests_and_the_next_ones_are_right(
     let expected = crate::support::engine().generate(story("Once upon a time", 20)).unwrap();
     assert_eq!(engine.generate(story("Once upon a time", 20)).unwrap().ids(), expected.ids());
     assert_eq!(engine.metrics().failed, 1);
+}
+
+#[test]
+fn a_step_whose_expert_cannot_be_read_once_is_tried_again() {
+    let engine = engine_with(EngineOptions { reuse_prefixes: true, ..options() });
+    let faulty = |at, times| story("One day", 20).with_fault(Fault::Unread { at, times });
+    let expected = crate::support::engine().generate(story("One day", 20)).unwrap();
+    let beside = || Request { ignore_stops: true, ..story("Once upon a time", 60) };
+    for at in [0, 7] {
+        let other = engine.submit(beside()).unwrap();
+        assert_eq!(engine.generate(faulty(at, 1)).unwrap().ids(), expected.ids(), "{at}");
+        assert_eq!(other.collect_all().unwrap().tokens.len(), 60);
+    }
+    let metrics = engine.metrics();
+    assert_eq!((metrics.failed, metrics.shed_bytes), (0, 0), "what is kept stays");
+    let error = engine.generate(faulty(3, 2)).unwrap_err();
+    assert!(matches!(error, Error::Model(model::Error::Expert { .. })), "{error}");
+    assert_eq!(engine.generate(story("One day", 20)).unwrap().ids(), expected.ids());
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use oss_engine::{Engine, EngineOptions, Error, Event, Finish, Request};
+use oss_engine::{
+    Constraint, Engine, EngineOptions, Error, Event, Finish, Mask, PolicyKind, Request, Result,
+};
 
 use crate::support::{
     engine, engine_with, eventually, options, page_bytes, prompts, story, tokens,
@@ -241,7 +243,7 @@ fn stop_tokens_of_a_request_hold_where_those_of_the_model_do_not() {
     let ended = Request { stop_tokens: vec![stop], ..endless() };
     let ended = engine().generate(ended).unwrap().ids();
     let first = ids.iter().position(|id| *id == stop).unwrap();
-    assert!(ended.len() == first || ended.len() == first + 1, "{ended:?} of {ids:?}");
+    assert_eq!(ended, ids[..=first]);
 }
 
 #[test]
@@ -273,4 +275,80 @@ fn a_session_that_waits_for_room_keeps_what_it_has() {
     assert!(answer.usage.cached_tokens >= 299, "{:?}", answer.usage);
     assert_eq!(answer.ids(), crate::support::engine().generate(ask(&prompt)).unwrap().ids());
     other.collect_all().unwrap();
+}
+
+#[test]
+fn a_session_keeps_what_it_has_when_its_next_request_is_cancelled_or_late() {
+    let engine = engine_with(EngineOptions { prefill_chunk: Some(8), ..options() });
+    let ask = |tokens: &[u32]| Request::tokens(tokens).max_tokens(1).greedy();
+    let prompt = tokens(0);
+    let mut session = engine.session();
+    session.generate(ask(&prompt[..300])).unwrap();
+    let endless = || Request { ignore_stops: true, ..ask(&prompt).max_tokens(3000) };
+    let mut cancelled = session.submit(endless()).unwrap();
+    let Some(Event::Admitted { cached_tokens }) = cancelled.next() else { panic!("no event") };
+    assert!(cached_tokens >= 299, "{cached_tokens}");
+    cancelled.cancel();
+    assert!(matches!(cancelled.collect_all().unwrap().finish, Finish::Cancelled));
+    let deadline = Some(Duration::from_millis(20));
+    let late = session.generate(Request { deadline, ..endless() });
+    assert!(matches!(late.unwrap_err(), Error::Expired));
+    let answer = session.generate(ask(&prompt)).unwrap();
+    assert!(answer.usage.cached_tokens >= 299, "{:?}", answer.usage);
+    assert_eq!(answer.ids(), crate::support::engine().generate(ask(&prompt)).unwrap().ids());
+}
+
+#[test]
+fn tokens_that_were_lost_before_the_prompt_was_computed_do_not_count_as_cached() {
+    let engine = engine_with(EngineOptions {
+        reuse_prefixes: true,
+        repeat_bytes: 0,
+        eviction: PolicyKind::Lru,
+        cache_bytes: Some(100 * page_bytes()),
+        max_rows: Some(64),
+        stream_events: 1,
+        ..options()
+    });
+    let ask = |kind| Request::tokens(tokens(kind)).max_tokens(1).greedy();
+    engine.generate(ask(0)).unwrap();
+    // Its first event fills the stream: nothing of its prompt is computed.
+    let mut slow = engine.submit(ask(0)).unwrap();
+    eventually("the slow one has its event", || engine.metrics().queued == 0);
+    for kind in 1..3 {
+        engine.generate(ask(kind)).unwrap();
+    }
+    let counted = || {
+        engine.check_books().unwrap(); // the numbers are told
+        engine.metrics()
+    };
+    let before = counted();
+    assert_eq!(before.preempted, 1);
+    let Some(Event::Admitted { cached_tokens }) = slow.next() else { panic!("no event") };
+    assert_eq!(cached_tokens, 699);
+    let usage = slow.collect_all().unwrap().usage;
+    let computed = counted().prompt_tokens - before.prompt_tokens;
+    assert!(computed > 1, "nothing was lost");
+    assert_eq!(usage.cached_tokens as u64, 700 - computed);
+}
+
+/// A constraint that takes its time, and allows everything.
+struct Slow(Duration);
+
+impl Constraint for Slow {
+    fn mask(&mut self) -> Result<Option<&Mask>> {
+        std::thread::sleep(self.0);
+        Ok(None)
+    }
+    fn accept(&mut self, _token: u32) {}
+}
+
+#[test]
+fn what_a_constraint_takes_for_its_masks_counts_as_drawing() {
+    let engine = engine_with(options());
+    let slow = Slow(Duration::from_millis(60));
+    engine.generate(story("One day", 6).constrained(slow)).unwrap();
+    engine.check_books().unwrap(); // the numbers are told
+    let metrics = engine.metrics();
+    assert!(metrics.draw_seconds >= 0.36, "{}", metrics.draw_seconds);
+    assert!(metrics.overhead.sum() < 0.18, "{}", metrics.overhead.sum());
 }

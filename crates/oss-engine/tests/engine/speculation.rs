@@ -72,6 +72,9 @@ fn greedy_answers_and_their_log_probabilities_are_the_same() {
         assert!(metrics.accepted_drafts > 20, "{metrics:?}");
         assert!(metrics.accepted_drafts < metrics.drafted_tokens, "no guess was wrong");
     }
+    // Before a step has shown what rows cost, guesses at a refrain are taken to pay.
+    let auto = guessing[2].metrics();
+    assert!(auto.drafted_tokens > 0, "{auto:?}");
 }
 
 #[test]

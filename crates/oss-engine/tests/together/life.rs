@@ -269,7 +269,8 @@ impl<'a> Life<'a> {
         let kind = seeded.below(kinds::KINDS);
         let at = seeded.below(4);
         let fault = match seeded.below(8) {
-            0..3 => Fault::Refused { at, times: 1 },
+            0..2 => Fault::Refused { at, times: 1 },
+            2 => Fault::Unread { at, times: 1 },
             3..6 => Fault::Nan { at },
             _ => Fault::Panic { at },
         };
@@ -282,7 +283,7 @@ impl<'a> Life<'a> {
         let may_miss = at == 0 || end <= at;
         let Some(finish) = &open.finish else { panic!("{kind:?}: no end") };
         match (fault, finish) {
-            (Fault::Refused { .. }, Finish::Length | Finish::Stop) => {
+            (Fault::Refused { .. } | Fault::Unread { .. }, Finish::Length | Finish::Stop) => {
                 assert_eq!(got.len(), end, "{kind:?}");
                 self.counts.refused += 1;
             }

@@ -7,9 +7,10 @@ use serde_json::{Map, Value, json};
 
 use crate::app::App;
 use crate::clock;
+use crate::read::Call;
 use crate::read::common::{Common, MOST_LOGPROBS};
 use crate::read::fields::{Fields, missing, short};
-use crate::refusal::Refusal;
+use crate::refusal::{Names, Refusal};
 
 /// A conversation to answer.
 pub(crate) struct ChatCall {
@@ -19,12 +20,8 @@ pub(crate) struct ChatCall {
     pub(crate) include_reasoning: bool,
 }
 
-impl ChatCall {
-    /// Reads a body.
-    ///
-    /// # Errors
-    /// No JSON, another model, a field of another type, out of its range, or not supported.
-    pub(crate) fn read(app: &App, engine: &Engine, body: &[u8]) -> Result<Self, Refusal> {
+impl Call for ChatCall {
+    fn read(app: &App, engine: &Engine, body: &[u8]) -> Result<Self, Refusal> {
         let mut fields = Fields::parse(body)?;
         app.check_model(fields.take::<String>("model")?.as_deref())?;
         refuse(&mut fields)?;
@@ -42,6 +39,33 @@ impl ChatCall {
         Ok(call)
     }
 
+    fn names(&self) -> Names {
+        Names::of("messages")
+    }
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn weight(&self, body: usize) -> usize {
+        let compiles = self.common.format.is_some() || self.chat.compiles_grammar();
+        if compiles { usize::MAX } else { body }
+    }
+
+    fn requests(
+        self,
+        _engine: &Engine,
+    ) -> Result<impl ExactSizeIterator<Item = Request> + Send, Refusal> {
+        let Self { common, mut chat, .. } = self;
+        Ok((0..common.n).map(move |choice| {
+            let last = choice + 1 == common.n;
+            let own = if last { std::mem::take(&mut chat) } else { chat.clone() };
+            common.request(Prompt::Chat(Box::new(own)), choice)
+        }))
+    }
+}
+
+impl ChatCall {
     /// The call of a conversation of `messages`, with what chats and responses say of it in fields
     /// of the same names; `effort` reads how long the model shall think.
     ///
@@ -73,29 +97,13 @@ impl ChatCall {
         parallel(parallel_calls, &chat, engine)?;
         Ok(Self { common, chat, include_reasoning: true })
     }
-
-    /// How much work its reading is, as the length of a body: compiling a grammar is as much as
-    /// tokenising a long prompt.
-    pub(crate) fn weight(&self, body: usize) -> usize {
-        let compiles = self.common.format.is_some() || self.chat.compiles_grammar();
-        if compiles { usize::MAX } else { body }
-    }
-
-    /// The engine's requests, one for each choice, each made when it is asked for.
-    pub(crate) fn requests(self) -> impl ExactSizeIterator<Item = Request> + Send {
-        let Self { common, mut chat, .. } = self;
-        (0..common.n).map(move |choice| {
-            let last = choice + 1 == common.n;
-            let own = if last { std::mem::take(&mut chat) } else { chat.clone() };
-            common.request(Prompt::Chat(Box::new(own)), choice)
-        })
-    }
 }
 
 /// What only chats can ask for and the engine does not do.
 fn refuse(fields: &mut Fields) -> Result<(), Refusal> {
+    // Nothing is kept, and nothing of the answer would tell.
+    let _kept: Option<bool> = fields.take("store")?;
     fields.refuse("modalities", &[json!(["text"])])?;
-    fields.refuse("store", &[json!(false)])?;
     fields.refuse("verbosity", &[json!("medium")])?;
     fields.refuse("add_generation_prompt", &[json!(true)])?;
     fields.refuse("continue_final_message", &[json!(false)])?;

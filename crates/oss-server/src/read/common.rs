@@ -36,9 +36,11 @@ const PENALTIES: RangeInclusive<f32> = -100.0..=100.0;
 const REPETITION_PENALTIES: RangeInclusive<f32> = 0.01..=100.0;
 
 /// Fields that change an answer in ways the engine does not know.
-const UNSUPPORTED: [&str; 19] = [
+const UNSUPPORTED: [&str; 20] = [
     "allowed_token_ids",
     "audio",
+    // Whoever shares a cache hears of it by `cached_tokens`.
+    "cache_salt",
     "chat_template",
     "ebnf",
     "grammar",
@@ -97,6 +99,11 @@ impl Common {
         fields.refuse("use_beam_search", &[json!(false)])?;
         fields.refuse("include_stop_str_in_output", &[json!(false)])?;
         fields.refuse("no_stop_trim", &[json!(false)])?;
+        fields.refuse("return_tokens_as_token_ids", &[json!(false)])?;
+        fields.refuse("separate_reasoning", &[json!(true)])?;
+        for name in ["repeat_penalty", "length_penalty"] {
+            fields.refuse(name, &[json!(1), json!(1.0)])?;
+        }
         let n = fields.take("n")?.unwrap_or(1);
         if !(1..=MOST_CHOICES).contains(&n) {
             return Err(Refusal::unsupported("n", n, &format!("1 to {MOST_CHOICES}")));

@@ -5,6 +5,7 @@ use oss_engine::{Engine, Prompt, Request};
 use serde_json::Value;
 
 use crate::app::App;
+use crate::read::Call;
 use crate::read::common::{Common, MOST_LOGPROBS};
 use crate::read::fields::{Fields, missing, read, short};
 use crate::refusal::{Names, Refusal};
@@ -27,12 +28,9 @@ pub(crate) struct CompletionCall {
     pub(crate) echo: bool,
 }
 
-impl CompletionCall {
-    /// Reads a body and tokenises its prompts.
-    ///
-    /// # Errors
-    /// No JSON, another model, a field of another type, out of its range, or not supported.
-    pub(crate) fn read(app: &App, engine: &Engine, body: &[u8]) -> Result<Self, Refusal> {
+impl Call for CompletionCall {
+    /// Its prompts are tokenised.
+    fn read(app: &App, engine: &Engine, body: &[u8]) -> Result<Self, Refusal> {
         let mut fields = Fields::parse(body)?;
         app.check_model(fields.take::<String>("model")?.as_deref())?;
         let mut common = Common::read(&mut fields)?;
@@ -61,27 +59,24 @@ impl CompletionCall {
         Ok(call)
     }
 
-    /// How many log-probabilities of its prompts' tokens all choices report.
-    pub(crate) fn echoed_logprobs(&self) -> usize {
-        let each = self.common.logprobs.filter(|_| self.echo).map_or(0, |top| 1 + top);
-        self.prompts.iter().map(Vec::len).sum::<usize>() * self.common.n as usize * each
+    fn names(&self) -> Names {
+        let count = if self.prompts.len() > 1 { "prompt" } else { "n" };
+        Names { count, ..Names::of("prompt") }
     }
 
-    /// How much work its reading is, as the length of a body: compiling a grammar is as much as
-    /// tokenising a long prompt.
-    pub(crate) fn weight(&self, body: usize) -> usize {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn weight(&self, body: usize) -> usize {
         if self.common.format.is_some() { usize::MAX } else { body }
     }
 
-    /// The engine's requests: all choices of the first prompt, then those of the next, each made
-    /// when it is asked for.
-    ///
-    /// # Errors
-    /// A prompt that leaves no room for an answer, before any is submitted.
-    pub(crate) fn requests(
+    /// All choices of the first prompt, then those of the next.
+    fn requests(
         self,
         engine: &Engine,
-    ) -> Result<impl ExactSizeIterator<Item = Request> + Send + use<>, Refusal> {
+    ) -> Result<impl ExactSizeIterator<Item = Request> + Send, Refusal> {
         let Self { common, mut prompts, echo } = self;
         // A prompt may fill the context where nothing comes after it.
         let room = usize::from(common.max_tokens != Some(0));
@@ -98,6 +93,14 @@ impl CompletionCall {
             request.prompt_logprobs = common.logprobs.filter(|_| echo);
             request
         }))
+    }
+}
+
+impl CompletionCall {
+    /// How many log-probabilities of its prompts' tokens all choices report.
+    fn echoed_logprobs(&self) -> usize {
+        let each = self.common.logprobs.filter(|_| self.echo).map_or(0, |top| 1 + top);
+        self.prompts.iter().map(Vec::len).sum::<usize>() * self.common.n as usize * each
     }
 }
 

@@ -37,19 +37,22 @@ pub(crate) fn read(
     let Some(format) = format else { return Ok(None) };
     let mut format = Fields::within(name, format);
     let kind: Value = format.need("type")?;
+    // Other servers take a schema so, which is in the format itself on every path.
+    let has_schema = format.look("schema").is_some_and(|schema| !is_empty(schema));
     match kind.as_str() {
         Some("text") => return Ok(None),
+        Some("json_object") if has_schema => {}
         Some("json_object") => {
             return Ok(Some(Format { grammar: Grammar::json_object(), told: None }));
         }
-        Some("json_schema") => {}
+        Some("json_schema") if nesting == Nesting::Flat => {}
+        Some("json_schema") => {
+            format = Fields::within(&format!("{name}.json_schema"), format.need("json_schema")?);
+        }
         _ => {
             let expected = "text, json_object or json_schema";
             return Err(Refusal::unsupported(format!("{name}.type"), short(&kind), expected));
         }
-    }
-    if nesting == Nesting::Nested {
-        format = Fields::within(&format!("{name}.json_schema"), format.need("json_schema")?);
     }
     // A schema is held whole or refused, whether it is strict or not.
     format.take::<bool>("strict")?;
@@ -59,6 +62,11 @@ pub(crate) fn read(
     let grammar = Grammar::json_schema(schema.clone());
     let name = name.unwrap_or_else(|| "answer".to_owned());
     Ok(Some(Format { grammar, told: Some(ResponseFormat { name, description, schema }) }))
+}
+
+/// Whether a schema says nothing.
+fn is_empty(schema: &Value) -> bool {
+    schema.is_null() || schema.as_object().is_some_and(Map::is_empty)
 }
 
 #[cfg(test)]
@@ -81,7 +89,13 @@ mod tests {
         let expected = Some(Format { grammar: grammar.clone(), told });
         assert_eq!(read(&flat, Nesting::Flat).unwrap(), expected);
         assert_eq!(read(&nested, Nesting::Nested).unwrap(), expected);
+        for nesting in [Nesting::Flat, Nesting::Nested] {
+            let beside = json!({"type": "json_object", "name": "x", "schema": {"type": "object"}});
+            assert_eq!(read(&beside, nesting).unwrap(), expected);
+        }
         let any = Some(Format { grammar, told: None });
+        let empty = json!({"type": "json_object", "schema": {}});
+        assert_eq!(read(&empty, Nesting::Nested).unwrap(), any);
         assert_eq!(read(&json!({"type": "json_object"}), Nesting::Flat).unwrap(), any);
         assert_eq!(read(&json!({"type": "text"}), Nesting::Nested).unwrap(), None);
         assert_eq!(read(&Value::Null, Nesting::Nested).unwrap(), None);

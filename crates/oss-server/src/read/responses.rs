@@ -1,43 +1,48 @@
 //! The body of `/v1/responses`.
 
-use oss_engine::Engine;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
 use oss_engine::text::chat::{FunctionCall, Message, Role, ToolCall};
 use oss_engine::text::harmony::Effort;
+use oss_engine::{Engine, Request};
 use serde_json::{Map, Value, json};
 
 use crate::app::App;
+use crate::read::Call;
 use crate::read::chat::{ChatCall, effort, max_tokens};
 use crate::read::common::Common;
 use crate::read::fields::{Fields, missing, read, short};
 use crate::read::format::{self, Nesting};
-use crate::refusal::Refusal;
+use crate::refusal::{Names, Refusal};
 
 /// What is said of everything that needs responses to be kept.
 const STATELESS: &str =
     "null: this server keeps no responses, send the whole conversation as input";
 
+/// The most pairs of `metadata`, and the most characters of their keys and values.
+const MOST_PAIRS: usize = 16;
+const LONGEST_KEY: usize = 64;
+const LONGEST_VALUE: usize = 512;
+
 /// A conversation to answer, and what the answer repeats of it.
 pub(crate) struct ResponseCall {
     pub(crate) chat: ChatCall,
-    /// Fields of the request that the response has too.
-    pub(crate) echoed: Map<String, Value>,
+    /// Fields of the request that the response has too, as JSON that goes on with an object: as
+    /// values, long tools would take many times as much.
+    pub(crate) echoed: String,
 }
 
-impl ResponseCall {
-    /// Reads a body.
-    ///
-    /// # Errors
-    /// No JSON, another model, a field of another type, out of its range, or not supported.
-    pub(crate) fn read(app: &App, engine: &Engine, body: &[u8]) -> Result<Self, Refusal> {
+impl Call for ResponseCall {
+    fn read(app: &App, engine: &Engine, body: &[u8]) -> Result<Self, Refusal> {
         let mut fields = Fields::parse(body)?;
         app.check_model(fields.take::<String>("model")?.as_deref())?;
         refuse(&mut fields)?;
         let mut text = Fields::within("text", fields.take("text")?.unwrap_or_default());
         text.refuse("verbosity", &[json!("medium")])?;
         let format: Option<Map<String, Value>> = text.take("format")?;
-        let mut echoed = echo(&fields);
-        let shown = format.clone().map_or_else(|| json!({"type": "text"}), Value::Object);
-        echoed.insert("text".to_owned(), json!({"format": shown}));
+        let echoed = echo(&fields, format.as_ref());
+        check_labels(&mut fields)?;
         let mut common = Common::read(&mut fields)?;
         common.format = format::read("text.format", format, Nesting::Flat)?;
         common.max_tokens =
@@ -49,6 +54,25 @@ impl ResponseCall {
         input(fields.take("input")?.ok_or_else(|| missing("input"))?, &mut messages)?;
         let chat = ChatCall::of(app, engine, &mut fields, common, messages, reasoning_effort)?;
         Ok(Self { chat, echoed })
+    }
+
+    fn names(&self) -> Names {
+        Names { prompt: "input", format: "text.format", count: "input" }
+    }
+
+    fn common(&self) -> &Common {
+        &self.chat.common
+    }
+
+    fn weight(&self, body: usize) -> usize {
+        self.chat.weight(body)
+    }
+
+    fn requests(
+        self,
+        engine: &Engine,
+    ) -> Result<impl ExactSizeIterator<Item = Request> + Send, Refusal> {
+        self.chat.requests(engine)
     }
 }
 
@@ -86,24 +110,51 @@ fn refuse(fields: &mut Fields) -> Result<(), Refusal> {
 }
 
 /// What the response repeats, with OpenAI's defaults.
-fn echo(fields: &Fields) -> Map<String, Value> {
+fn echo(fields: &Fields, format: Option<&Map<String, Value>>) -> String {
     let defaults = [
-        ("instructions", Value::Null),
-        ("max_output_tokens", Value::Null),
-        ("metadata", json!({})),
-        ("parallel_tool_calls", json!(true)),
-        ("reasoning", json!({"effort": null, "summary": null})),
-        ("temperature", Value::Null),
-        ("tool_choice", json!("auto")),
-        ("tools", json!([])),
-        ("top_p", Value::Null),
-        ("user", Value::Null),
+        ("instructions", "null"),
+        ("max_output_tokens", "null"),
+        ("metadata", "{}"),
+        ("parallel_tool_calls", "true"),
+        ("reasoning", r#"{"effort":null,"summary":null}"#),
+        ("temperature", "null"),
+        ("tool_choice", r#""auto""#),
+        ("tools", "[]"),
+        ("top_p", "null"),
+        ("user", "null"),
     ];
-    let of = |(name, default): (&str, Value)| {
-        let given = fields.look(name).filter(|value| !value.is_null()).cloned();
-        (name.to_owned(), given.unwrap_or(default))
-    };
-    defaults.into_iter().map(of).collect()
+    let mut echoed = String::new();
+    for (name, default) in defaults {
+        let given = fields.look(name).filter(|value| !value.is_null());
+        let shown = given.map_or_else(|| default.to_owned(), Value::to_string);
+        let _infallible = write!(echoed, ",\"{name}\":{shown}");
+    }
+    let format = format.map(|format| serde_json::to_string(format).expect("a map of values"));
+    let format = format.unwrap_or_else(|| r#"{"type":"text"}"#.to_owned());
+    let _infallible = write!(echoed, r#","text":{{"format":{format}}}"#);
+    echoed
+}
+
+/// Refuses what names a request where it is no name, or longer than OpenAI's API has it.
+fn check_labels(fields: &mut Fields) -> Result<(), Refusal> {
+    for name in ["user", "safety_identifier"] {
+        fields.take::<String>(name)?;
+    }
+    let metadata: BTreeMap<String, String> = fields.take("metadata")?.unwrap_or_default();
+    let length = |text: &String| text.chars().count();
+    let longest_key = metadata.keys().map(length).max().unwrap_or(0);
+    let longest_value = metadata.values().map(length).max().unwrap_or(0);
+    for (what, got, most) in [
+        ("pairs", metadata.len(), MOST_PAIRS),
+        ("characters of a key", longest_key, LONGEST_KEY),
+        ("characters of a value", longest_value, LONGEST_VALUE),
+    ] {
+        if got > most {
+            let what = format!("got {got} {what}, expected at most {most}");
+            return Err(Refusal::field("metadata", what));
+        }
+    }
+    Ok(())
 }
 
 /// A text, or items of a conversation.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::{Extension, State};
-use axum::http::header::{FORWARDED, ORIGIN};
+use axum::http::header::ORIGIN;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde_json::json;
@@ -11,6 +11,7 @@ use serde_json::json;
 use crate::app::App;
 use crate::refusal::Refusal;
 use crate::routes::{self, Caller};
+use crate::server::pages;
 
 /// Begins to drain, as SIGTERM does; the server ends when it is done. Where there is a key, whoever
 /// comes here has shown it: a proxy on this machine that adds no header looks like any program on
@@ -21,11 +22,8 @@ pub(crate) async fn drain(
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    let through = headers.contains_key(ORIGIN)
-        || headers.contains_key(FORWARDED)
-        || headers.contains_key("x-forwarded-for");
-    let local = caller.peer.ip().to_canonical().is_loopback() && !through;
-    if !local && !caller.has_key {
+    let direct = !headers.contains_key(ORIGIN) && !pages::comes_through_a_proxy(&headers);
+    if !(caller.has_key || caller.is_local && direct) {
         let message = "admin: got a caller from outside, expected one on this machine";
         return Err(Refusal::new(StatusCode::FORBIDDEN, "permission_error", message));
     }

@@ -1,4 +1,5 @@
-//! `/tokenize` and `/detokenize`, in vLLM's shape.
+//! Prompts as tokens, without an answer: the `render` paths, and `/tokenize` and `/detokenize` in
+//! vLLM's shape.
 
 use std::sync::Arc;
 
@@ -9,37 +10,76 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::app::App;
-use crate::read::{ChatCall, Encoding, Fields};
+use crate::read::{Call as _, ChatCall, CompletionCall, Encoding, Fields, ResponseCall};
 use crate::refusal::{Names, Refusal};
 use crate::routes::{self, body};
 
-/// The tokens of a text, or of a conversation.
-pub(crate) async fn tokenize(
+/// The response that `work` makes of a request's body.
+async fn respond(
+    app: &App,
+    request: Request,
+    work: impl FnOnce(&Engine, &[u8]) -> Result<String, Refusal>,
+) -> Result<Response, Refusal> {
+    let engine = app.engine()?;
+    let body = body::read(app, request).await?;
+    Ok(routes::json(app.heavy(body.len(), || work(engine, &body)).await?))
+}
+
+/// A conversation's tokens.
+fn chat_ids(app: &App, engine: &Engine, body: &[u8]) -> Result<Vec<u32>, Refusal> {
+    let call = ChatCall::read(app, engine, body)?;
+    rendered(engine, &call, call.names())
+}
+
+fn rendered(engine: &Engine, call: &ChatCall, names: Names) -> Result<Vec<u32>, Refusal> {
+    engine.text().render(&call.chat).map_err(|error| Refusal::engine(&error, names))
+}
+
+/// The tokens of a prompt that was only rendered.
+#[derive(Serialize)]
+struct Rendered<'a> {
+    model: &'a str,
+    token_ids: &'a [u32],
+}
+
+/// The tokens of a conversation's prompt.
+pub(crate) async fn render_chat(
     State(app): State<Arc<App>>,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let engine = app.engine()?;
-    let body = body::read(&app, request).await?;
-    let work = || {
-        let mut fields = Fields::parse(&body)?;
-        let with_texts = fields.take("return_token_strs")?.unwrap_or(false);
-        let (ids, name) = match fields.look("messages").filter(|messages| !messages.is_null()) {
-            Some(_) => {
-                let call = ChatCall::read(&app, engine, &body)?;
-                (engine.text().render(&call.chat), "messages")
-            }
-            None => (text(&app, engine, &mut fields)?, "prompt"),
-        };
-        let ids = ids.map_err(|error| Refusal::engine(&error, Names::of(name)))?;
-        let answer = Tokens {
-            count: ids.len(),
-            max_model_len: engine.context_len(),
-            token_strs: with_texts.then(|| texts(engine, &ids)).transpose()?,
-            tokens: ids,
-        };
-        Ok::<_, Refusal>(routes::written(&answer))
+    let work = |engine: &Engine, body: &[u8]| {
+        let token_ids = &chat_ids(&app, engine, body)?;
+        Ok(routes::written(&Rendered { model: &app.options.model_name, token_ids }))
     };
-    Ok(routes::json(app.heavy(body.len(), work).await?))
+    respond(&app, request, work).await
+}
+
+/// How many tokens a response's prompt has.
+pub(crate) async fn count(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let work = |engine: &Engine, body: &[u8]| {
+        let call = ResponseCall::read(&app, engine, body)?;
+        let count = rendered(engine, &call.chat, call.names())?.len();
+        Ok(json!({"object": "response.input_tokens", "input_tokens": count}).to_string())
+    };
+    respond(&app, request, work).await
+}
+
+/// The tokens of each prompt.
+pub(crate) async fn render_completion(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let work = |engine: &Engine, body: &[u8]| {
+        let call = CompletionCall::read(&app, engine, body)?;
+        let model = &app.options.model_name;
+        let prompts = call.prompts.iter();
+        let all: Vec<_> = prompts.map(|token_ids| Rendered { model, token_ids }).collect();
+        Ok(routes::written(&all))
+    };
+    respond(&app, request, work).await
 }
 
 /// The tokens of a text.
@@ -51,15 +91,34 @@ struct Tokens {
     token_strs: Option<Vec<String>>,
 }
 
-fn text(
-    app: &App,
-    engine: &Engine,
-    fields: &mut Fields,
-) -> Result<oss_engine::Result<Vec<u32>>, Refusal> {
+/// The tokens of a text, or of a conversation.
+pub(crate) async fn tokenize(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let work = |engine: &Engine, body: &[u8]| {
+        let mut fields = Fields::parse(body)?;
+        let with_texts = fields.take("return_token_strs")?.unwrap_or(false);
+        let tokens = match fields.look("messages").filter(|messages| !messages.is_null()) {
+            Some(_) => chat_ids(&app, engine, body)?,
+            None => text_ids(&app, engine, &mut fields)?,
+        };
+        Ok(routes::written(&Tokens {
+            count: tokens.len(),
+            max_model_len: engine.context_len(),
+            token_strs: with_texts.then(|| texts(engine, &tokens)).transpose()?,
+            tokens,
+        }))
+    };
+    respond(&app, request, work).await
+}
+
+fn text_ids(app: &App, engine: &Engine, fields: &mut Fields) -> Result<Vec<u32>, Refusal> {
     app.check_model(fields.take::<String>("model")?.as_deref())?;
     let encoding = Encoding::read(fields)?;
     let prompt: String = fields.need("prompt")?;
-    Ok(encoding.encode(engine, &prompt))
+    let ids = encoding.encode(engine, &prompt);
+    ids.map_err(|error| Refusal::engine(&error, Names::of("prompt")))
 }
 
 fn texts(engine: &Engine, ids: &[u32]) -> Result<Vec<String>, Refusal> {
@@ -73,10 +132,8 @@ pub(crate) async fn detokenize(
     State(app): State<Arc<App>>,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let engine = app.engine()?;
-    let body = body::read(&app, request).await?;
-    let work = || {
-        let mut fields = Fields::parse(&body)?;
+    let work = |engine: &Engine, body: &[u8]| {
+        let mut fields = Fields::parse(body)?;
         app.check_model(fields.take::<String>("model")?.as_deref())?;
         let ids: Vec<u32> = fields.need("tokens")?;
         let vocabulary = engine.config().vocabulary;
@@ -88,5 +145,5 @@ pub(crate) async fn detokenize(
         let tokenizer = tokenizer.map_err(|error| Refusal::engine(&error, Names::of("tokens")))?;
         Ok(json!({"prompt": tokenizer.decode(&ids)}).to_string())
     };
-    Ok(routes::json(app.heavy(body.len(), work).await?))
+    respond(&app, request, work).await
 }

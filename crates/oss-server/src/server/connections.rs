@@ -27,6 +27,7 @@ use crate::phase::Phase;
 use crate::refusal::Refusal;
 use crate::routes::body::Lent;
 use crate::routes::{self, Caller};
+use crate::server::pages;
 use crate::server::patient::Patient;
 
 /// How long to wait when the system has no socket left.
@@ -117,8 +118,10 @@ async fn connection(app: &Arc<App>, socket: TcpStream, peer: SocketAddr, router:
         tracing::debug!(%peer, "connection without a word");
         return;
     }
+    let is_local =
+        socket.local_addr().is_ok_and(|address| address.ip().to_canonical().is_loopback());
     let socket = Patient::new(socket, app.options.idle_timeout);
-    let service = service_fn(|request| respond(app, &router, peer, request));
+    let service = service_fn(|request| respond(app, &router, peer, is_local, request));
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(app.options.idle_timeout);
     let mut serving = std::pin::pin!(builder.serve_connection(socket, service));
@@ -134,11 +137,12 @@ async fn connection(app: &Arc<App>, socket: TcpStream, peer: SocketAddr, router:
     }
 }
 
-/// Answers one request: names it, checks the key, and writes down what came of it.
+/// Answers one request: names it, looks who asks, and writes down what came of it.
 async fn respond(
     app: &Arc<App>,
     router: &Router,
     peer: SocketAddr,
+    is_local: bool,
     request: Request<Incoming>,
 ) -> Result<Response, Infallible> {
     let began = Instant::now();
@@ -148,13 +152,20 @@ async fn respond(
     let has_key = has_key(app, request.headers());
     let (parts, body) = request.into_parts();
     let body = Lent::new(&parts, body);
-    let mut response = if app.options.api_key.is_none() || has_key || is_open(&path) {
-        let mut request = Request::from_parts(parts, Body::new(body.clone()));
-        let caller = Caller { peer, request_id: request_id.clone(), has_key };
-        request.extensions_mut().insert(caller);
-        router.clone().call(request).await?
-    } else {
-        no_key()
+    let refused = match &app.options.api_key {
+        _ if has_key || routes::OPEN.contains(&path.as_str()) => None,
+        Some(_) => Some(no_key()),
+        None if is_local => pages::check(&parts.headers).err().map(Refusal::into_response),
+        None => None,
+    };
+    let mut response = match refused {
+        Some(refused) => refused,
+        None => {
+            let mut request = Request::from_parts(parts, Body::new(body.clone()));
+            let caller = Caller { is_local, request_id: request_id.clone(), has_key };
+            request.extensions_mut().insert(caller);
+            router.clone().call(request).await?
+        }
     };
     // A body that nobody wants is not asked for: without it the connection ends.
     let held_back = body.is_held_back();
@@ -176,11 +187,6 @@ async fn respond(
         tracing::debug!(request_id, %method, path, status, ms, %peer, "response");
     }
     Ok(response)
-}
-
-/// Whether a path needs no key.
-fn is_open(path: &str) -> bool {
-    routes::OPEN.contains(&path)
 }
 
 fn has_key(app: &App, headers: &HeaderMap) -> bool {

@@ -1,76 +1,34 @@
 //! Answers of `/v1/chat/completions`.
 
-use oss_engine::text::chat::{FunctionCall, ToolCall};
 use oss_engine::{Engine, Event, Finish};
-use serde::Serialize;
+use serde::ser::SerializeStruct as _;
+use serde::{Serialize, Serializer};
 
 use crate::read::ChatCall;
-use crate::refusal::Refusal;
-use crate::sse::{self, Frames, Out};
-use crate::whole::Whole;
+use crate::sse::Out;
+use crate::write::Wire;
+use crate::write::chunks::Head;
+use crate::write::follower::Follower;
 use crate::write::logprobs::{Attribution, ChatLogprobs, Control};
-use crate::write::usage::WireUsage;
-use crate::{clock, ids};
 
-/// What every chunk and the whole answer begin with, and what decides their form.
-#[derive(Clone, Serialize)]
-pub(crate) struct ChatHead {
-    id: String,
-    object: &'static str,
-    created: u64,
-    model: String,
-    system_fingerprint: &'static str,
-    #[serde(skip)]
+/// Writes the answer to a chat.
+pub(crate) struct ChatWriter {
+    head: Head,
     include_reasoning: bool,
-    #[serde(skip)]
-    include_usage: bool,
-    #[serde(skip)]
-    logprobs: bool,
-    #[serde(skip)]
-    n: usize,
-    #[serde(skip)]
-    control: Control,
-}
-
-/// Which engine answers: the same one gives the same tokens for the same seed.
-pub(crate) const FINGERPRINT: &str = concat!("oss-engine-", env!("CARGO_PKG_VERSION"));
-
-impl ChatHead {
-    /// The head of the answer to a call.
-    pub(crate) fn new(call: &ChatCall, engine: &Engine, model: &str) -> Self {
-        Self {
-            id: format!("chatcmpl-{}", ids::unique()),
-            object: "chat.completion",
-            created: clock::unix_seconds(),
-            model: model.to_owned(),
-            system_fingerprint: FINGERPRINT,
-            include_reasoning: call.include_reasoning,
-            include_usage: call.common.include_usage,
-            logprobs: call.common.logprobs.is_some(),
-            n: call.common.n as usize,
-            control: Control::of_chat(call, engine),
-        }
-    }
-
-    fn attributions(&self, engine: &Engine) -> Vec<Attribution> {
-        (0..self.n).map(|_| Attribution::new(engine, self.logprobs, self.control)).collect()
-    }
-}
-
-/// A whole answer while it comes.
-pub(crate) struct ChatSoFar {
-    head: ChatHead,
-    attributions: Vec<Attribution>,
+    follower: Follower,
     choices: Vec<Choice>,
-    usage: WireUsage,
 }
 
+/// A choice, as far as it came.
 #[derive(Default, Serialize)]
 struct Choice {
     index: usize,
     message: AnswerMessage,
     logprobs: Option<ChatLogprobs>,
     finish_reason: Option<&'static str>,
+    /// A part came, which said whose the answer is.
+    #[serde(skip)]
+    begun: bool,
     /// The calls that came to their end.
     #[serde(skip)]
     whole_calls: Vec<usize>,
@@ -87,121 +45,9 @@ struct AnswerMessage {
     tool_calls: Vec<ToolCall>,
 }
 
-/// Reasoning under both names that clients look for.
-#[derive(Default, Serialize)]
-struct Reasoning {
-    reasoning_content: String,
-    reasoning: String,
-}
-
-impl Default for AnswerMessage {
-    fn default() -> Self {
-        let (content, refusal, reasoning, tool_calls) = Default::default();
-        Self { role: "assistant", content, refusal, reasoning, tool_calls }
-    }
-}
-
+/// Part of a choice.
 #[derive(Serialize)]
-struct Answer<'a> {
-    #[serde(flatten)]
-    head: &'a ChatHead,
-    choices: &'a [Choice],
-    usage: WireUsage,
-}
-
-impl ChatSoFar {
-    pub(crate) fn new(head: ChatHead, engine: &Engine) -> Self {
-        let attributions = head.attributions(engine);
-        let logprobs = || head.logprobs.then(ChatLogprobs::default);
-        let choice = |index| Choice { index, logprobs: logprobs(), ..Choice::default() };
-        let choices = (0..head.n).map(choice).collect();
-        Self { head, attributions, choices, usage: WireUsage::default() }
-    }
-}
-
-impl Whole for ChatSoFar {
-    fn event(&mut self, choice: usize, event: Event) {
-        let attribution = &mut self.attributions[choice];
-        let so_far = &mut self.choices[choice];
-        let message = &mut so_far.message;
-        match event {
-            Event::Token(token) => attribution.token(token),
-            Event::Text(text) => {
-                message.content.get_or_insert_default().push_str(&text);
-                let tokens = attribution.text(&text);
-                if let Some((all, new)) = so_far.logprobs.as_mut().zip(attribution.chat(tokens)) {
-                    all.content.extend(new.content);
-                }
-            }
-            Event::Reasoning(text) => {
-                attribution.reasoning();
-                if self.head.include_reasoning {
-                    message.reasoning.get_or_insert_default().reasoning.push_str(&text);
-                }
-            }
-            Event::ToolCallStart { id, name, .. } => {
-                attribution.skip();
-                let function = FunctionCall { name, arguments: String::new() };
-                message.tool_calls.push(ToolCall { id, kind: "function".to_owned(), function });
-            }
-            Event::ToolCallArguments { index, delta } => {
-                message.tool_calls[index].function.arguments.push_str(&delta);
-            }
-            Event::ToolCallEnd { index } => so_far.whole_calls.push(index),
-            Event::End(end) => {
-                so_far.finish_reason = Some(end.finish.name());
-                self.usage.add(&end.usage, attribution.reasoning_tokens(), choice == 0);
-            }
-            _ => {}
-        }
-    }
-
-    fn weight(&self) -> usize {
-        let logprobs = self.choices.iter().filter_map(|choice| choice.logprobs.as_ref());
-        logprobs.map(ChatLogprobs::reported).sum()
-    }
-
-    fn finish(mut self) -> String {
-        for choice in &mut self.choices {
-            let message = &mut choice.message;
-            // What the model left for another message is not to be run.
-            if choice.finish_reason == Some(Finish::ToolCalls.name()) {
-                let mut index = 0..;
-                message.tool_calls.retain(|_| {
-                    index.next().is_some_and(|index| choice.whole_calls.contains(&index))
-                });
-            }
-            if message.tool_calls.is_empty() {
-                message.content.get_or_insert_default();
-            }
-            if let Some(reasoning) = &mut message.reasoning {
-                reasoning.reasoning_content.clone_from(&reasoning.reasoning);
-            }
-        }
-        let whole = Answer { head: &self.head, choices: &self.choices, usage: self.usage };
-        serde_json::to_string(&whole).expect("wire types are JSON")
-    }
-}
-
-/// An answer in chunks.
-pub(crate) struct ChatFrames {
-    head: ChatHead,
-    attributions: Vec<Attribution>,
-    usage: WireUsage,
-}
-
-#[derive(Serialize)]
-struct Chunk<'a> {
-    #[serde(flatten)]
-    head: &'a ChatHead,
-    choices: &'a [ChunkChoice],
-    /// Null in all chunks but the last, where usage was asked for at all.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Option<WireUsage>>,
-}
-
-#[derive(Serialize)]
-struct ChunkChoice {
+struct Part {
     index: usize,
     delta: Delta,
     logprobs: Option<ChatLogprobs>,
@@ -217,15 +63,22 @@ struct Delta {
     #[serde(flatten)]
     reasoning: Option<Reasoning>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    tool_calls: Option<[CallDelta; 1]>,
+    tool_calls: Option<[ToolCall; 1]>,
 }
 
+/// Reasoning, written under both names that clients look for.
+#[derive(Default)]
+struct Reasoning(String);
+
+/// A call, or more of one.
 #[derive(Serialize)]
-struct CallDelta {
-    index: usize,
+struct ToolCall {
+    /// Which call of the answer it is part of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<usize>,
     #[serde(flatten)]
     start: Option<CallStart>,
-    function: FunctionDelta,
+    function: Function,
 }
 
 #[derive(Serialize)]
@@ -236,80 +89,149 @@ struct CallStart {
 }
 
 #[derive(Serialize)]
-struct FunctionDelta {
+struct Function {
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     arguments: String,
 }
 
-impl ChatFrames {
-    pub(crate) fn new(head: ChatHead, engine: &Engine) -> Self {
-        let attributions = head.attributions(engine);
-        let head = ChatHead { object: "chat.completion.chunk", ..head };
-        Self { head, attributions, usage: WireUsage::default() }
-    }
+const ROLE: &str = "assistant";
 
-    fn chunk(&self, choice: ChunkChoice, out: &mut Out) {
-        let usage = self.head.include_usage.then_some(None);
-        out.data(&Chunk { head: &self.head, choices: &[choice], usage });
-    }
-
-    /// What an event adds to the message; `None` where it adds nothing.
-    fn delta(&self, event: Event) -> Option<Delta> {
-        let call = |index, start, name, arguments| {
-            let function = FunctionDelta { name, arguments };
-            Delta { tool_calls: Some([CallDelta { index, start, function }]), ..Delta::default() }
-        };
-        Some(match event {
-            Event::Admitted { .. } => {
-                Delta { role: Some("assistant"), content: Some(String::new()), ..Delta::default() }
-            }
-            Event::Text(text) => Delta { content: Some(text), ..Delta::default() },
-            Event::Reasoning(reasoning) if self.head.include_reasoning => {
-                let reasoning_content = reasoning.clone();
-                let reasoning = Some(Reasoning { reasoning_content, reasoning });
-                Delta { reasoning, ..Delta::default() }
-            }
-            Event::ToolCallStart { index, id, name } => {
-                let start = Some(CallStart { id, kind: "function" });
-                call(index, start, Some(name), String::new())
-            }
-            Event::ToolCallArguments { index, delta } => call(index, None, None, delta),
-            Event::End(_) => Delta::default(),
-            _ => return None,
-        })
+impl Default for AnswerMessage {
+    fn default() -> Self {
+        let (content, refusal, reasoning, tool_calls) = Default::default();
+        Self { role: ROLE, content, refusal, reasoning, tool_calls }
     }
 }
 
-impl Frames for ChatFrames {
-    fn event(&mut self, choice: usize, event: Event, out: &mut Out) {
-        let attribution = &mut self.attributions[choice];
-        let (mut tokens, mut finish_reason) = (None, None);
-        match &event {
-            Event::Token(token) => attribution.token(token.clone()),
-            Event::Text(text) => tokens = Some(attribution.text(text)),
-            Event::Reasoning(_) => attribution.reasoning(),
-            Event::ToolCallStart { .. } => attribution.skip(),
+impl Serialize for Reasoning {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_struct("Reasoning", 2)?;
+        fields.serialize_field("reasoning_content", &self.0)?;
+        fields.serialize_field("reasoning", &self.0)?;
+        fields.end()
+    }
+}
+
+impl Delta {
+    fn call(index: usize, start: Option<CallStart>, name: Option<String>, more: String) -> Self {
+        let function = Function { name, arguments: more };
+        let call = ToolCall { index: Some(index), start, function };
+        Self { tool_calls: Some([call]), ..Self::default() }
+    }
+}
+
+impl Choice {
+    fn new(index: usize, logprobs: bool) -> Self {
+        Self { index, logprobs: logprobs.then(ChatLogprobs::default), ..Self::default() }
+    }
+
+    /// Adds what comes next.
+    fn add(&mut self, part: Part) {
+        let (message, delta) = (&mut self.message, part.delta);
+        if let Some(text) = delta.content {
+            message.content.get_or_insert_default().push_str(&text);
+        }
+        if let Some(Reasoning(text)) = delta.reasoning {
+            message.reasoning.get_or_insert_default().0.push_str(&text);
+        }
+        for mut call in delta.tool_calls.into_iter().flatten() {
+            let begun = call.index.take().and_then(|index| message.tool_calls.get_mut(index));
+            match begun {
+                Some(begun) => begun.function.arguments.push_str(&call.function.arguments),
+                None => message.tool_calls.push(call),
+            }
+        }
+        if let Some((all, new)) = self.logprobs.as_mut().zip(part.logprobs) {
+            all.content.extend(new.content);
+        }
+        self.finish_reason = part.finish_reason;
+    }
+
+    /// Leaves out calls that are not to be run: those that the model left for another message, or
+    /// that a stop token cut. What a limit cuts is told by the reason.
+    fn drop_cut_calls(&mut self) {
+        if self.finish_reason != Some(Finish::Length.name()) {
+            let mut index = 0..;
+            let is_whole =
+                |_: &ToolCall| index.next().is_some_and(|i| self.whole_calls.contains(&i));
+            self.message.tool_calls.retain(is_whole);
+        }
+        if self.message.tool_calls.is_empty() {
+            self.message.content.get_or_insert_default();
+        }
+    }
+}
+
+impl ChatWriter {
+    /// What an event adds to a choice; `None` where it adds nothing.
+    fn part(&mut self, index: usize, event: Event) -> Option<Part> {
+        let attribution = self.follower.book(index, &event);
+        let choice = &mut self.choices[index];
+        let (mut logprobs, mut finish_reason) = (None, None);
+        let delta = match event {
+            Event::Text(text) => {
+                logprobs = attribution.chat();
+                Delta { content: Some(text), ..Delta::default() }
+            }
+            Event::Reasoning(text) if self.include_reasoning => {
+                Delta { reasoning: Some(Reasoning(text)), ..Delta::default() }
+            }
+            Event::ToolCallStart { index, id, name } => {
+                let start = CallStart { id, kind: "function" };
+                Delta::call(index, Some(start), Some(name), String::new())
+            }
+            Event::ToolCallArguments { index, delta } => Delta::call(index, None, None, delta),
+            Event::ToolCallEnd { index } => {
+                choice.whole_calls.push(index);
+                return None;
+            }
             Event::End(end) => {
                 finish_reason = Some(end.finish.name());
-                self.usage.add(&end.usage, attribution.reasoning_tokens(), choice == 0);
+                Delta::default()
             }
-            _ => {}
-        }
-        let logprobs = tokens.and_then(|tokens| self.attributions[choice].chat(tokens));
-        if let Some(delta) = self.delta(event) {
-            self.chunk(ChunkChoice { index: choice, delta, logprobs, finish_reason }, out);
+            _ => return None,
+        };
+        let role = (!std::mem::replace(&mut choice.begun, true)).then_some(ROLE);
+        Some(Part { index, delta: Delta { role, ..delta }, logprobs, finish_reason })
+    }
+}
+
+impl Wire for ChatWriter {
+    type Call = ChatCall;
+
+    fn new(call: &ChatCall, engine: &Engine, model: &str) -> Self {
+        let (common, n) = (&call.common, call.common.n as usize);
+        let logprobs = common.logprobs.is_some();
+        let object = if common.stream { "chat.completion.chunk" } else { "chat.completion" };
+        let attribution = Attribution::new(engine, logprobs, Control::of_chat(call, engine));
+        Self {
+            head: Head::new("chatcmpl", object, common, model),
+            include_reasoning: call.include_reasoning,
+            follower: Follower::new(1, n, &attribution),
+            choices: (0..n).map(|index| Choice::new(index, logprobs)).collect(),
         }
     }
 
-    fn finish(&mut self, out: &mut Out) {
-        if self.head.include_usage {
-            out.data(&Chunk { head: &self.head, choices: &[], usage: Some(Some(self.usage)) });
+    fn event(&mut self, choice: usize, event: Event, out: Option<&mut Out>) {
+        let Some(part) = self.part(choice, event) else { return };
+        match out {
+            Some(out) => self.head.chunk(part, out),
+            None => self.choices[choice].add(part),
         }
-        out.raw("[DONE]");
     }
 
-    fn failed(&mut self, refusal: &Refusal, out: &mut Out) {
-        sse::failed(refusal, out);
+    fn close(&mut self, out: &mut Out) {
+        self.head.close(self.follower.usage(), out);
+    }
+
+    fn weight(&self) -> usize {
+        let logprobs = self.choices.iter().filter_map(|choice| choice.logprobs.as_ref());
+        logprobs.map(ChatLogprobs::reported).sum()
+    }
+
+    fn whole(mut self) -> String {
+        self.choices.iter_mut().for_each(Choice::drop_cut_calls);
+        self.head.whole(&self.choices, self.follower.usage())
     }
 }

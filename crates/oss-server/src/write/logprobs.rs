@@ -35,6 +35,7 @@ impl Control {
 
 /// Follows the events of a choice: tokens come before the text that they complete, and what is
 /// neither text nor reasoning (control tokens, the header of a message) belongs to no text.
+#[derive(Clone)]
 pub(crate) struct Attribution {
     engine: Engine,
     wanted: bool,
@@ -43,6 +44,8 @@ pub(crate) struct Attribution {
     reports_all: bool,
     /// Tokens since the last text.
     pending: Vec<Token>,
+    /// Those of the last text.
+    shown: Vec<Token>,
     /// How many there were.
     count: usize,
     /// A control token came: text that was held back until then may still come, but what follows
@@ -63,6 +66,7 @@ impl Attribution {
             control,
             reports_all: false,
             pending: Vec::new(),
+            shown: Vec::new(),
             count: 0,
             is_over: false,
             reasoning_tokens: 0,
@@ -77,7 +81,7 @@ impl Attribution {
         Self { reports_all, ..self }
     }
 
-    pub(crate) fn token(&mut self, token: Token) {
+    pub(crate) fn token(&mut self, token: &Token) {
         if std::mem::take(&mut self.is_over) {
             self.skip();
         }
@@ -88,7 +92,7 @@ impl Attribution {
         }
         self.count += 1;
         if self.wanted {
-            self.pending.push(token);
+            self.pending.push(token.clone());
         }
     }
 
@@ -98,23 +102,22 @@ impl Attribution {
         tokenizer.is_special(id).then(|| written(tokenizer, id))
     }
 
-    /// A text came: its tokens.
-    pub(crate) fn text(&mut self, text: &str) -> Vec<Token> {
+    /// A text came, which is made of the tokens before it.
+    pub(crate) fn text(&mut self, text: &str) {
         self.count = 0;
-        let mut tokens = std::mem::take(&mut self.pending);
+        self.shown = std::mem::take(&mut self.pending);
         // The control token that lets go what was held back is no part of it.
-        let name = tokens.last().and_then(|token| self.name(token.id));
+        let name = self.shown.last().and_then(|token| self.name(token.id));
         if name.is_some_and(|name| !text.ends_with(&name)) {
-            self.pending.extend(tokens.pop());
+            self.pending.extend(self.shown.pop());
         }
-        tokens
     }
 
     /// The answer is over: what no text has shown is reported, where all is.
     pub(crate) fn rest(&mut self) -> Option<CompletionLogprobs> {
         let tokens = std::mem::take(&mut self.pending);
         let some = self.reports_all && !tokens.is_empty();
-        some.then(|| self.completion(tokens)).flatten()
+        some.then(|| self.report(tokens)).flatten()
     }
 
     /// What came is reported of no text.
@@ -133,8 +136,9 @@ impl Attribution {
         self.reasoning_tokens
     }
 
-    /// Tokens as chats report them; `None` where nobody asked.
-    pub(crate) fn chat(&self, tokens: Vec<Token>) -> Option<ChatLogprobs> {
+    /// The last text's tokens as chats report them; `None` where nobody asked.
+    pub(crate) fn chat(&mut self) -> Option<ChatLogprobs> {
+        let tokens = std::mem::take(&mut self.shown);
         let tokenizer = self.engine.text().tokenizer().ok().filter(|_| self.wanted)?;
         let content = tokens.into_iter().map(|token| {
             let own = TokenLogprob::new(tokenizer, token.id, token.logprob.unwrap_or(IMPOSSIBLE));
@@ -145,8 +149,14 @@ impl Attribution {
         Some(ChatLogprobs { content: content.collect() })
     }
 
-    /// Tokens as completions report them. The tokens of one character all begin where it does.
-    pub(crate) fn completion(&mut self, tokens: Vec<Token>) -> Option<CompletionLogprobs> {
+    /// The last text's tokens as completions report them; `None` where nobody asked.
+    pub(crate) fn completion(&mut self) -> Option<CompletionLogprobs> {
+        let tokens = std::mem::take(&mut self.shown);
+        self.report(tokens)
+    }
+
+    /// The tokens of one character all begin where it does.
+    fn report(&mut self, tokens: Vec<Token>) -> Option<CompletionLogprobs> {
         let tokenizer = self.engine.text().tokenizer().ok().filter(|_| self.wanted)?;
         let decoder = self.decoder.as_mut()?;
         let mut out = CompletionLogprobs::default();
@@ -179,7 +189,7 @@ impl Attribution {
             Control::Hidden | Control::Header => tokenizer.decode_text(&ids),
         });
         let text = text.unwrap_or_default();
-        let mut logprobs = self.completion(tokens);
+        let mut logprobs = self.report(tokens);
         if let Some((logprobs, decoder)) = logprobs.as_mut().zip(self.decoder.as_mut()) {
             // The answer's text begins anew, also where the prompt ends within a character.
             let end = self.offset + decoder.finish().chars().count();

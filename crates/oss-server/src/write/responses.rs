@@ -1,28 +1,40 @@
 //! Answers of `/v1/responses`: items that open, grow and close, each step an event.
 
 use oss_engine::{BETWEEN_MESSAGES, Engine, Event, Finish};
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::read::ResponseCall;
 use crate::refusal::Refusal;
-use crate::sse::{Frames, Out};
-use crate::whole::Whole;
+use crate::sse::Out;
+use crate::write::Wire;
+use crate::write::follower::Follower;
 use crate::write::logprobs::{Attribution, Control};
-use crate::write::usage::{ResponseUsage, WireUsage};
+use crate::write::usage::ResponseUsage;
 use crate::{clock, ids};
 
 /// Follows one answer and writes its events; the last one holds the whole response.
 pub(crate) struct ResponseWriter {
-    /// What the response repeats of its request, and its name.
-    head: Map<String, Value>,
-    /// About how long that is.
-    head_len: usize,
-    attribution: Attribution,
+    /// The response's name and what it repeats of its request, which may be long: the beginning of
+    /// a JSON object, written once.
+    head: String,
+    follower: Follower,
     /// Items that are complete.
     output: Vec<Value>,
     open: Option<Item>,
-    sequence: u64,
+    /// Events that were sent.
+    sent: u64,
     status: &'static str,
+    usage: Option<ResponseUsage>,
+}
+
+/// The rest of the response as it stands.
+#[derive(Serialize)]
+struct Tail<'a> {
+    status: &'static str,
+    error: Option<Value>,
+    incomplete_details: Option<Value>,
+    output: &'a [Value],
     usage: Option<ResponseUsage>,
 }
 
@@ -66,6 +78,11 @@ impl Item {
         }
     }
 
+    /// Whether its text is a part of it; a call has none.
+    fn has_part(&self) -> bool {
+        !matches!(self.kind, Kind::Call { .. })
+    }
+
     /// Its one part, with this text; a call has none.
     fn part(&self, text: &str) -> Option<Value> {
         match self.kind {
@@ -97,67 +114,44 @@ impl Item {
     }
 }
 
-/// The fields of an object.
-fn object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(fields) => fields,
-        _ => Map::new(),
-    }
-}
-
 impl ResponseWriter {
-    /// Follows the answer to a call whose body had so many bytes.
-    pub(crate) fn new(call: &ResponseCall, engine: &Engine, model: &str, len: usize) -> Self {
-        let mut head = object(json!({
-            "id": format!("resp_{}", ids::unique()),
-            "object": "response",
-            "created_at": clock::unix_seconds(),
-            "model": model,
-            "background": false,
-            "previous_response_id": null,
-            "store": false,
-            "truncation": "disabled",
-        }));
-        head.extend(call.echoed.clone());
-        let control = Control::of_chat(&call.chat, engine);
-        Self {
-            head,
-            head_len: len,
-            attribution: Attribution::new(engine, false, control),
-            output: Vec::new(),
-            open: None,
-            sequence: 0,
-            status: "in_progress",
-            usage: None,
-        }
-    }
-
     /// The response as it stands.
-    fn json(&self, error: Option<&Refusal>) -> Value {
-        let mut response = self.head.clone();
-        let incomplete = (self.status == "incomplete").then_some("max_output_tokens");
-        let error = error.map(|refusal| {
-            json!({"code": refusal.code.unwrap_or(refusal.kind), "message": refusal.message})
-        });
-        response.extend(object(json!({
-            "status": self.status,
-            "error": error,
-            "incomplete_details": incomplete.map(|reason| json!({"reason": reason})),
-            "output": self.output,
-            "usage": self.usage,
-        })));
-        Value::Object(response)
+    fn json(&self, error: Option<&Refusal>) -> String {
+        let incomplete = self.status == "incomplete";
+        let tail = Tail {
+            status: self.status,
+            error: error.map(|refusal| {
+                json!({"code": refusal.code.unwrap_or(refusal.kind), "message": refusal.message})
+            }),
+            incomplete_details: incomplete.then(|| json!({"reason": "max_output_tokens"})),
+            output: &self.output,
+            usage: self.usage,
+        };
+        let tail = serde_json::to_string(&tail).expect("wire types are JSON");
+        format!("{},{}", self.head, &tail[1..])
     }
 
-    fn send(&mut self, name: &str, mut data: Value, out: &mut Out) {
+    /// Sends an event; where nobody hears it, its data are not made.
+    fn emit(&mut self, name: &str, out: &mut Option<&mut Out>, data: impl FnOnce() -> Value) {
+        let Some(out) = out else { return };
+        let mut data = data();
         data["type"] = name.into();
-        data["sequence_number"] = self.sequence.into();
-        self.sequence += 1;
-        out.named(name, &data);
+        data["sequence_number"] = self.sent.into();
+        self.sent += 1;
+        out.named(name, data);
+    }
+
+    /// Sends an event with the response as it stands.
+    fn emit_whole(&mut self, name: &str, error: Option<&Refusal>, out: &mut Out) {
+        let (response, number) = (self.json(error), self.sent);
+        self.sent += 1;
+        let data =
+            format_args!(r#"{{"response":{response},"type":"{name}","sequence_number":{number}}}"#);
+        out.named(name, data);
     }
 
     /// Opens an item, unless one of the same kind is open that this text goes on with.
-    fn open(&mut self, kind: Kind, out: &mut Out) {
+    fn open(&mut self, kind: Kind, out: &mut Option<&mut Out>) {
         let same = |open: &Item| {
             matches!(
                 (&open.kind, &kind),
@@ -167,16 +161,20 @@ impl ResponseWriter {
         if self.open.as_ref().is_some_and(same) {
             return;
         }
-        self.close("completed", out);
-        let item = Item::new(kind);
-        let index = self.output.len();
-        let added = json!({"output_index": index, "item": item.json("in_progress", None)});
-        self.send("response.output_item.added", added, out);
-        if let Some(part) = item.part("") {
-            let place = json!({
-                "item_id": item.id, "output_index": index, "content_index": 0, "part": part,
+        self.close_item("completed", out);
+        let (item, index) = (Item::new(kind), self.output.len());
+        self.emit(
+            "response.output_item.added",
+            out,
+            || json!({"output_index": index, "item": item.json("in_progress", None)}),
+        );
+        if item.has_part() {
+            self.emit("response.content_part.added", out, || {
+                json!({
+                    "item_id": item.id, "output_index": index, "content_index": 0,
+                    "part": item.part(""),
+                })
             });
-            self.send("response.content_part.added", place, out);
         }
         self.open = Some(item);
     }
@@ -189,23 +187,26 @@ impl ResponseWriter {
         text.strip_prefix(BETWEEN_MESSAGES).filter(|_| follows).unwrap_or(text)
     }
 
-    fn grow(&mut self, delta: &str, out: &mut Out) {
+    fn grow(&mut self, delta: &str, out: &mut Option<&mut Out>) {
         let index = self.output.len();
-        let Some(item) = &mut self.open else { return };
+        let Some(mut item) = self.open.take() else { return };
         item.text.push_str(delta);
         let [name, _] = item.events();
-        let mut data = json!({"item_id": item.id, "output_index": index, "delta": delta});
-        if item.part("").is_some() {
-            data["content_index"] = 0.into();
-        }
-        if matches!(item.kind, Kind::Message) {
-            data["logprobs"] = json!([]);
-        }
-        self.send(name, data, out);
+        self.emit(name, out, || {
+            let mut data = json!({"item_id": item.id, "output_index": index, "delta": delta});
+            if item.has_part() {
+                data["content_index"] = 0.into();
+            }
+            if matches!(item.kind, Kind::Message) {
+                data["logprobs"] = json!([]);
+            }
+            data
+        });
+        self.open = Some(item);
     }
 
     /// Closes the open item; whether a call is complete, it knows itself.
-    fn close(&mut self, status: &str, out: &mut Out) {
+    fn close_item(&mut self, status: &str, out: &mut Option<&mut Out>) {
         let Some(item) = self.open.take() else { return };
         let status = match item.kind {
             Kind::Call { ended: true, .. } => "completed",
@@ -214,79 +215,93 @@ impl ResponseWriter {
         };
         let index = self.output.len();
         let [_, name] = item.events();
-        let mut data = json!({"item_id": item.id, "output_index": index});
-        match &item.kind {
-            Kind::Reasoning => data["text"] = item.text.as_str().into(),
-            Kind::Message => {
-                data["text"] = item.text.as_str().into();
-                data["logprobs"] = json!([]);
+        self.emit(name, out, || {
+            let mut data = json!({"item_id": item.id, "output_index": index});
+            match &item.kind {
+                Kind::Reasoning => data["text"] = item.text.as_str().into(),
+                Kind::Message => {
+                    data["text"] = item.text.as_str().into();
+                    data["logprobs"] = json!([]);
+                }
+                Kind::Call { name, .. } => {
+                    data["arguments"] = item.text.as_str().into();
+                    data["name"] = name.as_str().into();
+                }
             }
-            Kind::Call { name, .. } => {
-                data["arguments"] = item.text.as_str().into();
-                data["name"] = name.as_str().into();
+            if item.has_part() {
+                data["content_index"] = 0.into();
             }
-        }
-        let part = item.part(&item.text);
-        if part.is_some() {
-            data["content_index"] = 0.into();
-        }
-        self.send(name, data, out);
-        if let Some(part) = part {
-            let place = json!({
-                "item_id": item.id, "output_index": index, "content_index": 0, "part": part,
+            data
+        });
+        if item.has_part() {
+            self.emit("response.content_part.done", out, || {
+                json!({
+                    "item_id": item.id, "output_index": index, "content_index": 0,
+                    "part": item.part(&item.text),
+                })
             });
-            self.send("response.content_part.done", place, out);
         }
         let whole = item.json(status, Some(&item.text));
-        let done = json!({"output_index": index, "item": whole});
-        self.send("response.output_item.done", done, out);
+        self.emit(
+            "response.output_item.done",
+            out,
+            || json!({"output_index": index, "item": whole}),
+        );
         self.output.push(whole);
     }
-
-    fn whole(&mut self, name: &str, error: Option<&Refusal>, out: &mut Out) {
-        let response = json!({"response": self.json(error)});
-        self.send(name, response, out);
-    }
 }
 
-impl Whole for ResponseWriter {
-    /// Follows the event without sending anything.
-    fn event(&mut self, choice: usize, event: Event) {
-        Frames::event(self, choice, event, &mut Out::default());
+impl Wire for ResponseWriter {
+    type Call = ResponseCall;
+
+    fn new(call: &ResponseCall, engine: &Engine, model: &str) -> Self {
+        let mut head = json!({
+            "id": format!("resp_{}", ids::unique()),
+            "object": "response",
+            "created_at": clock::unix_seconds(),
+            "model": model,
+            "background": false,
+            "previous_response_id": null,
+            "store": false,
+            "truncation": "disabled",
+        })
+        .to_string();
+        // The object goes on.
+        head.pop();
+        head.push_str(&call.echoed);
+        let control = Control::of_chat(&call.chat, engine);
+        Self {
+            head,
+            follower: Follower::new(1, 1, &Attribution::new(engine, false, control)),
+            output: Vec::new(),
+            open: None,
+            sent: 0,
+            status: "in_progress",
+            usage: None,
+        }
     }
 
-    fn weight(&self) -> usize {
-        self.head_len
-    }
-
-    fn finish(self) -> String {
-        self.json(None).to_string()
-    }
-}
-
-impl Frames for ResponseWriter {
-    fn event(&mut self, _choice: usize, event: Event, out: &mut Out) {
+    fn event(&mut self, choice: usize, event: Event, mut out: Option<&mut Out>) {
+        self.follower.book(choice, &event);
         match event {
             Event::Admitted { .. } => {
-                self.whole("response.created", None, out);
-                self.whole("response.in_progress", None, out);
+                if let Some(out) = out {
+                    self.emit_whole("response.created", None, out);
+                    self.emit_whole("response.in_progress", None, out);
+                }
             }
-            Event::Token(token) => self.attribution.token(token),
             Event::Reasoning(text) => {
-                self.attribution.reasoning();
-                self.open(Kind::Reasoning, out);
-                self.grow(self.own("reasoning", &text), out);
+                self.open(Kind::Reasoning, &mut out);
+                self.grow(self.own("reasoning", &text), &mut out);
             }
             Event::Text(text) => {
-                self.attribution.skip();
-                self.open(Kind::Message, out);
-                self.grow(self.own("message", &text), out);
+                self.open(Kind::Message, &mut out);
+                self.grow(self.own("message", &text), &mut out);
             }
             Event::ToolCallStart { id, name, .. } => {
-                self.attribution.skip();
-                self.open(Kind::Call { call_id: id, name, ended: false }, out);
+                self.open(Kind::Call { call_id: id, name, ended: false }, &mut out);
             }
-            Event::ToolCallArguments { delta, .. } => self.grow(&delta, out),
+            Event::ToolCallArguments { delta, .. } => self.grow(&delta, &mut out),
             Event::ToolCallEnd { .. } => {
                 if let Some(Item { kind: Kind::Call { ended, .. }, .. }) = &mut self.open {
                     *ended = true;
@@ -297,30 +312,38 @@ impl Frames for ResponseWriter {
                     Finish::Length => "incomplete",
                     _ => "completed",
                 };
-                self.close(self.status, out);
-                let mut usage = WireUsage::default();
-                usage.add(&end.usage, self.attribution.reasoning_tokens(), true);
-                self.usage = Some(usage.into());
+                self.close_item(self.status, &mut out);
+                self.usage = Some(self.follower.usage().into());
             }
             _ => {}
         }
     }
 
-    fn finish(&mut self, out: &mut Out) {
+    fn close(&mut self, out: &mut Out) {
         let name = format!("response.{}", self.status);
-        self.whole(&name, None, out);
+        self.emit_whole(&name, None, out);
     }
 
-    fn failed(&mut self, refusal: &Refusal, out: &mut Out) {
-        self.close("incomplete", out);
-        let error = json!({
-            "code": refusal.code.unwrap_or(refusal.kind),
-            "message": refusal.message,
-            "param": refusal.param,
+    fn fail(&mut self, refusal: &Refusal, out: &mut Out) {
+        let heard = &mut Some(&mut *out);
+        self.close_item("incomplete", heard);
+        self.emit("error", heard, || {
+            json!({
+                "code": refusal.code.unwrap_or(refusal.kind),
+                "message": refusal.message,
+                "param": refusal.param,
+            })
         });
-        self.send("error", error, out);
         self.status = "failed";
-        self.whole("response.failed", Some(refusal), out);
+        self.emit_whole("response.failed", Some(refusal), out);
         out.raw("[DONE]");
+    }
+
+    fn weight(&self) -> usize {
+        self.head.len()
+    }
+
+    fn whole(self) -> String {
+        self.json(None)
     }
 }

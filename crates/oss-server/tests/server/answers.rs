@@ -141,6 +141,32 @@ fn a_tool_is_called_and_its_result_is_used() {
 }
 
 #[test]
+fn a_call_that_is_not_complete_is_not_handed_out_to_be_run() {
+    let mark = json!({"prompt": "\":\""});
+    let mark = post(server(), "/tokenize", &mark).fine()["tokens"].clone();
+    let ask = |more: Value| {
+        let body = json!({
+            "messages": question("How is the weather in Lisbon?"), "tools": weather(),
+            "temperature": 0,
+        });
+        post(server(), CHAT, &with(&body, &more))
+    };
+    // A token that stands in the arguments ends the answer.
+    let stop = json!({"stop_token_ids": mark});
+    let stopped = ask(stop.clone()).fine()["choices"][0].clone();
+    assert_eq!(stopped["finish_reason"], "stop", "{stopped}");
+    assert!(stopped["message"].get("tool_calls").is_none(), "{stopped}");
+    assert_eq!(stopped["message"]["content"], "");
+    let begun = ask(with(&stop, &json!({"stream": true})));
+    assert!(begun.body.contains("get_weather"), "{}", begun.body);
+    // Who reads `length` knows that the end is missing.
+    let whole = ask(json!({})).fine()["usage"]["completion_tokens"].as_u64().unwrap();
+    let cut = ask(json!({"max_tokens": whole - 2})).fine()["choices"][0].clone();
+    assert_eq!(cut["finish_reason"], "length");
+    assert_eq!(cut["message"]["tool_calls"].as_array().map(Vec::len), Some(1), "{cut}");
+}
+
+#[test]
 fn a_call_can_be_forced_or_forbidden() {
     let ask = |choice: Value| {
         let body = json!({

@@ -70,7 +70,7 @@ impl Connection {
 
     pub(crate) fn send(&mut self, method: &str, path: &str, headers: &str, body: &str) {
         let length = body.len();
-        let head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\n{headers}");
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n{headers}");
         let request = format!("{head}content-length: {length}\r\n\r\n{body}");
         // A server that refuses a body may close before it has read all of it.
         let _ = self.stream.get_mut().write_all(request.as_bytes());

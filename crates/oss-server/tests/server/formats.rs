@@ -96,6 +96,16 @@ fn several_choices_fit_and_any_object_is_one() {
 }
 
 #[test]
+fn a_schema_beside_json_object_counts() {
+    let format = json!({"type": "json_object", "schema": schema()});
+    let body = json!({
+        "messages": question("How is the weather in Rome?"), "response_format": format,
+        "temperature": 1, "seed": 1, "max_tokens": 300,
+    });
+    fits(&post(server(), CHAT, &body).fine()["choices"][0]["message"]["content"]);
+}
+
+#[test]
 fn a_completion_fits_its_schema() {
     let body = json!({
         "prompt": "The weather:", "response_format": nested(), "temperature": 1, "seed": 3,

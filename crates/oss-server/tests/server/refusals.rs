@@ -32,6 +32,7 @@ fn a_request_that_cannot_be_served_is_told_which_field_is_at_fault() {
     let echoed = json!({"prompt": prompts, "echo": true, "logprobs": 20, "max_tokens": 0});
     let stops: Vec<u32> = (0..257).collect();
     let biases: Map<String, Value> = (0..1025).map(|id| (id.to_string(), json!(1))).collect();
+    let pairs: Map<String, Value> = (0..17).map(|key| (key.to_string(), json!("x"))).collect();
     let table = [
         (chat(json!({"messages": null})), "messages"),
         (chat(json!({"messages": []})), "messages"),
@@ -73,12 +74,17 @@ fn a_request_that_cannot_be_served_is_told_which_field_is_at_fault() {
             chat(json!({"chat_template_kwargs": {"reasoning_effort": "max"}})),
             "chat_template_kwargs.reasoning_effort",
         ),
-        (chat(json!({"store": true})), "store"),
+        (chat(json!({"store": "yes"})), "store"),
         (chat(json!({"regex": "[0-9]{4}"})), "regex"),
         (chat(json!({"ebnf": "root ::= \"a\""})), "ebnf"),
         (chat(json!({"best_of": 4})), "best_of"),
         (chat(json!({"no_stop_trim": true})), "no_stop_trim"),
         (chat(json!({"skip_special_tokens": false})), "skip_special_tokens"),
+        (chat(json!({"cache_salt": "x"})), "cache_salt"),
+        (chat(json!({"repeat_penalty": 1.1})), "repeat_penalty"),
+        (chat(json!({"length_penalty": 0.5})), "length_penalty"),
+        (chat(json!({"return_tokens_as_token_ids": true})), "return_tokens_as_token_ids"),
+        (chat(json!({"separate_reasoning": false})), "separate_reasoning"),
         (chat(json!({"add_special_tokens": true})), "add_special_tokens"),
         ((COMPLETIONS, json!({})), "prompt"),
         ((COMPLETIONS, json!({"prompt": ""})), "prompt"),
@@ -95,6 +101,12 @@ fn a_request_that_cannot_be_served_is_told_which_field_is_at_fault() {
         (("/tokenize", json!({})), "prompt"),
         (("/tokenize", json!({"messages": [{"role": "tool", "content": "4"}]})), "messages"),
         ((RESPONSES, json!({"input": "Hi", "reasoning": {"effort": 3}})), "reasoning.effort"),
+        ((RESPONSES, json!({"input": "Hi", "user": [1, 2, 3]})), "user"),
+        ((RESPONSES, json!({"input": "Hi", "safety_identifier": 7})), "safety_identifier"),
+        ((RESPONSES, json!({"input": "Hi", "metadata": {"a": 1}})), "metadata"),
+        ((RESPONSES, json!({"input": "Hi", "metadata": pairs})), "metadata"),
+        ((RESPONSES, json!({"input": "Hi", "metadata": {"k".repeat(65): ""}})), "metadata"),
+        ((RESPONSES, json!({"input": "Hi", "metadata": {"k": "v".repeat(513)}})), "metadata"),
         (
             (RESPONSES, json!({"input": "Hi", "reasoning": {"summary": "detailed"}})),
             "reasoning.summary",
@@ -114,12 +126,40 @@ fn an_unknown_tool_choice_is_told_all_that_there_are() {
 }
 
 #[test]
+fn errors_are_short_whatever_is_at_fault() {
+    let long = "x".repeat(100_000);
+    let chat = |more: Value| (CHAT, with(&json!({"messages": question("Hi")}), &more));
+    for (path, body) in [
+        chat(json!({"temperature": long})),
+        chat(json!({"model": long})),
+        chat(json!({"reasoning_effort": long})),
+        chat(json!({"logit_bias": {long.as_str(): 1}})),
+        chat(json!({"logit_bias": {long.as_str(): "a lot"}})),
+        chat(json!({"tool_choice": {"type": long}})),
+        (RESPONSES, json!({"input": [{"type": long}]})),
+    ] {
+        let response = post(server(), path, &body);
+        assert!((400..=404).contains(&response.status()), "{}", response.status());
+        let error = response.json()["error"].clone();
+        for said in [&error["message"], &error["param"]] {
+            let length = said.as_str().unwrap().chars().count();
+            assert!(length <= 600, "{length} characters");
+        }
+    }
+    let (path, body) = chat(json!({"temperature": long}));
+    let message = post(server(), path, &body).json()["error"]["message"].clone();
+    let message = message.as_str().unwrap();
+    assert!(message.starts_with("temperature: invalid type: string \"xxx"), "{message}");
+    assert!(message.contains("x…x") && message.ends_with("xxx\", expected f32"), "{message}");
+}
+
+#[test]
 fn what_gateways_add_and_what_nobody_knows_is_accepted() {
     let body = json!({
         "model": "", "messages": question("Hi"), "max_tokens": 1, "stream": false,
         "stream_options": null, "logprobs": false, "top_logprobs": null, "echo": false, "n": null,
         "stop": null, "tools": null, "tool_choice": null, "response_format": {"type": "text"},
-        "modalities": ["text"], "store": false, "user": "somebody", "service_tier": "auto",
+        "modalities": ["text"], "store": true, "user": "somebody", "service_tier": "auto",
         "chat_template_kwargs": {}, "presence_penalty": -2, "frequency_penalty": 2,
         "parallel_tool_calls": false, "min_tokens": 0, "top_k": -1, "nobody_knows_this": {"a": 1},
     });
@@ -127,7 +167,9 @@ fn what_gateways_add_and_what_nobody_knows_is_accepted() {
     let same = vec![3; 300];
     let none = json!({
         "functions": [], "function_call": "none", "bad_words": [], "documents": [],
-        "logits_processors": [], "suffix": "", "stop_token_ids": same,
+        "logits_processors": [], "suffix": "", "stop_token_ids": same, "cache_salt": null,
+        "repeat_penalty": 1.0, "length_penalty": 1, "return_tokens_as_token_ids": false,
+        "separate_reasoning": true,
     });
     post(server(), CHAT, &with(&body, &none)).fine();
     let body = json!({
@@ -250,7 +292,7 @@ fn who_waits_to_be_asked_for_a_body_is_asked_only_where_it_is_read() {
     let running = start(options, engine_options());
     let waits = |headers: &str, length: usize| {
         let mut connection = Connection::open(running.address);
-        let head = format!("POST {CHAT} HTTP/1.1\r\nhost: test\r\nexpect: 100-continue\r\n");
+        let head = format!("POST {CHAT} HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\n");
         connection.raw(&format!("{head}{headers}content-length: {length}\r\n\r\n"));
         connection
     };
@@ -322,6 +364,6 @@ fn connections_that_say_nothing_are_closed_and_bodies_that_do_not_come_are_refus
     assert_eq!(kept.response().status(), 200);
     assert!(kept.is_closed());
     let mut slow = Connection::open(running.address);
-    slow.raw("POST /v1/completions HTTP/1.1\r\nhost: test\r\ncontent-length: 9\r\n\r\n{");
+    slow.raw("POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{");
     assert_eq!(slow.response().status(), 408);
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::answers::{question, weather};
 use crate::client::{get, post};
-use crate::support::server;
+use crate::support::{server, with};
 
 const PATH: &str = "/v1/responses";
 
@@ -64,6 +64,36 @@ fn the_events_of_a_response_end_with_the_whole_of_it() {
     }
     let named = response.body.lines().filter(|line| line.starts_with("event: ")).count();
     assert_eq!(named, events.len());
+}
+
+#[test]
+fn what_a_response_repeats_is_the_same_in_all_its_events() {
+    let tool = json!({
+        "type": "function", "name": "f", "parameters": {"enum": ["\"", "☃", 1.50, null]},
+    });
+    let given = json!({
+        "instructions": "Say \"yes\".", "metadata": {"a": "b\n"}, "tools": [tool], "user": "me",
+        "tool_choice": "none", "temperature": 0.5, "max_output_tokens": 2,
+    });
+    let body = with(&json!({"input": "Hi", "stream": true}), &given);
+    let frames = post(server(), PATH, &body).frames();
+    let events: Vec<Value> =
+        frames.iter().map(|frame| serde_json::from_str(frame).unwrap()).collect();
+    let mut responses: Vec<Value> =
+        events.iter().filter_map(|event| event.get("response").cloned()).collect();
+    assert_eq!(responses.len(), 3);
+    responses.push(post(server(), PATH, &with(&body, &json!({"stream": false}))).fine());
+    for response in &responses {
+        for (name, value) in given.as_object().unwrap() {
+            assert_eq!(&response[name], value, "{response}");
+        }
+        assert_eq!(response["reasoning"], json!({"effort": null, "summary": null}));
+        assert_eq!(response["object"], "response");
+    }
+    assert!(responses[..3].iter().all(|response| response["id"] == responses[0]["id"]));
+    let statuses = responses.iter().map(|response| response["status"].as_str().unwrap());
+    let expected = ["in_progress", "in_progress", "incomplete", "incomplete"];
+    assert_eq!(statuses.collect::<Vec<_>>(), expected);
 }
 
 #[test]

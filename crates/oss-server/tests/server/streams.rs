@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::answers::{question, weather};
 use crate::client::{Connection, post};
-use crate::support::{endless, load, server, with, within};
+use crate::support::{endless, engine_options, load, server, server_options, start, with, within};
 
 /// The chunks of a stream, whose end has to be right.
 fn chunks(path: &str, body: &Value) -> Vec<Value> {
@@ -37,7 +37,12 @@ fn the_chunks_of_a_chat_join_to_the_whole_answer() {
     assert_eq!(last["usage"]["total_tokens"], whole["usage"]["total_tokens"]);
     assert!(chunks.iter().all(|chunk| chunk.get("usage") == Some(&Value::Null)));
     assert!(chunks.iter().all(|chunk| chunk["id"] == last["id"]));
-    assert_eq!(chunks[0]["choices"][0]["delta"]["role"], "assistant");
+    // Who times the first chunk times the first token: it says more than whose it is.
+    let first = &chunks[0]["choices"][0]["delta"];
+    assert_eq!(first["role"], "assistant");
+    assert!(first["reasoning"].as_str().is_some_and(|text| !text.is_empty()), "{first}");
+    let has_role = |chunk: &&Value| chunk["choices"][0]["delta"].get("role").is_some();
+    assert_eq!(chunks.iter().filter(has_role).count(), 1);
     let message = &whole["choices"][0]["message"];
     assert_eq!(joined(&chunks, |choice| &choice["delta"]["content"]), message["content"]);
     assert_eq!(joined(&chunks, |choice| &choice["delta"]["reasoning"]), message["reasoning"]);
@@ -72,6 +77,33 @@ fn the_chunks_of_a_completion_join_to_the_whole_answer() {
 }
 
 #[test]
+fn an_answer_that_shows_nothing_has_a_role_all_the_same() {
+    let body = json!({
+        "messages": question("What is 17 + 25?"), "include_reasoning": false, "max_tokens": 2,
+        "n": 2, "stream": true,
+    });
+    let chunks = chunks("/v1/chat/completions", &body);
+    let choices: Vec<&Value> = chunks.iter().map(|chunk| &chunk["choices"][0]).collect();
+    assert_eq!(choices.len(), 2, "{choices:?}");
+    assert!(choices.iter().all(|choice| choice["delta"] == json!({"role": "assistant"})));
+    assert!(choices.iter().all(|choice| choice["finish_reason"] == "length"));
+}
+
+#[test]
+fn silence_is_broken_by_a_comment_unless_none_are_wanted() {
+    let body = json!({
+        "prompt": "Once upon a time ".repeat(500), "max_tokens": 1, "stream": true,
+    });
+    for (heartbeat, comes) in [(Duration::from_millis(2), true), (Duration::ZERO, false)] {
+        let options = oss_server::ServerOptions { heartbeat, ..server_options() };
+        let running = start(options, engine_options());
+        let stream = post(running.address, "/v1/completions", &body).body;
+        assert_eq!(stream.contains(": keep-alive\n\n"), comes, "{stream}");
+        assert!(stream.ends_with("data: [DONE]\n\n"));
+    }
+}
+
+#[test]
 fn a_call_comes_in_pieces_that_join_to_it() {
     let body = json!({
         "messages": question("How is the weather in Lisbon?"), "tools": weather(),
@@ -94,8 +126,7 @@ fn a_call_comes_in_pieces_that_join_to_it() {
 
 #[test]
 fn a_client_that_goes_takes_its_request_with_it_within_a_second() {
-    let running =
-        crate::support::start(crate::support::server_options(), crate::support::engine_options());
+    let running = start(server_options(), engine_options());
     let address = running.address;
     for stream in [true, false] {
         let mut connection = Connection::open(address);

@@ -36,6 +36,16 @@ fn a_rendered_chat_is_the_prompt_that_is_used() {
 }
 
 #[test]
+fn a_responses_tokens_are_counted_as_they_are_used() {
+    let body = json!({"input": "Is this <|end|> a control token?", "instructions": "Be brief."});
+    let got = post(server(), "/v1/responses/input_tokens", &body).fine();
+    assert_eq!(got["object"], "response.input_tokens");
+    let answer = post(server(), "/v1/responses", &body).fine();
+    assert!(got["input_tokens"].as_u64().unwrap() > 10, "{got}");
+    assert_eq!(answer["usage"]["input_tokens"], got["input_tokens"]);
+}
+
+#[test]
 fn rendered_completions_are_one_list_of_tokens_each() {
     let body = json!({"prompt": ["Once upon", "One day"]});
     let got = post(server(), "/v1/completions/render", &body).fine();

@@ -11,13 +11,15 @@ use super::guard::{Guard, Level};
 use super::json::Style;
 use super::{Message, Role, Tool};
 use crate::error::{Error, Result};
+use crate::levels;
 use crate::tokenizer::Tokenizer;
 
 /// A model's chat template, ready to run.
 ///
 /// It runs as in `transformers`: blocks trim the line around them, `tojson` writes as Python's
 /// `json.dumps(ensure_ascii=False)` does, strings and maps have Python's methods,
-/// `raise_exception` and `strftime_now` exist, `{% generation %}` blocks mean nothing.
+/// `raise_exception` and `strftime_now` exist, `{% generation %}` blocks mean nothing. One thing is
+/// other: to a template that does not name the role `developer`, such messages are the system's.
 #[derive(Debug)]
 pub struct Template {
     environment: Environment<'static>,
@@ -25,6 +27,8 @@ pub struct Template {
     names: Map<String, Value>,
     /// The template writes calls' arguments with `tojson`, so it wants an object, not text.
     wants_objects: bool,
+    /// The template knows the role `developer`; to others its messages are the system's.
+    knows_developer: bool,
 }
 
 /// A conversation for a template.
@@ -68,8 +72,13 @@ impl Template {
         environment
             .add_template_owned(NAME, without_generation_blocks(source))
             .map_err(|error| Error::TemplateSyntax { reason: error.to_string() })?;
-        let source = source.to_owned();
-        let mut template = Self { environment, source, names: Map::new(), wants_objects: false };
+        let mut template = Self {
+            environment,
+            source: source.to_owned(),
+            names: Map::new(),
+            wants_objects: false,
+            knows_developer: source.contains("developer"),
+        };
         template.wants_objects = template.probe_arguments();
         Ok(template)
     }
@@ -131,9 +140,10 @@ impl Template {
     /// The prompt for people: exactly what the template writes.
     ///
     /// # Errors
-    /// [`Error::TemplateRefusal`] if the template itself objects, else [`Error::TemplateRender`].
+    /// [`Error::Levels`]; [`Error::TemplateRefusal`] if the template itself objects, else
+    /// [`Error::TemplateRender`].
     pub fn render_text(&self, request: &Request<'_>) -> Result<String> {
-        self.run(self.context(request), self.now(request))
+        self.run(self.context(request)?, self.now(request))
     }
 
     /// The prompt in both forms. Only the template's own text becomes control tokens; what
@@ -156,7 +166,7 @@ impl Template {
     /// # Errors
     /// As [`Template::render_text`]; [`Error::NoStandIns`].
     pub fn render(&self, request: &Request<'_>, tokenizer: &Tokenizer) -> Result<Prompt> {
-        let (context, now) = (self.context(request), self.now(request));
+        let (context, now) = (self.context(request)?, self.now(request));
         let plain = self.run(context.clone(), now)?;
         let guard = Guard::new(tokenizer.special_tokens(), &self.source, &context)?;
         let encoded = |text: String, protected: &[usize]| {
@@ -192,9 +202,14 @@ impl Template {
         template.render(context).map_err(|error| failure(&error))
     }
 
-    fn context(&self, request: &Request<'_>) -> Map<String, Value> {
+    fn context(&self, request: &Request<'_>) -> Result<Map<String, Value>> {
+        let tools = request.tools.iter();
+        levels::check("tools", tools.filter_map(|tool| tool.function.parameters.as_ref()))?;
+        levels::check("template_variables", request.variables.values())?;
         let messages: Vec<Value> =
             request.messages.iter().map(|message| self.message(message)).collect();
+        let calls = messages.iter().filter_map(|message| message.get("tool_calls")?.as_array());
+        levels::check("messages", calls.flatten().map(|call| &call["function"]["arguments"]))?;
         let tools = match request.tools {
             [] => Value::Null,
             tools => json!(tools),
@@ -205,7 +220,7 @@ impl Template {
         context.insert("tools".to_owned(), tools);
         context.insert("documents".to_owned(), Value::Null);
         context.insert("add_generation_prompt".to_owned(), request.add_generation_prompt.into());
-        context
+        Ok(context)
     }
 
     /// The time that the template is told, if any.
@@ -216,6 +231,9 @@ impl Template {
 
     fn message(&self, message: &Message) -> Value {
         let mut value = json!(message);
+        if message.role == Role::Developer && !self.knows_developer {
+            value["role"] = Role::System.name().into();
+        }
         if let Some(thought) = &message.reasoning_content {
             value["thinking"] = thought.as_str().into();
         }

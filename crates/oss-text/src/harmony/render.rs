@@ -1,13 +1,16 @@
 //! Conversations to tokens.
 
+use serde_json::Value;
+
 use super::conversation::{
     ChannelConfig, Content, Conversation, DeveloperContent, Message, Namespace, RecipientPlace,
     ResponseFormat, SystemContent, parameters,
 };
 use super::tokens::Tokens;
-use super::typescript::type_of;
+use super::typescript::write_type;
 use crate::chat::Role;
 use crate::error::{Error, Result};
+use crate::levels;
 use crate::tokenizer::{Special, Tokenizer};
 
 /// The prompt that makes the model go on with this conversation: its messages, and
@@ -19,13 +22,24 @@ use crate::tokenizer::{Special, Tokenizer};
 ///
 /// # Errors
 /// The vocabulary lacks the format's markers; a tool's result has no name; a content that is
-/// not for its role.
+/// not for its role; [`Error::Levels`].
 pub fn render(conversation: &Conversation, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+    levels::check("tools", schemas(conversation))?;
     let mut writer = Writer::new(conversation, tokenizer)?;
     writer.conversation(conversation)?;
     writer.ids.push(writer.tokens.start);
     writer.text(Role::Assistant.name());
     Ok(writer.ids)
+}
+
+/// What describes the arguments of all tools.
+fn schemas(conversation: &Conversation) -> impl Iterator<Item = &Value> {
+    let namespaces = conversation.messages.iter().flat_map(|message| match &message.content {
+        Content::Text(_) => &[][..],
+        Content::System(content) => &content.tools,
+        Content::Developer(content) => &content.tools,
+    });
+    namespaces.flat_map(|namespace| &namespace.tools).filter_map(parameters)
 }
 
 struct Writer<'a> {
@@ -223,11 +237,12 @@ fn namespace(namespace: &Namespace) -> String {
         for line in tool.description.iter().flat_map(|description| description.lines()) {
             text += &format!("// {line}\n");
         }
-        let argument = match parameters(tool) {
-            Some(schema) => format!("_: {}", type_of(schema, "")),
-            None => String::new(),
-        };
-        text += &format!("type {} = ({argument}) => any;\n\n", tool.name);
+        text += &format!("type {} = (", tool.name);
+        if let Some(schema) = parameters(tool) {
+            text += "_: ";
+            write_type(&mut text, schema, "");
+        }
+        text += ") => any;\n\n";
     }
     text + &format!("}} // namespace {name}")
 }

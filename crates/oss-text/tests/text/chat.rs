@@ -350,6 +350,71 @@ fn a_template_and_its_names_come_from_the_configuration() {
     assert_eq!(prompt.ids.iter().filter(|&&id| tokenizer.is_special(id)).count(), 1);
 }
 
+/// A tool that is small, and would be gigabytes in a prompt: many values, each on a line of its own
+/// with all indents before it.
+fn deep_tool() -> Tool {
+    let leaf = json!({"type": "string", "examples": vec!["a"; 100_000]});
+    let deep = (0..30).fold(leaf, |inner, _| json!({"type": "object", "properties": {"a": inner}}));
+    serde_json::from_value(json!({"name": "f", "parameters": deep})).unwrap()
+}
+
+#[test]
+fn what_is_many_and_deep_is_refused_before_it_is_laid_out() {
+    let messages = [Message::user("x")];
+    let deep = deep_tool();
+    let refused = |error: Error, place: &str, levels: usize| {
+        let most = 1_000_000;
+        let said =
+            format!("{place}: got values of {levels} levels in all, expected at most {most}");
+        assert_eq!(error.to_string(), said);
+    };
+    let tools = std::slice::from_ref(&deep);
+    let conversation = Conversation::from_chat(&messages, tools, &ChatOptions::default()).unwrap();
+    refused(render(&conversation, &DEMO).unwrap_err(), "tools", 6_302_945);
+
+    let parameters = deep.function.parameters.clone().unwrap();
+    let template = Template::new("{{ tools | tojson(indent=4) }}").unwrap();
+    let request = Request { messages: &messages, tools, ..Request::default() };
+    refused(template.render(&request, &DEMO).unwrap_err(), "tools", 6_302_945);
+    let variables = Map::from_iter([("a".to_owned(), parameters.clone())]);
+    let request = Request { messages: &messages, variables, ..Request::default() };
+    refused(template.render(&request, &DEMO).unwrap_err(), "template_variables", 6_302_945);
+    let call = json!({"role": "assistant", "content": null, "tool_calls": [
+        {"id": "1", "function": {"name": "f", "arguments": parameters}}]});
+    let messages: [Message; 1] = [serde_json::from_value(call).unwrap()];
+    let request = Request { messages: &messages, ..Request::default() };
+    let source = "{% for m in messages %}{% for call in m.tool_calls %}\
+                  {{ call.function.arguments | tojson(indent=4) }}{% endfor %}{% endfor %}";
+    let error = Template::new(source).unwrap().render(&request, &DEMO).unwrap_err();
+    refused(error, "messages", 6_302_945);
+}
+
+#[test]
+fn a_developer_is_the_system_to_templates_that_do_not_know_one() {
+    let source = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}";
+    let message = |role, text: &str| Message::new(role, text);
+    let messages =
+        [message(Role::Developer, "a"), message(Role::User, "b"), message(Role::Developer, "c")];
+    let request = Request { messages: &messages, ..Request::default() };
+    let written = |source: &str| Template::new(source).unwrap().render_text(&request).unwrap();
+    assert_eq!(written(source), "[system]a[user]b[system]c");
+    let knows = format!("{{# developer #}}{source}");
+    assert_eq!(written(&knows), "[developer]a[user]b[developer]c");
+}
+
+#[test]
+fn errors_of_reading_do_not_repeat_what_came() {
+    let much = "a".repeat(100_000);
+    let said = |message: Value| serde_json::from_value::<Message>(message).unwrap_err().to_string();
+    let content = said(json!({"role": "user", "content": {"text": much}}));
+    let expected = "content: got an object, expected a string, null or an array of parts";
+    assert_eq!(content, expected);
+    let part = said(json!({"role": "user", "content": [{"type": format!("é{much}")}]}));
+    assert_eq!(part.len(), "content part of type `é`, expected `text`".len() + 63, "{part}");
+    let tool = serde_json::from_value::<Tool>(json!({"type": much})).unwrap_err().to_string();
+    assert_eq!(tool.len(), "tool type ``, expected `function`".len() + 64, "{tool}");
+}
+
 #[test]
 fn template_errors_are_typed() {
     let error = Template::new("{% for %}").unwrap_err();

@@ -135,6 +135,10 @@ pub(crate) struct Flags {
     /// How long a request may take
     #[arg(long, value_parser = seconds, default_value = "3600s")]
     request_timeout: Duration,
+    /// After so long without anything to send a stream gets a comment, so that nobody on the way
+    /// takes it for dead; 0: none, for clients that cannot read comments
+    #[arg(long, value_parser = seconds, default_value = "15s")]
+    heartbeat: Duration,
     /// How long requests are still taken after SIGTERM, for routers to notice
     #[arg(long, value_parser = seconds, default_value = "5s")]
     drain_settle: Duration,
@@ -171,6 +175,7 @@ impl Flags {
             max_connections: self.max_connections,
             idle_timeout: self.idle_timeout,
             request_timeout: self.request_timeout,
+            heartbeat: self.heartbeat,
             drain_settle: self.drain_settle,
             drain_timeout: self.drain_timeout,
             stall_timeout: self.stall_timeout,
@@ -230,6 +235,7 @@ pub(crate) fn flag_of(option: &str) -> Option<&'static str> {
         "context_len" => "--context",
         "drain_settle" => "--drain-settle",
         "drain_timeout" => "--drain-timeout",
+        "heartbeat" => "--heartbeat",
         "idle_timeout" => "--idle-timeout",
         "max_body" => "--max-body",
         "max_connections" => "--max-connections",

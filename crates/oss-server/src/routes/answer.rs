@@ -1,4 +1,4 @@
-//! `/v1/responses`: conversations again, without memory of earlier ones.
+//! `/v1/chat/completions`, `/v1/completions` and `/v1/responses`: what a model answers.
 
 use std::sync::Arc;
 
@@ -8,17 +8,14 @@ use axum::response::Response;
 
 use crate::answers::Answers;
 use crate::app::App;
-use crate::read::ResponseCall;
+use crate::read::Call as _;
 use crate::refusal::{Names, Refusal};
 use crate::routes::{Caller, Name, body};
-use crate::write::ResponseWriter;
+use crate::write::Wire;
 use crate::{sse, whole};
 
-/// The fields that a response is asked for in.
-const NAMES: Names = Names { prompt: "input", format: "text.format", count: "input" };
-
-/// Answers a conversation, whole or in events.
-pub(crate) async fn answer(
+/// Answers a call in one API's way, whole or in parts.
+pub(crate) async fn answer<W: Wire>(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     request: Request,
@@ -26,14 +23,16 @@ pub(crate) async fn answer(
     let place = app.enter()?;
     let engine = app.engine()?;
     let body = body::read(&app, request).await?;
-    let call = app.heavy(body.len(), || ResponseCall::read(&app, engine, &body)).await?;
-    let writer = ResponseWriter::new(&call, engine, &app.options.model_name, body.len());
-    let (stream, weight) = (call.chat.common.stream, call.chat.weight(body.len()));
-    let requests = call.chat.requests();
-    let answers = Answers::submit(place, body, requests, weight, NAMES, &caller.request_id).await?;
+    // Reading is work, for nothing where the queue is full.
+    engine.check_queue().map_err(|error| app.refused(&error, Names::of("prompt")))?;
+    let call = app.heavy(body.len(), || W::Call::read(&app, engine, &body)).await?;
+    let (stream, weight, names) = (call.common().stream, call.weight(body.len()), call.names());
+    let wire = W::new(&call, engine, &app.options.model_name);
+    let requests = call.requests(engine)?;
+    let answers = Answers::submit(place, body, requests, weight, names, &caller.request_id).await?;
     match stream {
-        true => sse::response(answers, writer).await,
-        false => whole::response(answers, writer).await,
+        true => sse::response(answers, wire).await,
+        false => whole::response(answers, wire).await,
     }
 }
 

@@ -1,0 +1,27 @@
+//! `check clients`: the libraries that users' programs call an OpenAI-compatible server with.
+
+use anyhow::{Context as _, Result};
+
+use crate::check::{Figures, Scale};
+use crate::fetch;
+use crate::shell;
+
+/// What calls, and the versions of all that it needs, below the root.
+const CALLS: &str = "xtask/src/check/clients/calls.py";
+const REQUIREMENTS: &str = "xtask/src/check/clients/requirements.txt";
+
+/// The model that is served.
+const MODEL: &str = "crates/oss-demo/data/demo.gguf";
+
+pub(crate) fn missing() -> Option<String> {
+    fetch::python().err().map(|error| format!("{error:#}"))
+}
+
+/// Serves the demo model and calls it through each library.
+pub(crate) fn run(scale: Scale) -> Result<Figures> {
+    let packages = fetch::packages("clients", REQUIREMENTS)?;
+    let server = shell::program("oss-server", scale.profile())?;
+    let mut command = shell::command(fetch::python()?, &["-B", CALLS]);
+    command.arg(server).arg(MODEL).env("PYTHONPATH", packages);
+    serde_json::from_str(&shell::output(&mut command)?).context("what the calls printed")
+}
