@@ -202,7 +202,8 @@ fn policies(criterion: &mut Criterion) {
         group.throughput(Throughput::Elements(blocks as u64));
         for kind in PolicyKind::ALL {
             let rate = simulate::replay(&trace, kind, 2_000).hit_rate();
-            let name = format!("{}, {}: hit rate {rate:.3}", trace.name, kind.name());
+            let name = format!("{}, {kind}", trace.name);
+            println!("{name}: hit rate {rate:.3}");
             group.bench_function(name, |bencher| {
                 bencher.iter(|| simulate::replay(&trace, kind, 2_000));
             });
@@ -222,7 +223,8 @@ fn tiers(criterion: &mut Criterion) {
         for [upper, lower] in [[lru; 2], [lfu, lru], [lfu; 2], [adaptive, lru], [adaptive; 2]] {
             let replay = || simulate::replay_in_tiers(&trace, [upper, lower], [1_000, 2_000]);
             let rate = replay().hit_rate();
-            let name = format!("{}, {upper} over {lower}: hit rate {rate:.3}", trace.name);
+            let name = format!("{}, {upper} over {lower}", trace.name);
+            println!("{name}: hit rate {rate:.3}");
             group.bench_function(name, |bencher| bencher.iter(replay));
         }
     }

@@ -186,9 +186,10 @@ pub struct EngineOptions {
     /// where keys and values of so many tokens have no room, see
     /// [`Engine::context_len`](crate::Engine::context_len).
     pub context_len: Option<usize>,
-    /// Bytes for keys and values; `None`: what [`EngineOptions::max_memory`] leaves, else enough
-    /// for eight full contexts but at most 2 GiB, or 4 GiB for one context that needs them. Memory
-    /// is taken as it is used.
+    /// Bytes for keys and values; `None`: enough for eight full contexts but at most 2 GiB, or 4
+    /// GiB for one context that needs them. With [`EngineOptions::max_memory`] as much of that, and
+    /// of 2 GiB at least, as it leaves; where experts are in slots, one context in a sixteenth of
+    /// what is left. Memory is taken as it is used.
     pub cache_bytes: Option<usize>,
     /// Which keys and values go first when they must, in each tier: resident ones, compressed ones,
     /// and those of the file. Each tier orders its own, by how they have been used since the engine

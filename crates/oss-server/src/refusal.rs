@@ -44,6 +44,7 @@ impl Names {
     fn of_field(self, field: &'static str) -> &'static str {
         match field {
             "grammar" => self.format,
+            "template_variables" => "chat_template_kwargs",
             field => field,
         }
     }
@@ -284,5 +285,9 @@ mod tests {
         let refusal = Refusal::engine(&error, Names::of("prompt"));
         assert_eq!(refusal.param.as_deref(), Some("response_format"));
         assert!(refusal.message.starts_with("response_format: grammar: got a schema that"));
+        let (got, expected) = ("many values".to_owned(), "fewer".to_owned());
+        let error = oss_engine::Error::Option { field: "template_variables", got, expected };
+        let refusal = Refusal::engine(&error, Names::of("prompt"));
+        assert_eq!(refusal.param.as_deref(), Some("chat_template_kwargs"));
     }
 }

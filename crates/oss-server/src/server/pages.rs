@@ -9,6 +9,9 @@ use axum::http::{HeaderMap, HeaderName, StatusCode, Uri};
 
 use crate::refusal::Refusal;
 
+/// The last parts of names that nobody can own in public: `host.docker.internal`, `box.local`.
+const PRIVATE: [&str; 3] = ["internal", "local", "localhost"];
+
 /// Refuses a request that came to this machine's own address for a page from elsewhere.
 ///
 /// Who owns a name may let it mean this machine, so that what its pages read here is their own to
@@ -18,9 +21,9 @@ use crate::refusal::Refusal;
 /// # Errors
 /// What is refused.
 pub(super) fn check(headers: &HeaderMap) -> Result<(), Refusal> {
-    let is_address = |host: &str| host.parse().is_ok_and(|host| address(&host).is_some());
-    if let Some(host) = text(headers, HOST).filter(|host| !host.is_empty() && !is_address(host)) {
-        let expected = "localhost or an address, as this server asks for no key";
+    let is_ours = |host: &str| host.parse().is_ok_and(|host| !is_public(&host));
+    if let Some(host) = text(headers, HOST).filter(|host| !host.is_empty() && !is_ours(host)) {
+        let expected = "localhost, an address or a private name, as this server asks for no key";
         return Err(forbidden(format!("host: got {host}, expected {expected}")));
     }
     match text(headers, ORIGIN).filter(|origin| is_elsewhere(origin)) {
@@ -53,6 +56,13 @@ fn address(host: &Authority) -> Option<IpAddr> {
         true => Some(Ipv4Addr::LOCALHOST.into()),
         false => host.trim_start_matches('[').trim_end_matches(']').parse().ok(),
     }
+}
+
+/// Whether a host is a name that somebody elsewhere may own.
+fn is_public(host: &Authority) -> bool {
+    let is_private = |last: &str| PRIVATE.iter().any(|private| last.eq_ignore_ascii_case(private));
+    let last = host.host().rsplit_once('.').map(|(_, last)| last);
+    address(host).is_none() && last.is_some_and(|last| !is_private(last))
 }
 
 /// Whether an origin is that of a page from elsewhere, or of one that does not say. Programs that
