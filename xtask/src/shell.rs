@@ -160,7 +160,8 @@ pub(crate) fn example(name: &str, profile: Profile) -> Result<PathBuf> {
 /// Builds a crate's program of the same name.
 pub(crate) fn program(name: &str, profile: Profile) -> Result<PathBuf> {
     let (options, folder): (&[&str], _) = match profile {
-        Profile::Dev => (&["--workspace"], "debug"),
+        // Beside an example the crates have the features that tests have.
+        Profile::Dev => (&["--workspace", "--example", "embed"], "debug"),
         Profile::Release => (&["--release", "-p", name], "release"),
     };
     run(cargo(&["build", "--bin", name]).args(options))?;
