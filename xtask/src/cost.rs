@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
+use oss_testing::median;
 use serde_json::json;
 
 use crate::bench::Bench;
@@ -153,7 +154,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             })
         };
         json[line.name] = costs.iter().map(each).collect();
-        let usual = line.alike.then(|| median(costs.iter().map(|(_, cost)| cost.read_gb_per_s)));
+        let rates = costs.iter().map(|(_, cost)| cost.read_gb_per_s);
+        let usual = median(rates).filter(|_| line.alike);
         let alike = |(value, cost): &(usize, Cost)| (*value, usual.map_or(*cost, |at| cost.at(at)));
         let drawn: Vec<_> = costs.iter().map(alike).collect();
         println!("{}", table(line, &costs, &drawn));
@@ -260,12 +262,6 @@ fn measure(bench: &Bench, file: &Path, point: Point, options: &Options) -> Resul
     })
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 /// What was measured, and what is drawn of it.
 fn table(line: &Line, costs: &[(usize, Cost)], drawn: &[(usize, Cost)]) -> String {
     let axis = line.axis;
@@ -333,7 +329,6 @@ mod tests {
         let cost = Cost { milliseconds: 12.0, bound: 10.0, read_gb_per_s: 40.0 };
         let brought = cost.at(80.0);
         assert_eq!((brought.milliseconds, brought.bound, brought.read_gb_per_s), (6.0, 5.0, 80.0));
-        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
     }
 
     #[test]

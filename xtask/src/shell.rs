@@ -149,23 +149,28 @@ pub(crate) enum Profile {
 
 /// Builds an example and gives its program.
 pub(crate) fn example(name: &str, profile: Profile) -> Result<PathBuf> {
-    let (options, folder): (&[&str], _) = match profile {
-        Profile::Dev => (&["--workspace"], "debug"),
-        Profile::Release => (&["--release", "-p", "oss-examples"], "release"),
-    };
-    run(cargo(&["build", "--example", name]).args(options))?;
-    Ok(target().join(folder).join("examples").join(name))
+    let folder = build(&["--example", name], "oss-examples", profile)?;
+    Ok(folder.join("examples").join(name))
 }
 
 /// Builds a crate's program of the same name.
 pub(crate) fn program(name: &str, profile: Profile) -> Result<PathBuf> {
-    let (options, folder): (&[&str], _) = match profile {
-        // Beside an example the crates have the features that tests have.
-        Profile::Dev => (&["--workspace", "--example", "embed"], "debug"),
-        Profile::Release => (&["--release", "-p", name], "release"),
+    // Beside an example the crates have the features that tests have.
+    let what: &[&str] = match profile {
+        Profile::Dev => &["--bin", name, "--example", "embed"],
+        Profile::Release => &["--bin", name],
     };
-    run(cargo(&["build", "--bin", name]).args(options))?;
-    Ok(target().join(folder).join(name))
+    Ok(build(what, name, profile)?.join(name))
+}
+
+/// Builds what a package has, and gives the profile's folder.
+fn build(what: &[&str], package: &str, profile: Profile) -> Result<PathBuf> {
+    let (options, folder): (&[&str], _) = match profile {
+        Profile::Dev => (&["--workspace"], "debug"),
+        Profile::Release => (&["--release", "-p", package], "release"),
+    };
+    run(cargo(&["build"]).args(what).args(options))?;
+    Ok(target().join(folder))
 }
 
 fn shown(command: &Command) -> String {

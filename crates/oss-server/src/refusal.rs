@@ -89,7 +89,7 @@ struct Inner<'a> {
 }
 
 /// A text as it is, or without its middle where that is long: it may repeat what a client sent.
-fn short(text: String) -> String {
+fn without_middle(text: String) -> String {
     let head = text.char_indices().nth(LONGEST / 2);
     let tail = text.char_indices().nth_back(LONGEST / 2 - 1);
     match head.zip(tail) {
@@ -102,7 +102,7 @@ fn short(text: String) -> String {
 
 impl Refusal {
     pub(crate) fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
-        let message = short(message.into());
+        let message = without_middle(message.into());
         let (param, code, retry_after) = (None, None, None);
         Self { status, kind, message, param, code, retry_after, closes: false }
     }
@@ -114,7 +114,7 @@ impl Refusal {
 
     /// A field is out of its range, or not supported.
     pub(crate) fn field(param: impl Into<String>, what: impl std::fmt::Display) -> Self {
-        let param = short(param.into());
+        let param = without_middle(param.into());
         let message = format!("{param}: {what}");
         Self { param: Some(param), ..Self::invalid(message) }
     }

@@ -214,10 +214,8 @@ impl Wire for ChatWriter {
     }
 
     fn event(&mut self, choice: usize, event: Event, out: Option<&mut Out>) {
-        let Some(part) = self.part(choice, event) else { return };
-        match out {
-            Some(out) => self.head.chunk(part, out),
-            None => self.choices[choice].add(part),
+        if let Some(part) = self.part(choice, event) {
+            self.head.put(part, out, |part| self.choices[choice].add(part));
         }
     }
 

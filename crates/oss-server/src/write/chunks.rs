@@ -46,8 +46,9 @@ impl Head {
         }
     }
 
-    /// Sends a chunk with one part of a choice.
-    pub(crate) fn chunk(&self, part: impl Serialize, out: &mut Out) {
+    /// Sends a chunk with one part of a choice, or has it added to the whole where nobody hears it.
+    pub(crate) fn put<P: Serialize>(&self, part: P, out: Option<&mut Out>, add: impl FnOnce(P)) {
+        let Some(out) = out else { return add(part) };
         let usage = self.include_usage.then_some(None);
         out.data(&Body { head: self, choices: &[part], usage });
     }

@@ -96,10 +96,8 @@ impl Wire for CompletionWriter {
     }
 
     fn event(&mut self, choice: usize, event: Event, out: Option<&mut Out>) {
-        let Some(part) = self.part(choice, event) else { return };
-        match out {
-            Some(out) => self.head.chunk(part, out),
-            None => self.choices[choice].add(part),
+        if let Some(part) = self.part(choice, event) {
+            self.head.put(part, out, |part| self.choices[choice].add(part));
         }
     }
 
