@@ -25,7 +25,7 @@ fn request(engine: &Engine, number: usize, prompt: usize, tokens: usize) -> Requ
     let vocabulary = engine.config().vocabulary;
     let prompt: Vec<u32> =
         (0..prompt).map(|i| ((i * i * 31 + i * 7 + number * 1013) % vocabulary) as u32).collect();
-    Request { ignore_stops: true, ..Request::tokens(prompt).max_tokens(tokens).greedy() }
+    Request { ignore_eos: true, ..Request::tokens(prompt).max_tokens(tokens).greedy() }
 }
 
 fn main() {
@@ -43,7 +43,7 @@ fn main() {
                     let most = engine.context_len() - 64;
                     let stream = engine.submit(request(engine, number, 16, most)).expect("room");
                     let (mut last, mut tokens) = (None, 0);
-                    for _ in stream.filter(|event| matches!(event, Event::Token(_))) {
+                    for _ in stream.filter(|event| matches!(event, Ok(Event::Token(_)))) {
                         tokens += 1;
                         let now = Instant::now();
                         let gap = last.replace(now).map(|last| (now - last).as_secs_f64());

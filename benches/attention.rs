@@ -15,7 +15,7 @@ mod shares;
 
 use oss_kernels::attention::{
     PAGE, QUERIES, Query, SPLIT, Shape, SparseAttention, TILE, TileSlots, attend, attend_split,
-    choose, join_splits,
+    merge_splits, select_blocks,
 };
 use oss_machine::beyond_caches;
 use oss_memory::{Buffer, Pages};
@@ -49,7 +49,7 @@ const fn shape(format: KvFormat) -> Shape {
 
 /// One page of a key/value head.
 fn slot(format: KvFormat) -> Vec<u8> {
-    let mut slot = vec![0; format.slot_bytes(PAGE, HEAD_DIM)];
+    let mut slot = vec![0; format.slot_bytes(HEAD_DIM)];
     for (position, row) in numbers(PAGE * HEAD_DIM).chunks_exact(HEAD_DIM).enumerate() {
         format.write_key(Isa::scalar(), &mut slot, position, row);
         format.write_value(Isa::scalar(), &mut slot, position, row);
@@ -190,7 +190,7 @@ fn choice(shares: &mut Shares) {
             team.phase(at_once, PerWorker::new(&mut scratch), |at, (scratch, blocks)| {
                 let begin = (first + at.index) % sequences * means.len();
                 let mean = |page: usize| &cached[begin + page * mean_len..][..mean_len];
-                choose(isa, (HEAD_DIM, SPARSE), &[query], mean, scratch, blocks);
+                select_blocks(isa, (HEAD_DIM, SPARSE), &[query], mean, scratch, blocks);
                 black_box(blocks);
             });
             first = (first + at_once) % sequences;
@@ -204,7 +204,7 @@ fn choice(shares: &mut Shares) {
         shares.kernel("choose, prompt", isa, work, || {
             let mean = |page: usize| &means[page * mean_len..][..mean_len];
             let queries = [query; QUERIES];
-            choose(isa, (HEAD_DIM, SPARSE), &queries, mean, &mut scratch, &mut blocks);
+            select_blocks(isa, (HEAD_DIM, SPARSE), &queries, mean, &mut scratch, &mut blocks);
             black_box(&mut blocks);
         });
     }
@@ -226,7 +226,7 @@ fn join(shares: &mut Shares) {
         shares.kernel("attention, join of 4 splits", isa, work, || {
             let partial = |split: usize| splits[split].as_slice();
             let give = |_, out: &[f32]| _ = black_box(out);
-            join_splits(isa, shape, &[query], partial, &mut scratch, give);
+            merge_splits(isa, shape, &[query], partial, &mut scratch, give);
         });
     }
 }

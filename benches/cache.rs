@@ -14,9 +14,9 @@ use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use oss_cache::tier::codec;
-use oss_cache::{Group, KvCache, PolicyKind, SequenceId, Shape, simulate};
+use oss_cache::{EvictionPolicy, Group, KvCache, SequenceId, Shape, simulate};
 use oss_machine::beyond_caches;
-use oss_memory::{Buffer, Extent, Extents, Pages};
+use oss_memory::{BuddyAllocator, Buffer, Extent, Pages};
 use oss_simd::Isa;
 use oss_testing::Seeded;
 use oss_threads::PerWorker;
@@ -47,7 +47,7 @@ fn extents(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("extents");
     group.throughput(Throughput::Elements(PAGES as u64));
     group.bench_function("8,192 pages of 16 sequences taken in turns, and given back", |bencher| {
-        let mut books = Extents::new(PAGES, 32);
+        let mut books = BuddyAllocator::new(PAGES, 32);
         bencher.iter(|| {
             let mut last = [None; 16];
             for n in 0..PAGES {
@@ -63,7 +63,7 @@ fn extents(criterion: &mut Criterion) {
     group.bench_function(
         "a plan to free all pieces that can be, a third of all in use",
         |bencher| {
-            let mut books = Extents::new(PAGES, 32);
+            let mut books = BuddyAllocator::new(PAGES, 32);
             let mut seeded = Seeded::new(1);
             let pages: Vec<Option<Extent>> = (0..PAGES).map(|_| books.allocate(1)).collect();
             let given_back = pages.into_iter().flatten().filter(|_| seeded.chance(0.67));
@@ -200,7 +200,7 @@ fn policies(criterion: &mut Criterion) {
     for trace in simulate::judges(1) {
         let blocks = trace.requests.iter().map(Vec::len).sum::<usize>();
         group.throughput(Throughput::Elements(blocks as u64));
-        for kind in PolicyKind::ALL {
+        for kind in EvictionPolicy::ALL {
             let rate = simulate::replay(&trace, kind, 2_000).hit_rate();
             let name = format!("{}, {kind}", trace.name);
             println!("{name}: hit rate {rate:.3}");
@@ -219,7 +219,7 @@ fn tiers(criterion: &mut Criterion) {
     for trace in simulate::judges(1) {
         let blocks = trace.requests.iter().map(Vec::len).sum::<usize>();
         group.throughput(Throughput::Elements(blocks as u64));
-        let [lru, lfu, adaptive, _] = PolicyKind::ALL;
+        let [lru, lfu, adaptive, _] = EvictionPolicy::ALL;
         for [upper, lower] in [[lru; 2], [lfu, lru], [lfu; 2], [adaptive, lru], [adaptive; 2]] {
             let replay = || simulate::replay_in_tiers(&trace, [upper, lower], [1_000, 2_000]);
             let rate = replay().hit_rate();

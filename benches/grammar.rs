@@ -31,7 +31,7 @@ fn fields(count: usize) -> Value {
 /// Milliseconds until a request is taken, and of each of its tokens after the first.
 fn measure(engine: &Engine, grammar: Option<Grammar>, seed: u64) -> (f64, Option<f64>) {
     let mut request = Request::text("Once upon a time").max_tokens(TOKENS).seed(seed);
-    request.ignore_stops = grammar.is_none();
+    request.ignore_eos = grammar.is_none();
     request.grammar = grammar;
     let begin = Instant::now();
     let stream = engine.submit(request).expect("a place");

@@ -13,7 +13,7 @@ mod packed;
 mod shares;
 
 use oss_quant::kv::{KvCodec, KvFormat, KvVisitor, PAGE_TOKENS, Rows, mean_bytes};
-use oss_quant::{CodeFormat, Dtype, FloatFormat, Packed, Packing, Row, Visitor};
+use oss_quant::{CodeFormat, Dtype, Encoded, FloatFormat, Packed, Packing, Visitor};
 use oss_simd::{Isa, Kernel, Simd};
 use packed::{numbers, packed};
 use shares::{Bound, Shares, Work};
@@ -106,7 +106,7 @@ fn file_formats(shares: &mut Shares, dtype: Dtype) {
     let moved = work(ROWS * row.len() + packed.len(), (ROWS, "row"));
     shares.kernel(&format!("pack, {name}"), isa, moved, || {
         packing
-            .pack_group(0, |n| Row::Plain(black_box(&rows[n])), &mut packed)
+            .pack_group(0, |n| Encoded::Plain(black_box(&rows[n])), &mut packed)
             .expect("whole rows");
     });
     shares.kernel(&format!("quantise, {name}"), isa, both, || {
@@ -128,7 +128,7 @@ fn unpacking(shares: &mut Shares, dtype: Dtype) {
 /// Storing a page of keys and values at once, and its positions one after the other.
 fn keys_and_values(shares: &mut Shares, format: KvFormat) {
     let numbers = numbers(KV_HEADS * PAGE_TOKENS * HEAD_DIM);
-    let mut slots = vec![vec![0; format.slot_bytes(PAGE_TOKENS, HEAD_DIM)]; KV_HEADS];
+    let mut slots = vec![vec![0; format.slot_bytes(HEAD_DIM)]; KV_HEADS];
     let bytes = KV_HEADS * slots[0].len() + 2 * size_of_val(numbers.as_slice());
     let work = work(bytes, (KV_HEADS * PAGE_TOKENS, "key and value"));
     for isa in Isa::available() {
@@ -165,7 +165,7 @@ impl KvVisitor for KeyBytes {
 /// The mean of a page's keys, which attention may choose pages by.
 fn means(shares: &mut Shares, format: KvFormat) {
     let numbers = numbers(PAGE_TOKENS * HEAD_DIM);
-    let mut slot = vec![0; format.slot_bytes(PAGE_TOKENS, HEAD_DIM)];
+    let mut slot = vec![0; format.slot_bytes(HEAD_DIM)];
     let keys = Rows { numbers: &numbers, stride: HEAD_DIM, dim: HEAD_DIM, n: PAGE_TOKENS };
     format.write_keys(Isa::scalar(), &mut slot, 0, keys);
     let (slots, mut mean) = (vec![slot; KV_HEADS], vec![0; mean_bytes(HEAD_DIM)]);

@@ -72,7 +72,7 @@ impl Case {
 
 /// Seconds to the first token, tokens of the prompt that were known, seconds of a step after it.
 fn ask(engine: &Engine, prompt: &[u32]) -> (f64, usize, f64) {
-    let request = Request { ignore_stops: true, ..Request::tokens(prompt).max_tokens(8).greedy() };
+    let request = Request { ignore_eos: true, ..Request::tokens(prompt).max_tokens(8).greedy() };
     let answer = engine.generate(request).expect("an answer");
     let first = answer.timing.first_token.expect("a token").as_secs_f64();
     let step = answer.timing.per_token.expect("several tokens").as_secs_f64();
@@ -98,7 +98,7 @@ fn forget(directory: &Path) {
         // What has not been written yet would stay.
         RandomAccess::open(&path).and_then(|kept| kept.sync()).expect("a file on the disk");
         let map = Map::open(&path).expect("a file");
-        map.forget(0..map.bytes().len()).expect("a system that forgets");
+        map.evict(0..map.bytes().len()).expect("a system that forgets");
     }
 }
 

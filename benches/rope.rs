@@ -38,7 +38,7 @@ fn main() {
         truncate: false,
         attention_factor: None,
     };
-    let bands = RopeScaling::Bands { factor: 8.0, low: 1.0, high: 4.0, original: 8192.0 };
+    let bands = RopeScaling::FrequencyBands { factor: 8.0, low: 1.0, high: 4.0, original: 8192.0 };
     angles(&mut shares, "stretched by YaRN", 64, yarn);
     angles(&mut shares, "stretched by bands", 128, bands);
     shares.finish();

@@ -5,7 +5,7 @@
 #[path = "support/shares.rs"]
 mod shares;
 
-use oss_sampler::{Mask, Options, Sampler};
+use oss_sampler::{Mask, Options, Sampler, Scratch};
 use oss_simd::Isa;
 use oss_testing::Seeded;
 use shares::{Bound, Shares, Work};
@@ -46,6 +46,7 @@ fn draw(
             Sampler::new(options.clone(), vocabulary, 0).expect("the options are in their ranges");
         sampler.prompt(&(0..500).collect::<Vec<_>>());
         let (mut work, mut position) = (logits.clone(), 0);
+        let mut scratch = Scratch::new(vocabulary);
         shares.timed(&format!("draw of {vocabulary}, {name}"), isa, bytes, |calls| {
             let mut spent = Duration::ZERO;
             for _ in 0..calls {
@@ -55,7 +56,7 @@ fn draw(
                 }
                 position += 1;
                 let start = Instant::now();
-                let draw = sampler.draw(isa, black_box(&mut work), position, mask);
+                let draw = sampler.draw(isa, black_box(&mut work), position, mask, &mut scratch);
                 black_box(draw.expect("the logits are numbers").token);
                 spent += start.elapsed();
             }

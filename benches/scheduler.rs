@@ -16,7 +16,7 @@ const ROUNDS: usize = 5;
 fn engine(speculation: Speculation) -> Engine {
     let options = EngineOptions {
         threads: Some(1),
-        reuse_prefixes: false,
+        prefix_caching: false,
         speculation,
         tune: Tune::Off,
         // Nobody reads before the end.
@@ -30,7 +30,7 @@ fn engine(speculation: Speculation) -> Engine {
 fn decode(engine: &Engine, sequences: usize) {
     let request = |seed: usize| {
         let request = Request::text("Once upon a time").max_tokens(TOKENS).seed(seed as u64);
-        Request { ignore_stops: true, ..request }
+        Request { ignore_eos: true, ..request }
     };
     let before = engine.metrics().completed;
     let streams: Vec<_> =

@@ -3,7 +3,7 @@
 //! `cargo bench -p oss-kernels --bench simd` prints a table: both take turns, medians, one thread,
 //! operands in cache. Plain code is one kernel for all processors, but no straw man: the compiler
 //! vectorises what it can of it for the architecture's baseline (SSE2 on x86-64, NEON on Arm). What
-//! is promised are the ratios of the founding documents; nothing for copies, which are as fast as
+//! is promised are the ratios of the original design; nothing for copies, which are as fast as
 //! their stores: f32, bf16 numbers made wide, and a single key's scattered over its page.
 
 #[path = "support/packed.rs"]
@@ -85,7 +85,7 @@ fn attention() {
     let isa = Isa::scalar();
     for format in [KvFormat::F32, KvFormat::Bf16, KvFormat::Int8] {
         let positions = 512;
-        let mut slots = vec![vec![0; format.slot_bytes(PAGE, HEAD_DIM)]; positions / PAGE];
+        let mut slots = vec![vec![0; format.slot_bytes(HEAD_DIM)]; positions / PAGE];
         for position in 0..positions {
             let slot = &mut slots[position / PAGE];
             format.write_key(isa, slot, position % PAGE, &numbers(HEAD_DIM));
@@ -131,7 +131,7 @@ fn quantise() {
             KvFormat::Bf16 => (4.0, 0.0),
             _ => (4.0, 4.0),
         };
-        let mut slots = vec![vec![0; format.slot_bytes(PAGE, HEAD_DIM)]; 2];
+        let mut slots = vec![vec![0; format.slot_bytes(HEAD_DIM)]; 2];
         row(&format!("quantise, 32 keys and values to {format}"), page, &mut |isa| {
             let rows = x.chunks_exact(PAGE * HEAD_DIM);
             for (slot, numbers) in slots.iter_mut().zip(rows) {
@@ -141,7 +141,7 @@ fn quantise() {
                 format.write_values(isa, slot, 0, rows);
             }
         });
-        let mut slot = vec![0; format.slot_bytes(PAGE, HEAD_DIM)];
+        let mut slot = vec![0; format.slot_bytes(HEAD_DIM)];
         row(&format!("quantise, key and value to {format}"), single, &mut |isa| {
             for (position, x) in x.chunks_exact(HEAD_DIM).take(PAGE).enumerate() {
                 format.write_key(isa, &mut slot, position, black_box(x));

@@ -10,7 +10,7 @@ mod shares;
 
 use oss_kernels::elementwise::{Gate, rotate, scaled_add};
 use oss_kernels::{
-    Activation, GateUpSums, InputBuffer, Weighed, prepare, prepare_gated, prepare_weighed,
+    Activation, GainedRows, GateUpSums, InputBuffer, prepare, prepare_gated, prepare_with_gain,
     rms_factor, route, softmax,
 };
 use oss_simd::Isa;
@@ -78,8 +78,8 @@ fn norm(shares: &mut Shares) {
         let work = work(2 * COLS, input.bytes(), (1, "row"));
         for isa in Isa::available() {
             shares.kernel(&format!("norm, {}", activation.name()), isa, work, || {
-                let numbers = Weighed { x: black_box(&x), width: COLS, gain: &gain };
-                prepare_weighed(isa, activation, numbers, &mut input);
+                let numbers = GainedRows { x: black_box(&x), width: COLS, gain: &gain };
+                prepare_with_gain(isa, activation, numbers, &mut input);
             });
         }
     }

@@ -1,18 +1,23 @@
 //! A conversation in the terminal: reasoning dimmed, answers plain, tools from a JSON file.
 //!
-//! `cargo run --release --example chat -- --reasoning low`
+//! `cargo run --release --example chat -- --reasoning-effort low`
+//!
+//! Ctrl-C ends an answer, and at the prompt the conversation.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use oss_engine::text::chat::{Message, Role, Tool};
-use oss_engine::text::harmony::Effort;
-use oss_engine::{ChatRequest, Error, Event, Finish, Request, Session};
-use oss_examples::{EngineArgs, out, outln};
+use oss_engine::{
+    ChatRequest, Completion, Error, Event, FinishReason, Message, ReasoningEffort, Request, Role,
+    Session, Tool,
+};
+use oss_examples::{EngineArgs, out, outln, run, told};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
-use std::io::{IsTerminal, stdout};
+use std::io::{IsTerminal, stdin, stdout};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::process::{ExitCode, exit};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Talks with a model.
 #[derive(Parser)]
@@ -23,8 +28,8 @@ struct Arguments {
     #[arg(long)]
     system: Option<String>,
     /// How long the model thinks: low, medium or high
-    #[arg(long, value_parser = effort)]
-    reasoning: Option<Effort>,
+    #[arg(long, alias = "reasoning", value_parser = effort)]
+    reasoning_effort: Option<ReasoningEffort>,
     /// A file with tools as in the OpenAI chat API: a JSON list
     #[arg(long)]
     tools: Option<PathBuf>,
@@ -39,12 +44,29 @@ struct Arguments {
     max_tokens: usize,
 }
 
-fn effort(text: &str) -> Result<Effort, String> {
+fn effort(text: &str) -> Result<ReasoningEffort, String> {
     serde_json::from_value(text.into()).map_err(|_| "low, medium or high".to_owned())
 }
 
-fn main() -> Result<()> {
-    let arguments = Arguments::parse();
+/// What is being done, for ctrl-c: nothing, an answer, or one that is to end.
+static STATE: AtomicU8 = AtomicU8::new(IDLE);
+const IDLE: u8 = 0;
+const ANSWERS: u8 = 1;
+const STOPS: u8 = 2;
+
+/// Ends an answer at its next token; at once the program, where no answer is given or this is the
+/// second time. At the prompt of a terminal ctrl-c is a key, which ends the conversation in order.
+fn interrupted() {
+    if STATE.compare_exchange(ANSWERS, STOPS, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+        exit(130);
+    }
+}
+
+fn main() -> ExitCode {
+    run(work)
+}
+
+fn work(arguments: &Arguments) -> Result<()> {
     let tools: Vec<Tool> = match &arguments.tools {
         None => Vec::new(),
         Some(path) => {
@@ -53,6 +75,8 @@ fn main() -> Result<()> {
         }
     };
     let engine = arguments.engine.load()?;
+    ensure!(engine.text().has_chat(), "the model has no chat format: ask it with `generate`");
+    ctrlc::set_handler(interrupted).context("ctrl-c cannot be caught")?;
     let mut talk = Talk {
         session: engine.session(),
         messages: Vec::new(),
@@ -84,20 +108,34 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-struct Talk {
+struct Talk<'a> {
     session: Session,
     messages: Vec<Message>,
     tools: Vec<Tool>,
     dim: bool,
-    arguments: Arguments,
+    arguments: &'a Arguments,
 }
 
-impl Talk {
+impl Talk<'_> {
     fn reset(&mut self) {
         self.messages.clear();
         if let Some(system) = &self.arguments.system {
             self.messages.push(Message::new(Role::System, system.as_str()));
         }
+    }
+
+    /// One answer, shown as it comes.
+    fn ask(&self, request: Request) -> oss_engine::Result<Completion> {
+        STATE.store(ANSWERS, Ordering::Relaxed);
+        let completion = self.session.generate_with(request, |event| {
+            show(event, self.dim);
+            match STATE.load(Ordering::Relaxed) {
+                STOPS => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(()),
+            }
+        });
+        STATE.store(IDLE, Ordering::Relaxed);
+        completion
     }
 
     /// Answers until no tool is called; the results of calls are asked for. Breaks where the user
@@ -107,33 +145,38 @@ impl Talk {
         loop {
             let chat = ChatRequest {
                 tools: self.tools.clone(),
-                reasoning_effort: self.arguments.reasoning,
+                reasoning_effort: self.arguments.reasoning_effort,
                 date: self.arguments.date.clone(),
                 ..ChatRequest::new(self.messages.clone())
             };
             let mut request = Request::chat(chat).max_tokens(self.arguments.max_tokens);
             request.sampling.temperature = self.arguments.temperature;
-            let dim = self.dim;
-            let completion = match self.session.generate_with(request, |event| show(event, dim)) {
+            let completion = match self.ask(request) {
                 Ok(completion) => completion,
                 Err(Error::Closed) => return Err(Error::Closed.into()),
+                // Nobody is there who would ask again.
+                Err(error) if !stdin().is_terminal() => return Err(error.into()),
                 Err(error) => {
                     // The conversation is as it was before the question.
                     self.messages.truncate(asked);
-                    outln!("\n{:#}", anyhow::Error::from(error));
-                    outln!("(the question is not kept; /reset begins anew)");
+                    eprintln!("\nerror: {}", told::<Arguments>(&error.into()));
+                    eprintln!("(the question is not kept; /reset begins anew)");
                     return Ok(ControlFlow::Continue(()));
                 }
             };
             outln!();
             let mut message = completion.message();
-            if !matches!(completion.finish, Finish::ToolCalls) {
+            if completion.finish_reason != FinishReason::ToolCalls {
                 // No tool can answer a call that was cut off, and no conversation goes on with one.
                 message.tool_calls.clear();
                 message.content = Some(completion.text);
                 self.messages.push(message);
-                if matches!(completion.finish, Finish::Length) {
-                    outln!("(cut off: --max-tokens, or the context, is used up)");
+                match completion.finish_reason {
+                    FinishReason::Length => {
+                        outln!("(cut off: --max-tokens, or the context, is used up)");
+                    }
+                    FinishReason::Cancelled => outln!("(stopped)"),
+                    _ => {}
                 }
                 return Ok(ControlFlow::Continue(()));
             }

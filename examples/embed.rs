@@ -2,13 +2,23 @@
 //!
 //! `cargo run --release --example embed`
 
-use oss_engine::text::chat::Message;
-use oss_engine::{ChatRequest, End, Engine, Event, Finish, Request};
+use oss_engine::{ChatRequest, Engine, Event, Message, Request};
 use std::error::Error;
 use std::io::{Write, stdout};
+use std::process::ExitCode;
 use std::thread;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match ask() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn ask() -> Result<(), Box<dyn Error>> {
     let mut out = stdout();
     // A program of its own has a file here: Engine::load("model.gguf").
     let engine = Engine::from_bytes(oss_demo::GGUF)?;
@@ -20,11 +30,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     // A conversation, event by event.
     let chat = ChatRequest::new(vec![Message::user("What is 47 + 38?")]);
     for event in engine.submit(Request::chat(chat).greedy())? {
-        match event {
+        // What fails after it was submitted is told in place of the end: what came before is no
+        // whole answer then.
+        match event? {
             Event::Reasoning(text) => write!(out, "({text})")?,
             Event::Text(text) => write!(out, "{text}")?,
-            // The last event of a request that fails: what came before is no whole answer.
-            Event::End(End { finish: Finish::Failed(error), .. }) => return Err(error.into()),
             Event::End(end) => writeln!(out, "\n{} tokens\n", end.usage.completion_tokens)?,
             _ => {}
         }

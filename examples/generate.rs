@@ -1,5 +1,4 @@
-//! Continues a prompt. The prompt is the caller's own: names of control tokens in it are control
-//! tokens, unless `--plain` says otherwise.
+//! Continues a prompt: a text, or tokens.
 //!
 //! `cargo run --release --example generate -- --prompt "Once upon a time"`
 //!
@@ -8,10 +7,12 @@
 use anyhow::{Context, Result};
 use clap::Parser;
 use oss_engine::{Completion, Engine, Event, Grammar, Prompt, Request, Sampling};
-use oss_examples::{EngineArgs, out, outln};
+use oss_examples::{EngineArgs, out, outln, run, usage};
 use serde_json::{Value, json};
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 /// Continues a prompt.
 #[derive(Parser)]
@@ -24,8 +25,11 @@ struct Arguments {
     /// The tokens to continue, such as 1,2,3
     #[arg(long, value_delimiter = ',')]
     prompt_ids: Option<Vec<u32>>,
-    /// Takes names of control tokens in the prompt as text
-    #[arg(long)]
+    /// Takes names of control tokens in the prompt as control tokens
+    #[arg(long, conflicts_with = "prompt_ids")]
+    parse_special: bool,
+    /// What is so without it; from before --parse-special
+    #[arg(long, hide = true, conflicts_with_all = ["parse_special", "prompt_ids"])]
     plain: bool,
     /// The most tokens of the answer; 0 computes the prompt alone
     #[arg(long, default_value_t = 256)]
@@ -61,23 +65,23 @@ struct Arguments {
     #[arg(long)]
     stop: Vec<String>,
     /// Goes on after the model's own stop tokens
-    #[arg(long)]
-    ignore_stops: bool,
+    #[arg(long, alias = "ignore-stops")]
+    ignore_eos: bool,
     /// Shows control tokens in the text
-    #[arg(long)]
-    control_tokens: bool,
+    #[arg(long, alias = "control-tokens")]
+    keep_special_tokens: bool,
     /// A file with a JSON schema that the answer has to fit
-    #[arg(long)]
-    schema: Option<PathBuf>,
+    #[arg(long, alias = "schema")]
+    json_schema: Option<PathBuf>,
     /// A regular expression that the answer has to match
-    #[arg(long, conflicts_with = "schema")]
+    #[arg(long, conflicts_with = "json_schema")]
     regex: Option<String>,
     /// Reports so many best log-probabilities per token
-    #[arg(long)]
-    top_logprobs: Option<usize>,
+    #[arg(long, alias = "top-logprobs", requires = "json")]
+    logprobs: Option<usize>,
     /// Tells on standard error what was measured of the machine, what was chosen, and why
-    #[arg(long)]
-    tuning: bool,
+    #[arg(long, alias = "tuning")]
+    show_tuning: bool,
     /// Prints one JSON object instead of the text
     #[arg(long)]
     json: bool,
@@ -86,8 +90,8 @@ struct Arguments {
 impl Arguments {
     fn request(&self) -> Result<Request> {
         let prompt = match (&self.prompt, &self.prompt_ids) {
-            (Some(text), _) if self.plain => Prompt::Text(text.clone()),
-            (Some(text), _) => Prompt::Markup(text.clone()),
+            (Some(text), _) if self.parse_special => Prompt::WithSpecialTokens(text.clone()),
+            (Some(text), _) => Prompt::Text(text.clone()),
             (None, Some(ids)) => Prompt::Tokens(ids.clone()),
             (None, None) => anyhow::bail!("give --prompt or --prompt-ids"),
         };
@@ -105,9 +109,9 @@ impl Arguments {
             ..Sampling::default()
         };
         request.stop.clone_from(&self.stop);
-        request.ignore_stops = self.ignore_stops;
-        request.show_control_tokens = self.control_tokens;
-        request.logprobs = self.top_logprobs;
+        request.ignore_eos = self.ignore_eos;
+        request.skip_special_tokens = !self.keep_special_tokens;
+        request.logprobs = self.logprobs;
         request.prompt_logprobs = self.json.then_some(0);
         request.grammar = self.grammar()?;
         Ok(request)
@@ -115,7 +119,7 @@ impl Arguments {
 
     /// What the answer has to be.
     fn grammar(&self) -> Result<Option<Grammar>> {
-        let Some(path) = &self.schema else {
+        let Some(path) = &self.json_schema else {
             return Ok(self.regex.as_ref().map(Grammar::regex));
         };
         let named = || path.display().to_string();
@@ -125,12 +129,15 @@ impl Arguments {
     }
 }
 
-fn main() -> Result<()> {
-    let arguments = Arguments::parse();
+fn main() -> ExitCode {
+    run(work)
+}
+
+fn work(arguments: &Arguments) -> Result<()> {
     let request = arguments.request()?;
     let engine = arguments.engine.load()?;
     let explain = || {
-        if arguments.tuning {
+        if arguments.show_tuning {
             eprint!("\n{}", engine.tuning());
         }
     };
@@ -142,13 +149,16 @@ fn main() -> Result<()> {
         explain();
         return Ok(());
     }
-    if let Some(prompt) = &arguments.prompt {
-        out!("{prompt}");
-    }
+    // Nothing of an answer that is refused is shown.
+    let mut prompt = arguments.prompt.as_deref();
     let completion = engine.generate_with(request, |event| {
+        if let Some(prompt) = prompt.take() {
+            out!("{prompt}");
+        }
         if let Event::Text(text) = event {
             out!("{text}");
         }
+        ControlFlow::Continue(())
     })?;
     outln!();
     summary(&completion).context("the summary")?;
@@ -181,7 +191,7 @@ fn summary(completion: &Completion) -> Result<()> {
         "answer: {} tokens, {} tokens/s; ended by {}; seed {}",
         usage.completion_tokens,
         speed(1, timing.per_token.unwrap_or_default().as_secs_f64()),
-        completion.finish.name(),
+        completion.finish_reason.as_str(),
         completion.seed
     )?;
     Ok(())
@@ -213,22 +223,18 @@ fn contract(completion: &Completion) -> Value {
         token.top.iter().map(|(id, logprob)| json!({"id": id, "logprob": logprob})).collect()
     };
     let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
-    let (usage, timing) = (completion.usage, completion.timing);
-    let logprobs = completion.prompt_tokens.iter().filter_map(|token| token.logprob);
+    let timing = completion.timing;
+    let logprobs = completion.prompt_logprobs.iter().filter_map(|token| token.logprob);
     let sum: f64 = logprobs.map(f64::from).sum();
     json!({
-        "prompt_ids": completion.prompt_ids.to_vec(),
-        "ids": completion.ids(),
+        "prompt_ids": completion.prompt_token_ids.to_vec(),
+        "ids": completion.token_ids(),
         "text": completion.text,
-        "finish_reason": completion.finish.name(),
+        "finish_reason": completion.finish_reason.as_str(),
         "top_logprobs": completion.tokens.iter().map(top).collect::<Vec<_>>(),
         "prompt_logprob": sum,
         "seed": completion.seed,
-        "usage": {
-            "prompt_tokens": usage.prompt_tokens,
-            "cached_tokens": usage.cached_tokens,
-            "completion_tokens": usage.completion_tokens,
-        },
+        "usage": usage(&completion.usage),
         "timing": {
             "queue_ms": ms(timing.queue),
             "prefill_ms": ms(timing.prefill),

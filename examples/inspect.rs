@@ -7,15 +7,17 @@
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use oss_engine::model::{Config, Precision, describe, packed_bytes, packed_bytes_by_type};
-use oss_engine::text::Special;
-use oss_engine::text::chat::{Message, Tool};
-use oss_engine::text::harmony::Content;
-use oss_engine::weights::{Container, Value as MetadataValue, shown};
-use oss_engine::{ChatRequest, Text};
-use oss_examples::{EngineArgs, bar, field, out, outln, tuning};
-use serde_json::{Map, Value, from_value, json};
+use oss_engine::errors::ModelError;
+use oss_engine::inspect::{
+    Content, HarmonyMessage, MetadataValue, PackedReader, PackedSection, describe, packed_bytes,
+    packed_bytes_by_type, shown,
+};
+use oss_engine::pack::Precision;
+use oss_engine::{ChatRequest, Container, ModelConfig, Special, Text};
+use oss_examples::{EngineArgs, bar, conversation, out, outln, run, tuning};
+use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 /// Shows what is in a model file.
 #[derive(Parser)]
@@ -27,8 +29,8 @@ struct Arguments {
     #[arg(long, group = "what")]
     tokenize: Option<String>,
     /// Takes names of control tokens in the text as control tokens
-    #[arg(long, requires = "tokenize")]
-    special: bool,
+    #[arg(long, alias = "special", requires = "tokenize")]
+    parse_special: bool,
     /// Shows the prompt of a conversation: a JSON file with messages and tools as in the OpenAI
     /// chat API, or a list of messages
     #[arg(long, group = "what")]
@@ -48,11 +50,14 @@ struct Arguments {
     json: bool,
 }
 
-fn main() -> Result<()> {
-    let arguments = Arguments::parse();
+fn main() -> ExitCode {
+    run(work)
+}
+
+fn work(arguments: &Arguments) -> Result<()> {
     let container = arguments.engine.model.file.container()?;
     if let Some(text) = &arguments.tokenize {
-        let special = if arguments.special { Special::Parse } else { Special::AsText };
+        let special = if arguments.parse_special { Special::Parse } else { Special::AsText };
         let text_side = Text::from_container(&container)?;
         let ids = text_side.encode(text, special)?;
         outln!("{}", json!({ "ids": ids }));
@@ -82,34 +87,22 @@ fn print(json: bool, value: &Value, plain: impl FnOnce()) {
     if json { outln!("{value}") } else { plain() }
 }
 
-/// A conversation out of a file.
+/// A conversation out of a file: an object, or its messages alone.
 fn chat(path: &Path) -> Result<ChatRequest> {
     let named = || path.display().to_string();
     let bytes = std::fs::read(path).with_context(named)?;
     let value: Value = serde_json::from_slice(&bytes).with_context(named)?;
-    conversation(value).with_context(named)
-}
-
-/// A conversation as an object, or as its messages alone.
-fn conversation(value: Value) -> Result<ChatRequest> {
     let fields = match value {
         Value::Object(fields) => fields,
         list @ Value::Array(_) => Map::from_iter([("messages".to_owned(), list)]),
-        other => bail!("got {other}, expected an object with messages, or a list of them"),
+        other => bail!("{}: got {other}, expected an object with messages, or a list", named()),
     };
-    let messages: Option<Vec<Message>> = field(&fields, "messages", from_value)?;
-    let tools: Option<Vec<Tool>> = field(&fields, "tools", from_value)?;
-    Ok(ChatRequest {
-        tools: tools.unwrap_or_default(),
-        reasoning_effort: field(&fields, "reasoning_effort", from_value)?,
-        date: field(&fields, "date", from_value)?,
-        identity: field(&fields, "identity", from_value)?,
-        ..ChatRequest::new(messages.context("messages: got none, expected a list of them")?)
-    })
+    let chat = conversation(&fields).with_context(named)?;
+    chat.with_context(|| format!("{}: got no messages, expected a list of them", named()))
 }
 
 fn parse(text: &Text, ids: &[u32]) -> Result<Value> {
-    let message = |message: &oss_engine::text::harmony::Message| {
+    let message = |message: &HarmonyMessage| {
         let content = match &message.content {
             Content::Text(text) => text.clone(),
             other => format!("{other:?}"),
@@ -158,7 +151,7 @@ fn about(container: &Container) -> Value {
         .map(|t| json!({"name": t.name, "type": t.dtype.name(), "shape": t.shape}))
         .collect();
     let sections: Option<Vec<Value>> = container.packed().map(|packed| {
-        let section = |s: &oss_engine::weights::packed::Section| {
+        let section = |s: &PackedSection| {
             json!({"name": s.name, "kind": s.kind, "format": s.format, "bytes": s.length})
         };
         packed.sections().map(section).collect()
@@ -209,7 +202,7 @@ fn metadata(container: &Container) -> Map<String, Value> {
 }
 
 /// The model's numbers and what it needs in memory.
-fn memory(config: &Config, container: &Container) -> oss_engine::model::Result<Value> {
+fn memory(config: &ModelConfig, container: &Container) -> Result<Value, ModelError> {
     let kv_values = 2 * config.kv_dim();
     let full = config.layers.iter().filter(|layer| layer.window.is_none()).count();
     let windowed: usize = config.layers.iter().filter_map(|layer| layer.window).sum();
@@ -226,7 +219,7 @@ fn memory(config: &Config, container: &Container) -> oss_engine::model::Result<V
         "kv_heads": config.n_kv_heads,
         "head_dim": config.head_dim,
         "experts": config.max_experts(),
-        "experts_per_token": config.max_top().min(config.max_experts()),
+        "experts_per_token": config.max_top_k().min(config.max_experts()),
         "vocabulary": config.vocabulary,
         "context_len": config.context_len,
         "memory": {
@@ -252,9 +245,7 @@ fn list(container: &Container, about: &Value) {
         let name = shown(&tensor.name);
         outln!("  {name:50} {:6} {shape:24} {bytes}", tensor.dtype.name());
     }
-    for section in
-        container.packed().into_iter().flat_map(oss_engine::weights::packed::Reader::sections)
-    {
+    for section in container.packed().into_iter().flat_map(PackedReader::sections) {
         let [name, kind, format] =
             [&section.name, &section.kind, &section.format].map(|x| shown(x));
         outln!("  {name:50} {kind:9} {format:6} {}", section.length);

@@ -5,9 +5,10 @@
 
 use anyhow::Result;
 use clap::Parser;
-use oss_engine::model::Precision;
-use oss_examples::{FileArgs, check_output, pack};
+use oss_engine::pack::Precision;
+use oss_examples::{FileArgs, check_output, pack, run};
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 /// Packs a model.
 #[derive(Parser)]
@@ -19,8 +20,11 @@ struct Arguments {
     output: PathBuf,
 }
 
-fn main() -> Result<()> {
-    let arguments = Arguments::parse();
+fn main() -> ExitCode {
+    run(work)
+}
+
+fn work(arguments: &Arguments) -> Result<()> {
     check_output("--output", &arguments.output)?;
     let container = arguments.file.container()?;
     pack(&container, &Precision::default(), &arguments.output)

@@ -8,13 +8,11 @@
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use oss_engine::quantise::{Plan, Quantise, Trial};
-use oss_engine::text::Special;
-use oss_engine::text::chat::Message;
-use oss_engine::weights::Container;
-use oss_engine::{ChatRequest, Dtype, Request, Text};
-use oss_examples::{EngineArgs, check_output, counter, outln, pack};
+use oss_engine::{ChatRequest, Container, Dtype, Message, Request, Special, Text};
+use oss_examples::{EngineArgs, check_output, counter, deliver, outln, pack, run};
 use serde_json::{Value, json};
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::Arc;
 
 /// What the model is asked to write where no text is given.
@@ -30,8 +28,9 @@ const BEGINNINGS: [&str; 8] = [
 ];
 
 /// Flags of the engine that runs where the model has to write its texts itself.
-const OF_AN_ENGINE: [&str; 13] = [
-    "kv",
+const OF_AN_ENGINE: [&str; 16] = [
+    "isa",
+    "kv_format",
     "sparse_attention",
     "pin",
     "huge_pages",
@@ -39,11 +38,13 @@ const OF_AN_ENGINE: [&str; 13] = [
     "pages",
     "speculation",
     "tune",
-    "context",
+    "context_len",
     "max_memory",
     "pack_directory",
     "eviction",
-    "keep",
+    "no_prefix_caching",
+    "cold",
+    "cold_bytes",
 ];
 
 /// Packs a model in fewer bits.
@@ -77,8 +78,11 @@ fn dtype(name: &str) -> Result<Dtype, String> {
     Dtype::from_name(name).map_err(|error| error.to_string())
 }
 
-fn main() -> Result<()> {
-    let arguments = Arguments::parse();
+fn main() -> ExitCode {
+    run(work)
+}
+
+fn work(arguments: &Arguments) -> Result<()> {
     if let Some(output) = &arguments.output {
         check_output("--output", output)?;
     }
@@ -89,12 +93,12 @@ fn main() -> Result<()> {
     let quantise = Quantise {
         max_loss: arguments.max_loss / 100.0,
         types: if arguments.types.is_empty() { defaults.types } else { arguments.types.clone() },
-        activation: arguments.engine.model.activations,
+        activation: arguments.engine.model.activation,
         threads: arguments.engine.model.threads,
     };
     quantise.check(&container)?;
     let mut texts = match arguments.text.as_slice() {
-        [] => own_texts(&arguments)?,
+        [] => own_texts(arguments)?,
         files => read(&container, files)?,
     };
     cut(&mut texts, 2 * arguments.tokens);
@@ -107,17 +111,12 @@ fn main() -> Result<()> {
         trials.push(trial);
     })?;
     bar.finish_and_clear();
-    // Before anything is printed, which ends the program where nobody reads; and a file that cannot
-    // be written takes no figures along.
-    let write = |output| pack(&container, &plan.precision, output);
-    let written = arguments.output.as_deref().map(write).transpose();
-    if arguments.json {
-        outln!("{}", contract(&plan, &trials));
-    } else {
-        list(&plan, &trials);
-    }
-    written?;
-    Ok(())
+    let write = || match &arguments.output {
+        Some(output) => pack(&container, &plan.precision, output),
+        None => Ok(()),
+    };
+    let json = arguments.json.then(|| contract(&plan, &trials));
+    deliver(write, json, || list(&plan, &trials))
 }
 
 /// Texts that the model writes itself.
@@ -139,7 +138,7 @@ fn own_texts(arguments: &Arguments) -> Result<Vec<Vec<u32>>> {
     let answers = streams.into_iter().map(|stream| {
         let answer = stream.collect_all()?;
         let written = answer.tokens.iter().map(|token| token.id);
-        Ok(answer.prompt_ids.iter().copied().chain(written).collect())
+        Ok(answer.prompt_token_ids.iter().copied().chain(written).collect())
     });
     answers.collect()
 }

@@ -1,6 +1,6 @@
 //! A packed matrix of made-up numbers.
 
-use oss_quant::{Dtype, Packing, Row};
+use oss_quant::{Dtype, Encoded, Packing};
 
 pub(crate) fn numbers(n: usize) -> Vec<f32> {
     (0..n).map(|i| (i as f32 * 0.7).sin()).collect()
@@ -13,7 +13,7 @@ pub(crate) fn packed(dtype: Dtype, rows: usize, cols: usize) -> (Packing, Vec<u8
     let packing = Packing::for_dtype(dtype, rows, cols).expect("whole blocks");
     let mut bytes = vec![0; packing.bytes()];
     for (group, out) in bytes.chunks_exact_mut(packing.group_bytes()).enumerate() {
-        packing.pack_group(group, |_| Row::Plain(&row), out).expect("rows of the right length");
+        packing.pack_group(group, |_| Encoded::Plain(&row), out).expect("rows of the right length");
     }
     (packing, bytes)
 }

@@ -2,32 +2,18 @@
 
 use crate::Arguments;
 use anyhow::{Context, Result, bail, ensure};
-use oss_engine::text::chat::{Message, Tool};
-use oss_engine::{ChatRequest, Prompt, Request, Sampling};
-use oss_examples::field;
+use oss_engine::{Prompt, Request, Sampling};
+use oss_examples::{OF_CONVERSATIONS, conversation, field};
 use serde_json::{Map, Value, from_value, json};
 use std::collections::HashSet;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The fields that an object may have.
-const FIELDS: [&str; 10] = [
-    "id",
-    "prompt",
-    "prompt_ids",
-    "messages",
-    "tools",
-    "reasoning_effort",
-    "max_tokens",
-    "temperature",
-    "seed",
-    "stop",
-];
+/// The fields that an object may have beside those of its conversation.
+const FIELDS: [&str; 8] =
+    ["id", "prompt", "prompt_ids", "messages", "max_tokens", "temperature", "seed", "stop"];
 
 /// Those of them that say what is answered.
 const PROMPTS: [&str; 3] = ["prompt", "prompt_ids", "messages"];
-
-/// Those of them that only chats can have.
-const OF_CHATS: [&str; 2] = ["tools", "reasoning_effort"];
 
 /// One prompt.
 pub(crate) struct Job {
@@ -68,8 +54,9 @@ fn job(line: &str, number: usize, arguments: &Arguments) -> Result<Job> {
         true => serde_json::from_str(line)?,
         false => Map::from_iter([("prompt".to_owned(), json!(line))]),
     };
-    if let Some(unknown) = fields.keys().find(|field| !FIELDS.contains(&field.as_str())) {
-        bail!("got the field {unknown}, expected {}", FIELDS.join(", "));
+    let known = [&FIELDS[..], &OF_CONVERSATIONS].concat();
+    if let Some(unknown) = fields.keys().find(|field| !known.contains(&field.as_str())) {
+        bail!("got the field {unknown}, expected {}", known.join(", "));
     }
     let part = |name: &str| fields.get(name).filter(|value| !value.is_null());
     let id = part("id").cloned().unwrap_or(json!(number));
@@ -94,26 +81,15 @@ fn job(line: &str, number: usize, arguments: &Arguments) -> Result<Job> {
 }
 
 fn prompt(fields: &Map<String, Value>) -> Result<Prompt> {
-    let is_given = |name: &&str| fields.get(*name).is_some_and(|value| !value.is_null());
-    let messages: Option<Vec<Message>> = field(fields, "messages", from_value)?;
-    if messages.is_none()
-        && let Some(name) = OF_CHATS.into_iter().find(is_given)
-    {
-        bail!("got the field {name} without messages, expected both or neither");
-    }
+    let chat = conversation(fields)?;
     let text = field(fields, "prompt", from_value)?;
     let ids = field(fields, "prompt_ids", from_value)?;
-    match (text, ids, messages) {
+    match (text, ids, chat) {
         (Some(text), None, None) => Ok(Prompt::Text(text)),
         (None, Some(ids), None) => Ok(Prompt::Tokens(ids)),
-        (None, None, Some(messages)) => {
-            let tools: Option<Vec<Tool>> = field(fields, "tools", from_value)?;
-            let reasoning_effort = field(fields, "reasoning_effort", from_value)?;
-            let tools = tools.unwrap_or_default();
-            let chat = ChatRequest { tools, reasoning_effort, ..ChatRequest::new(messages) };
-            Ok(Prompt::Chat(Box::new(chat)))
-        }
+        (None, None, Some(chat)) => Ok(Prompt::Chat(Box::new(chat))),
         _ => {
+            let is_given = |name: &&str| fields.get(*name).is_some_and(|value| !value.is_null());
             let given: Vec<&str> = PROMPTS.into_iter().filter(is_given).collect();
             let got = if given.is_empty() { "none".to_owned() } else { given.join(" and ") };
             bail!("got {got}, expected one of {}", PROMPTS.join(", "))

@@ -9,10 +9,11 @@
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use oss_engine::{Engine, EngineOptions};
-use oss_examples::{EngineArgs, counter};
+use oss_examples::{EngineArgs, counter, run};
 use oss_memory::file;
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Instant;
 
@@ -36,8 +37,8 @@ struct Arguments {
     #[arg(long)]
     as_finished: bool,
     /// Prompts that are answered at once; default: as many as the engine runs together
-    #[arg(long)]
-    parallel: Option<usize>,
+    #[arg(long, alias = "parallel")]
+    max_sequences: Option<usize>,
     /// The most tokens of an answer, where its line does not say
     #[arg(long, default_value_t = 256)]
     max_tokens: usize,
@@ -49,14 +50,17 @@ struct Arguments {
     seed: u64,
 }
 
-fn main() -> Result<()> {
-    let arguments = Arguments::parse();
-    ensure!(arguments.parallel != Some(0), "--parallel: got 0, expected at least 1");
+fn main() -> ExitCode {
+    run(work)
+}
+
+fn work(arguments: &Arguments) -> Result<()> {
+    ensure!(arguments.max_sequences != Some(0), "--max-sequences: got 0, expected at least 1");
     if let Some(output) = &arguments.output {
         let is_input = file::is_same(output, &arguments.input);
         ensure!(!is_input, "--output: got the input, expected another file");
     }
-    let jobs = input::read(&arguments)?;
+    let jobs = input::read(arguments)?;
     let order = if arguments.as_finished { Order::AsFinished } else { Order::Input };
     let (output, done) = match &arguments.output {
         Some(path) => Output::resume(path, order)?,
@@ -71,12 +75,12 @@ fn main() -> Result<()> {
         return Ok(());
     }
     let engine = arguments.engine.load_with(|options| EngineOptions {
-        max_sequences: arguments.parallel,
+        max_sequences: arguments.max_sequences,
         // Those that are asked for at once may all wait.
-        queue_limit: options.queue_limit.max(arguments.parallel.unwrap_or(0)),
+        queue_limit: options.queue_limit.max(arguments.max_sequences.unwrap_or(0)),
         ..options
     })?;
-    let parallel = arguments.parallel.unwrap_or(engine.tuning().max_sequences.value);
+    let parallel = arguments.max_sequences.unwrap_or(engine.tuning().max_sequences.value);
     let failed = answer_all(&engine, jobs, parallel, output)?;
     if failed > 0 {
         bail!("{failed} prompts got no answer; the same command tries them again");

@@ -3,7 +3,7 @@
 use crate::input::Origin;
 use anyhow::{Context, Result, ensure};
 use oss_engine::Completion;
-use oss_examples::outln;
+use oss_examples::{outln, usage};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -106,7 +106,7 @@ impl Output {
 
 /// The object of docs/json.md.
 pub(crate) fn line(origin: &Origin, answer: &Completion) -> Value {
-    let (usage, timing) = (answer.usage, answer.timing);
+    let timing = answer.timing;
     let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
     let id: Value = serde_json::from_str(&origin.id).expect("ids are kept as JSON");
     json!({
@@ -115,13 +115,9 @@ pub(crate) fn line(origin: &Origin, answer: &Completion) -> Value {
         "text": answer.text,
         "reasoning": answer.reasoning,
         "tool_calls": answer.tool_calls,
-        "finish_reason": answer.finish.name(),
+        "finish_reason": answer.finish_reason.as_str(),
         "seed": answer.seed,
-        "usage": {
-            "prompt_tokens": usage.prompt_tokens,
-            "cached_tokens": usage.cached_tokens,
-            "completion_tokens": usage.completion_tokens,
-        },
+        "usage": usage(&answer.usage),
         "timing": {
             "queue_ms": ms(timing.queue),
             "first_token_ms": timing.first_token.map(ms),

@@ -3,13 +3,13 @@
 use crate::Arguments;
 use anyhow::{Context, Result, ensure};
 use oss_cache::{KvCache, Options, SequenceId};
-use oss_engine::model::{
-    Batch, Config, Event, FeedForward, LoadOptions, Model, Probe, Row, State, describe, forward,
-    head, memory_policy, team_options,
-};
 use oss_engine::{Isa, Team};
 use oss_examples::machine::{Energy, resident_peak};
 use oss_machine::{ReadProbe, ReadWay, Sample, best_way, int8_peak};
+use oss_model::{
+    Batch, Config, Event, FeedForward, LoadOptions, Model, Probe, Row, State, describe, forward,
+    head, memory_policy, team_options,
+};
 use oss_testing::median;
 use oss_threads::topology::default_threads;
 use std::path::Path;
@@ -127,29 +127,28 @@ impl Bench {
         ensure!(arguments.repeat > 0, "--repeat: got 0, expected at least 1");
         let fits = (1..=MAX_ROWS).contains(&batch);
         ensure!(fits, "--batch: got {batch}, expected 1 to {MAX_ROWS}, which fit a step");
-        let pause = Duration::try_from_secs_f64(arguments.pause).with_context(|| {
-            format!("--pause: got {}, expected seconds from 0 up", arguments.pause)
-        })?;
-        let isa = Isa::detect()?;
+        let isa = model.isa.map_or_else(Isa::detect, Ok)?;
         let threads = model.threads.unwrap_or_else(default_threads);
-        let policy = memory_policy(model.placement, Path::new("/"))?;
-        let team = Team::with_options(&team_options(threads, model.pin, &policy))?;
-        // Before the model, so that its memory is a constant part of what is resident.
-        let probe = ReadProbe::new(isa, threads)?;
+        // What is refused is told before anything is made that takes time or memory.
         let start = Instant::now();
         let container = Arc::new(model.file.container()?);
-        // Before the weights are read, which may take minutes.
         let behind = arguments.gen_tokens.max(arguments.prompt_tokens).max(1);
         let context = depth.saturating_add(behind);
         let most = describe(&container)?.0.context_len;
         let flags = "--depth with --gen-tokens or --prompt-tokens";
         ensure!(context <= most, "{flags}: got {context} positions, expected at most {most}");
-        let (activation, kv_format) = (model.activations, model.kv);
+        let opened = start.elapsed();
+        let policy = memory_policy(model.placement, Path::new("/"))?;
+        let team = Team::with_options(&team_options(threads, model.pin, &policy))?;
+        // Before the model, so that its memory is a constant part of what is resident.
+        let probe = ReadProbe::new(isa, threads)?;
+        let start = Instant::now();
+        let (activation, kv_format) = (model.activation, model.kv_format);
         let (pages, sparse_attention, progress) = (model.pages, model.sparse_attention, None);
         let options = LoadOptions { isa, activation, kv_format, pages, sparse_attention, progress };
         let mut model = Model::load(container, options)?;
         model.weights.place(&policy)?;
-        let load_s = start.elapsed().as_secs_f64();
+        let load_s = (opened + start.elapsed()).as_secs_f64();
         let mut state = State::new(&model, MAX_ROWS.max(batch), threads)?;
         let touched = Arc::new(Mutex::new(Touched::default()));
         state.set_probe(Some(count_experts(&model, Arc::clone(&touched))));
@@ -158,13 +157,14 @@ impl Bench {
         let options = Options { capacity_bytes, memory: policy, ..Options::default() };
         let cache = KvCache::with_options(model.cache_shape(), &options)?;
         let energy = Energy::find();
+        let pause = arguments.pause;
         Ok(Self { model, team, state, cache, touched, probe, energy, pause, load_s })
     }
 
     /// Measures everything.
     pub(crate) fn run(mut self, arguments: &Arguments) -> Result<Found> {
         // This thread is worker 0 of the team.
-        let _seat = self.team.bind_caller()?;
+        let _affinity = self.team.pin_caller()?;
         let first_token_s = self.first_token(arguments.prompt_tokens.max(1))?;
         if arguments.model.huge_pages {
             self.model.weights.promote(|_| true)?;
@@ -332,7 +332,7 @@ impl Bench {
         Row { sequence, position, token: token as u32, wanted, draft: false }
     }
 
-    /// One step of the model: the forward page, and the logits of the wanted rows.
+    /// One step of the model: the forward pass, and the logits of the wanted rows.
     fn step(&mut self, rows: &[Row]) -> Result<()> {
         let Self { model, team, state, cache, .. } = self;
         let layers = 0..model.config.layers.len();
@@ -391,9 +391,9 @@ fn products_per_token(config: &Config, prompt_tokens: usize) -> f64 {
     let behind = config.layers.iter().map(|layer| {
         q * hidden
             + match layer.feed_forward {
-                FeedForward::Dense { inner_dim } => 3 * hidden * inner_dim,
-                FeedForward::Experts { inner_dim, n_experts, top } => {
-                    hidden * n_experts + top * 3 * hidden * inner_dim
+                FeedForward::Dense { intermediate_dim } => 3 * hidden * intermediate_dim,
+                FeedForward::Experts { intermediate_dim, n_experts, top_k } => {
+                    hidden * n_experts + top_k * 3 * hidden * intermediate_dim
                 }
             }
     });

@@ -4,14 +4,17 @@
 //!
 //! `cargo run --release --example bench -- --model model.gguf --prompt-tokens 512 --gen-tokens 64`
 //!
-//! It drives the forward page without sampling, on tokens that differ from sequence to sequence and
+//! It drives the forward pass without sampling, on tokens that differ from sequence to sequence and
 //! position to position. With `--json` it prints one object; docs/json.md tells what is in it.
 
 use anyhow::Result;
 use clap::Parser;
-use oss_examples::{ModelArgs, check_output, outln};
+use oss_engine::parse_duration;
+use oss_examples::{ModelArgs, check_output, deliver, outln, run};
 use oss_memory::file;
 use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
 
 mod bench;
 mod report;
@@ -38,9 +41,9 @@ struct Arguments {
     /// How often everything is measured
     #[arg(long, default_value_t = 5)]
     repeat: usize,
-    /// Seconds of idleness before each prefill and each decoding
-    #[arg(long, default_value_t = 0.0)]
-    pause: f64,
+    /// How long nothing is done before each prefill and each decoding, such as 500ms
+    #[arg(long, value_parser = parse_duration, default_value = "0s")]
+    pause: Duration,
     /// Prints one JSON object instead of the table
     #[arg(long)]
     json: bool,
@@ -49,22 +52,20 @@ struct Arguments {
     svg: Option<PathBuf>,
 }
 
-fn main() -> Result<()> {
-    let arguments = Arguments::parse();
+fn main() -> ExitCode {
+    run(work)
+}
+
+fn work(arguments: &Arguments) -> Result<()> {
     if let Some(path) = &arguments.svg {
         check_output("--svg", path)?;
     }
-    let found = Bench::load(&arguments)?.run(&arguments)?;
-    let json = report::json(&arguments, &found);
-    // Before anything is printed, which ends the program where nobody reads; and a chart that
-    // cannot be written takes no figures along.
-    let draw = |path| file::write(path, report::chart(&found).svg().as_bytes());
-    let drawn = arguments.svg.as_deref().map(draw).transpose();
-    if arguments.json {
-        outln!("{json}");
-    } else {
-        outln!("{}", report::markdown(&json));
-    }
-    drawn?;
-    Ok(())
+    let found = Bench::load(arguments)?.run(arguments)?;
+    let json = report::json(arguments, &found);
+    let draw = || match &arguments.svg {
+        Some(path) => Ok(file::write(path, report::chart(&found).svg().as_bytes())?),
+        None => Ok(()),
+    };
+    let wanted = arguments.json.then(|| json.clone());
+    deliver(draw, wanted, || outln!("{}", report::markdown(&json)))
 }

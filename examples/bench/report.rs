@@ -51,11 +51,11 @@ pub(crate) fn json(arguments: &Arguments, found: &Found) -> Value {
             "depth": arguments.depth,
             "batch": arguments.batch,
             "repeat": arguments.repeat,
-            "pause_s": arguments.pause,
+            "pause_s": arguments.pause.as_secs_f64(),
             "huge_pages": arguments.model.huge_pages,
             "placement": arguments.model.placement.name(),
             "activations": found.activations,
-            "kv": arguments.model.kv.name(),
+            "kv": arguments.model.kv_format.name(),
             "sparse_attention": arguments.model.sparse_attention.map(|sparse| sparse.to_string()),
         },
         "machine": {

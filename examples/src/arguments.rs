@@ -1,21 +1,18 @@
 //! Flags: of a model's file, of how it is run, and of the engine that runs it. A program has those
 //! that it heeds.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::{ArgAction, Args};
-use oss_engine::weights::Container;
 use oss_engine::{
-    Activation, ColdTier, Engine, EngineOptions, KvFormat, LoadProgress, Pages, Placement,
-    PolicyKind, SparseAttention, Speculation, Tune, parse_bytes,
+    Activation, ColdTier, Container, Engine, EngineOptions, EvictionPolicy, Isa, KvFormat,
+    LoadProgress, Pages, Placement, SparseAttention, Speculation, Tune, parse_bytes,
 };
 
 use crate::{bar, download};
-
-/// How large a file of kept keys and values may grow.
-const KEPT_BYTES: u64 = 4 << 30;
 
 /// The file of a model.
 #[derive(Args, Clone, Debug)]
@@ -34,16 +31,20 @@ pub struct ModelArgs {
     pub file: FileArgs,
     /// How activations meet weights: f32, bf16, int8 or int16; default: int8, in narrow models
     /// int16
-    #[arg(long)]
-    pub activations: Option<Activation>,
+    #[arg(long, alias = "activations")]
+    pub activation: Option<Activation>,
     /// How keys and values are stored: f32, bf16, f16, int8 or int4
-    #[arg(long, default_value_t = KvFormat::Bf16)]
-    pub kv: KvFormat,
+    #[arg(long, alias = "kv", default_value_t = KvFormat::Bf16)]
+    pub kv_format: KvFormat,
     /// What tokens of long contexts see instead of everything, faster and at some loss: how many of
     /// the first and of the last positions, and how many of the best blocks of 64 between, such as
     /// 64,1024,32; default: everything
     #[arg(long)]
     pub sparse_attention: Option<SparseAttention>,
+    /// The instruction set, such as avx2; default: the best one here, or what OSS_ISA names. It
+    /// never changes tokens
+    #[arg(long, value_parser = Isa::from_name)]
+    pub isa: Option<Isa>,
     /// Threads; default: one per performance core; an engine that measures the machine takes what
     /// is clearly faster
     #[arg(long)]
@@ -82,8 +83,8 @@ pub struct EngineArgs {
     #[arg(long, default_value_t)]
     pub tune: Tune,
     /// The longest sequence in tokens; default: the model's own
-    #[arg(long)]
-    pub context: Option<usize>,
+    #[arg(long, alias = "context")]
+    pub context_len: Option<usize>,
     /// Memory for weights, keys and values and scratch together, such as 8GB or 500MiB; experts for
     /// which there is no room stay in the packed file. It never changes tokens
     #[arg(long, value_parser = parse_bytes)]
@@ -97,11 +98,17 @@ pub struct EngineArgs {
     /// Which keys and values go first when they must leave memory: lru, lfu, adaptive, or, to
     /// compare with, random. It never changes tokens
     #[arg(long, default_value_t)]
-    pub eviction: PolicyKind,
-    /// A directory where keys and values of prompts are kept for the next run (at most 4 GiB for
-    /// each model and choice of numbers); it never changes tokens
+    pub eviction: EvictionPolicy,
+    /// Computes prompts whole, whatever earlier ones had of them; it never changes tokens
     #[arg(long)]
-    pub keep: Option<PathBuf>,
+    pub no_prefix_caching: bool,
+    /// A directory where keys and values of prompts are kept for the next run; it never changes
+    /// tokens
+    #[arg(long, alias = "keep", value_name = "DIRECTORY")]
+    pub cold: Option<PathBuf>,
+    /// The most bytes of one file there; each model and choice of numbers has one
+    #[arg(long, value_parser = parse_bytes, default_value = "4GiB", requires = "cold")]
+    pub cold_bytes: usize,
 }
 
 impl FileArgs {
@@ -149,25 +156,29 @@ impl EngineArgs {
         let container = Arc::new(model.file.container()?);
         let bar = bar(0, "packing");
         let shown = bar.clone();
+        let bytes = self.cold_bytes as u64;
         let options = EngineOptions {
+            isa: model.isa,
             threads: model.threads,
             pin: model.pin,
             speculation: self.speculation,
             tune: self.tune.clone(),
-            context_len: self.context,
+            context_len: self.context_len,
+            prefix_caching: !self.no_prefix_caching,
             max_memory: self.max_memory,
             huge_pages: model.huge_pages,
             placement: model.placement,
             eviction: self.eviction,
             pages: model.pages,
             pack_directory: self.pack_directory.clone(),
-            cold: self.keep.clone().map(|directory| ColdTier { directory, bytes: KEPT_BYTES }),
-            activation: model.activations,
-            kv_format: model.kv,
+            cold: self.cold.clone().map(|directory| ColdTier { directory, bytes }),
+            activation: model.activation,
+            kv_format: model.kv_format,
             sparse_attention: model.sparse_attention,
             progress: Some(LoadProgress::new(move |done, total| {
                 shown.set_length(total);
                 shown.set_position(done);
+                ControlFlow::Continue(())
             })),
             ..EngineOptions::default()
         };

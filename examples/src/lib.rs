@@ -1,25 +1,32 @@
 //! What the example programs share: the flags of models and engines, opening them, fields of JSON,
-//! printing, progress that stays off pipes, charts, and what a process takes of the machine.
+//! conversations, printing, progress that stays off pipes, charts, what a process takes of the
+//! machine, and how programs end.
 #![forbid(unsafe_code)]
 
 mod arguments;
 pub mod chart;
+mod conversation;
 mod download;
 mod fields;
 pub mod machine;
 mod printing;
+mod program;
 pub mod spread;
 pub mod tuning;
 
 use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use oss_engine::model::{Precision, pack_to_file};
-use oss_engine::weights::Container;
+use oss_engine::pack::{Precision, pack_to_file};
+use oss_engine::{Container, Usage};
+use serde_json::{Value, json};
+use std::ops::ControlFlow;
 use std::path::Path;
 
 pub use arguments::{EngineArgs, FileArgs, ModelArgs};
+pub use conversation::{OF_CONVERSATIONS, conversation};
 pub use fields::field;
 pub use printing::print;
+pub use program::{deliver, run, told};
 
 /// A progress bar over bytes, on standard error and only on a terminal.
 #[must_use]
@@ -54,11 +61,22 @@ pub fn pack(container: &Container, precision: &Precision, output: &Path) -> Resu
     let show = |done, total| {
         bar.set_length(total);
         bar.set_position(done);
+        ControlFlow::Continue(())
     };
     pack_to_file(container, precision, output, Some(&show))
         .with_context(|| format!("cannot write {}", output.display()))?;
     bar.finish_and_clear();
     Ok(())
+}
+
+/// An answer's tokens, as docs/json.md has them.
+#[must_use]
+pub fn usage(usage: &Usage) -> Value {
+    json!({
+        "prompt_tokens": usage.prompt_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "completion_tokens": usage.completion_tokens,
+    })
 }
 
 /// A progress bar over so many things, on standard error and only on a terminal.

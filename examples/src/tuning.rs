@@ -1,8 +1,7 @@
 //! An engine's tuning as JSON.
 
 use oss_engine::Tuning;
-use oss_engine::model::Tiling;
-use oss_engine::tuning::{Choice, Origin, ThreadProfile, TiledStep};
+use oss_engine::tuning::{Choice, Origin, ThreadProfile, TiledStep, Tiling};
 use serde_json::{Map, Value, json};
 
 /// The object of docs/json.md.
@@ -46,7 +45,7 @@ pub fn contract(tuning: &Tuning) -> Value {
         "threads": choice(&tuning.threads, |value| json!(value)),
         "cpus": choice(&tuning.cpus, |value| json!(value)),
         "prefill_chunk": choice(&tuning.prefill_chunk, |value| json!(value)),
-        "max_rows": choice(&tuning.max_rows, |value| json!(value)),
+        "max_rows": choice(&tuning.max_batched_tokens, |value| json!(value)),
         "max_sequences": choice(&tuning.max_sequences, |value| json!(value)),
         "tiling": choice(&tuning.tiling, sizes),
     })

@@ -9,11 +9,12 @@
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use oss_engine::text::chat::Message;
+use oss_engine::Message;
 use oss_engine::{ChatRequest, Completion, Engine, Metrics, Request};
-use oss_examples::{EngineArgs, check_output, counter, machine, outln};
+use oss_examples::{EngineArgs, check_output, counter, deliver, machine, outln, run};
 use oss_memory::file;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Instant;
 
 mod prompts;
@@ -27,8 +28,8 @@ struct Arguments {
     #[command(flatten)]
     engine: EngineArgs,
     /// How often each prompt is asked
-    #[arg(long, default_value_t = 3)]
-    runs: usize,
+    #[arg(long, alias = "runs", default_value_t = 3)]
+    repeat: usize,
     /// At most so many tokens of each answer, where the prompt allows more
     #[arg(long)]
     max_tokens: Option<usize>,
@@ -57,38 +58,36 @@ struct Found {
     resident_bytes: Option<u64>,
 }
 
-fn main() -> Result<()> {
-    let arguments = Arguments::parse();
-    ensure!(arguments.runs > 0, "--runs: got 0, expected at least 1");
+fn main() -> ExitCode {
+    run(work)
+}
+
+fn work(arguments: &Arguments) -> Result<()> {
+    ensure!(arguments.repeat > 0, "--repeat: got 0, expected at least 1");
     if let Some(path) = &arguments.svg {
         check_output("--svg", path)?;
     }
     let begin = Instant::now();
     let engine = arguments.engine.load()?;
     let load_s = begin.elapsed().as_secs_f64();
-    let asked = ask_all(&engine, &arguments)?;
+    let asked = ask_all(&engine, arguments)?;
     let resident_bytes = machine::resident_peak();
     let found = Found { load_s, asked, metrics: engine.metrics(), resident_bytes };
-    let json = report::json(&arguments, &engine, &found);
-    // Before anything is printed, which ends the program where nobody reads; and a chart that
-    // cannot be written takes no answers along.
-    let draw = |path| file::write(path, report::chart(&found).svg().as_bytes());
-    let drawn = arguments.svg.as_deref().map(draw).transpose();
-    if arguments.json {
-        outln!("{json}");
-    } else {
-        outln!("{}", report::markdown(&json));
-    }
-    drawn?;
-    Ok(())
+    let json = report::json(arguments, &engine, &found);
+    let draw = || match &arguments.svg {
+        Some(path) => Ok(file::write(path, report::chart(&found).svg().as_bytes())?),
+        None => Ok(()),
+    };
+    let wanted = arguments.json.then(|| json.clone());
+    deliver(draw, wanted, || outln!("{}", report::markdown(&json)))
 }
 
 /// Asks all prompts in turn, as often as wanted.
 fn ask_all(engine: &Engine, arguments: &Arguments) -> Result<Vec<Asked>> {
     let asked = prompts::ten().map(|prompt| Asked { prompt, answers: Vec::new() });
     let mut asked = Vec::from(asked);
-    let bar = counter(asked.len() * arguments.runs, "prompts");
-    for _ in 0..arguments.runs {
+    let bar = counter(asked.len() * arguments.repeat, "prompts");
+    for _ in 0..arguments.repeat {
         for Asked { prompt, answers } in &mut asked {
             let request = request(engine, prompt, arguments);
             let answer = engine.generate(request).with_context(|| prompt.kind.to_owned())?;

@@ -22,12 +22,13 @@ fn at_hand(answer: &Completion) -> f64 {
 
 fn one(Asked { prompt, answers }: &Asked) -> Value {
     let of = |number: fn(&Completion) -> Option<f64>| spread(answers.iter().filter_map(number));
+    let reasons = answers.iter().map(|answer| answer.finish_reason.as_str());
     json!({
         "kind": prompt.kind,
         "prompt_tokens": answers[0].usage.prompt_tokens,
         "completion_tokens":
             answers.iter().map(|answer| answer.usage.completion_tokens).collect::<Vec<_>>(),
-        "finish_reasons": answers.iter().map(|answer| answer.finish.name()).collect::<Vec<_>>(),
+        "finish_reasons": reasons.collect::<Vec<_>>(),
         "tokens_per_s": of(speed),
         "first_token_ms": of(first_token_ms),
         "first_token_ms_first_run": first_token_ms(&answers[0]),
@@ -41,18 +42,18 @@ pub(crate) fn json(arguments: &Arguments, engine: &Engine, found: &Found) -> Val
     let Found { load_s, asked, metrics, resident_bytes } = found;
     let answers = || asked.iter().flat_map(|asked| &asked.answers);
     let known = metrics.cached_tokens as f64;
-    let prompts = known + metrics.prompt_tokens as f64;
+    let prompts = known + metrics.computed_prompt_tokens as f64;
     let model = &arguments.engine.model;
     json!({
         "model": model.file.model.as_deref().unwrap_or("demo"),
         "architecture": engine.config().architecture,
         "options": {
             "threads": engine.tuning().threads.value,
-            "runs": arguments.runs,
+            "runs": arguments.repeat,
             "max_tokens": arguments.max_tokens,
             "seed": arguments.seed,
             "activations": engine.activation().name(),
-            "kv": model.kv.name(),
+            "kv": model.kv_format.name(),
             "sparse_attention": model.sparse_attention.map(|sparse| sparse.to_string()),
         },
         "load_s": load_s,

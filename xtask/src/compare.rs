@@ -57,7 +57,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 64)]
     gen_tokens: usize,
     /// How our activations meet weights; by default as the model would
-    #[arg(long)]
+    #[arg(long = "activation", alias = "activations")]
     activations: Option<String>,
     /// Leaves out the settings of llama.cpp that keep a second copy of the weights in memory
     #[arg(long)]
@@ -77,7 +77,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     for path in model.iter().chain(&packed) {
         ensure!(path.exists(), "no file or folder {}", path.display());
     }
-    let record = options.record.as_ref().map(|name| Record::begin(&format!("compare-{name}")));
+    let name = options.record.as_ref().map(|name| format!("compare-{name}"));
+    let record = name.as_deref().map(Record::begin).transpose()?;
     let llama = Llama::build(options.build)?;
     if options.build {
         return Ok(());
@@ -309,7 +310,7 @@ fn warm(path: &Path) -> Result<()> {
 
 /// Has the system drop what it keeps of a file, or of all files of a folder.
 fn cool(path: &Path) -> Result<()> {
-    each_file(path, &|map| Ok(map.forget(0..map.bytes().len())?))
+    each_file(path, &|map| Ok(map.evict(0..map.bytes().len())?))
 }
 
 fn each_file(path: &Path, act: &dyn Fn(&Map) -> Result<()>) -> Result<()> {

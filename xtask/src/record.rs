@@ -1,10 +1,11 @@
 //! Keeps dated results in `benches/record/`, with the machine and the commit they come from.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use serde_json::{Value as Json, json};
 
 use crate::shell;
@@ -20,11 +21,11 @@ pub(crate) struct Record {
 impl Record {
     /// A record in `benches/record/DATE-NAME.json`, or `DATE-NAME-2.json` and so on where there is
     /// one already.
-    pub(crate) fn begin(name: &str) -> Self {
+    pub(crate) fn begin(name: &str) -> Result<Self> {
         let date = date();
-        let path = free(&root().join("benches/record"), &format!("{date}-{name}"));
+        let path = reserve(&root().join("benches/record"), &format!("{date}-{name}"))?;
         let origin = [("date", json!(date)), ("commit", json!(commit())), ("machine", machine())];
-        Self { path, origin }
+        Ok(Self { path, origin })
     }
 
     /// Writes the fields of `found`, and where they come from, over what this record had before.
@@ -32,24 +33,38 @@ impl Record {
         for (key, value) in &self.origin {
             found[*key] = value.clone();
         }
-        if let Some(folder) = self.path.parent() {
-            fs::create_dir_all(folder)?;
-        }
         fs::write(&self.path, serde_json::to_string_pretty(&found)? + "\n")?;
         println!("recorded in {}", self.path.display());
         Ok(())
     }
 }
 
-/// The first path of a name that no file has.
-fn free(folder: &Path, stem: &str) -> PathBuf {
+/// A run that has found nothing leaves nothing.
+impl Drop for Record {
+    fn drop(&mut self) {
+        if fs::metadata(&self.path).is_ok_and(|file| file.len() == 0) {
+            // It is empty: nothing is lost with it, and nothing by it.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// The first path of a name that no file had, which is an empty one now: another run that begins
+/// meanwhile takes the next.
+fn reserve(folder: &Path, stem: &str) -> Result<PathBuf> {
+    fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     let mut path = folder.join(format!("{stem}.json"));
     let mut number = 2;
-    while path.exists() {
-        path = folder.join(format!("{stem}-{number}.json"));
-        number += 1;
+    loop {
+        match File::create_new(&path) {
+            Ok(_) => return Ok(path),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                path = folder.join(format!("{stem}-{number}.json"));
+                number += 1;
+            }
+            Err(error) => return Err(error).with_context(|| path.display().to_string()),
+        }
     }
-    path
 }
 
 /// The commit that is checked out, marked when files differ from it.
@@ -122,25 +137,32 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let names = ["day-a.json", "day-a-2.json", "day-a-3.json"];
         for name in names {
-            let path = free(folder.path(), "day-a");
+            let path = reserve(folder.path(), "day-a").expect("a file");
             assert_eq!(path, folder.path().join(name));
-            fs::write(path, "{}").expect("a file");
         }
-        assert_eq!(free(folder.path(), "day-b"), folder.path().join("day-b.json"));
+        let other = reserve(folder.path(), "day-b").expect("a file");
+        assert_eq!(other, folder.path().join("day-b.json"));
     }
 
     #[test]
     fn a_record_says_where_it_comes_from_and_keeps_the_last_figures() {
         let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("new/day-a.json");
+        let path = reserve(&folder.path().join("new"), "day-a").expect("a file");
         let origin = [("date", json!("day")), ("commit", json!("c")), ("machine", json!({}))];
         let record = Record { path: path.clone(), origin };
         for figure in [1, 2] {
             record.write(json!({ "figure": figure })).expect("written");
         }
-        let text = fs::read_to_string(path).expect("a file");
+        let text = fs::read_to_string(&path).expect("a file");
         let read: Json = serde_json::from_str(&text).expect("JSON");
         let expected = json!({ "figure": 2, "date": "day", "commit": "c", "machine": {} });
         assert_eq!(read, expected);
+        drop(record);
+        assert!(path.exists(), "what was found stays");
+
+        let path = reserve(folder.path(), "day-b").expect("a file");
+        let origin = [("date", json!("day")), ("commit", json!("c")), ("machine", json!({}))];
+        drop(Record { path: path.clone(), origin });
+        assert!(!path.exists(), "a run that found nothing leaves nothing");
     }
 }

@@ -5,11 +5,13 @@ use std::fs::{self, File};
 use std::io::{Read as _, Seek as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value as Json;
 use tempfile::TempDir;
 
 use crate::record::field;
@@ -18,7 +20,8 @@ use crate::tidy::root;
 /// A command that runs in the root.
 pub(crate) fn command(program: impl AsRef<OsStr>, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
-    command.args(arguments).current_dir(root());
+    // Programs run on the best instruction set, unless a caller names one.
+    command.args(arguments).current_dir(root()).env_remove("OSS_ISA");
     command
 }
 
@@ -38,7 +41,8 @@ pub(crate) fn hardly_optimised(build: &mut Command) -> &mut Command {
         build.env(format!("CARGO_PROFILE_{profile}_OPT_LEVEL"), "1");
         build.env(format!("CARGO_PROFILE_{profile}_CODEGEN_UNITS"), "16");
     }
-    build.env("RUSTFLAGS", "-C no-prepopulate-passes")
+    // Cargo would take those instead.
+    build.env_remove("CARGO_ENCODED_RUSTFLAGS").env("RUSTFLAGS", "-C no-prepopulate-passes")
 }
 
 /// Runs a command whose output goes to the terminal.
@@ -115,15 +119,22 @@ pub(crate) fn has(program: &str, arguments: &[&str]) -> bool {
     output(command(program, arguments).env_remove("RUSTUP_TOOLCHAIN")).is_ok()
 }
 
-/// Where cargo builds.
-pub(crate) fn target() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    target.map_or_else(|| root().join("target"), |target| root().join(target))
+/// Where cargo builds, as it says itself: variables and files of configuration may name another
+/// folder than `target`.
+pub(crate) fn target() -> Result<PathBuf> {
+    static TARGET: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(target) = TARGET.get() {
+        return Ok(target.clone());
+    }
+    let told = output(&mut cargo(&["metadata", "--no-deps", "--format-version", "1"]))?;
+    let told: Json = serde_json::from_str(&told).context("what cargo metadata printed")?;
+    let target = told["target_directory"].as_str().context("cargo names no target directory")?;
+    Ok(TARGET.get_or_init(|| target.into()).clone())
 }
 
 /// A folder under [`target`], as [`scratch_in`].
 pub(crate) fn scratch(name: &str) -> Result<TempDir> {
-    scratch_in(&target().join("scratch"), name)
+    scratch_in(&target()?.join("scratch"), name)
 }
 
 /// A folder in another one, empty, and gone when it is dropped. What a run that was interrupted has
@@ -170,7 +181,7 @@ fn build(what: &[&str], package: &str, profile: Profile) -> Result<PathBuf> {
         Profile::Release => (&["--release", "-p", package], "release"),
     };
     run(cargo(&["build"]).args(what).args(options))?;
-    Ok(target().join(folder))
+    Ok(target()?.join(folder))
 }
 
 fn shown(command: &Command) -> String {
@@ -191,6 +202,29 @@ mod tests {
         }
         let error = watched(&mut cargo(&["no-such-command"])).expect_err("no such command");
         assert!(error.to_string().contains("no-such-command"), "{error}");
+    }
+
+    #[test]
+    fn commands_have_no_instruction_set_but_one_that_is_named_and_builds_no_flags_of_others() {
+        let variable = |command: &Command, name: &str| {
+            let found = command.get_envs().find(|(key, _)| *key == name);
+            found.map(|(_, value)| value.map(OsStr::to_owned))
+        };
+        let mut plain = command("true", &[]);
+        assert_eq!(variable(&plain, "OSS_ISA"), Some(None));
+        plain.env("OSS_ISA", "avx2");
+        assert_eq!(variable(&plain, "OSS_ISA"), Some(Some("avx2".into())));
+        let mut build = cargo(&["build"]);
+        hardly_optimised(&mut build);
+        assert_eq!(variable(&build, "CARGO_ENCODED_RUSTFLAGS"), Some(None));
+    }
+
+    #[test]
+    fn cargo_tells_where_it_builds() {
+        let mut ask = cargo(&["metadata", "--no-deps", "--format-version", "1"]);
+        let told = output(ask.env("CARGO_TARGET_DIR", "/elsewhere")).expect("cargo runs");
+        assert!(told.contains("\"target_directory\":\"/elsewhere\""), "{told}");
+        assert!(target().expect("a folder").is_absolute());
     }
 
     #[test]

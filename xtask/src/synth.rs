@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum};
+use oss_memory::file;
 use oss_quant::Dtype;
 use oss_weights::{TensorPlan, gguf, safetensors};
 use rayon::prelude::*;
@@ -24,6 +25,9 @@ use plan::Entry;
 use shape::Family;
 pub(crate) use shape::Shape;
 use vocabulary::Tokens;
+
+/// Raised where the same options give another file than before: names of kept files have it.
+pub(crate) const GENERATOR: u32 = 1;
 
 /// Which file to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -163,7 +167,7 @@ pub(crate) fn write(options: &Options) -> Result<u64> {
     match options.format {
         Format::Gguf => {
             let metadata = config::metadata(options, &shape, &tokens)?;
-            remove_stale(&options.output)?;
+            file::Writer::remove_stale(&options.output)?;
             let mut writer = gguf::Writer::create(&options.output, &metadata, &plans(&entries))?;
             let bytes = stream(&entries, options.seed, |bytes| Ok(writer.tensor_bytes(bytes)?))?;
             writer.finish()?;
@@ -175,24 +179,6 @@ pub(crate) fn write(options: &Options) -> Result<u64> {
 
 fn plans(entries: &[Entry]) -> Vec<TensorPlan> {
     entries.iter().map(|entry| entry.plan.clone()).collect()
-}
-
-/// Removes what interrupted processes have left of a file: `.NAME.PROCESS-SERIAL.part` beside it.
-fn remove_stale(path: &Path) -> Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let begin = format!(".{}.", path.file_name().unwrap_or_default().to_string_lossy());
-    let Ok(entries) = fs::read_dir(folder.unwrap_or(Path::new("."))) else { return Ok(()) };
-    for entry in entries {
-        let entry = entry?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let part = name.strip_prefix(&begin).and_then(|rest| rest.strip_suffix(".part"));
-        let process = part.and_then(|part| part.split_once('-')?.0.parse::<u32>().ok());
-        let is_stale = |process: u32| !Path::new("/proc").join(process.to_string()).exists();
-        if process.is_some_and(is_stale) {
-            fs::remove_file(entry.path()).with_context(|| entry.path().display().to_string())?;
-        }
-    }
-    Ok(())
 }
 
 /// The safetensors folder: weights last, so that a folder with weights is complete.
@@ -221,7 +207,7 @@ fn folder(options: &Options, shape: &Shape, tokens: &Tokens, entries: &[Entry]) 
     sorted.sort_by_key(|entry| entry.plan.dtype == Dtype::U8);
     let notes = [("format".to_owned(), "pt".to_owned())];
     let path = directory.join("model.safetensors");
-    remove_stale(&path)?;
+    file::Writer::remove_stale(&path)?;
     let mut writer = safetensors::Writer::create(&path, &notes, &plans(&sorted))?;
     let bytes = stream(&sorted, options.seed, |bytes| Ok(writer.tensor_bytes(bytes)?))?;
     writer.finish()?;

@@ -6,7 +6,7 @@
 //! pieces: a closed one takes none.
 
 use oss_memory::placement::{MemoryPolicy, Placement};
-use oss_memory::{Buffer, Extent, Extents, Move, Pages};
+use oss_memory::{BuddyAllocator, Buffer, Extent, Move, Pages};
 
 use crate::Result;
 use crate::error::same;
@@ -26,7 +26,7 @@ pub(crate) struct Arena {
     /// Slots of an extent.
     slots: usize,
     /// Closed pieces are allocated as a whole, extents in use one by one.
-    books: Extents,
+    books: BuddyAllocator,
     /// The first extents of closed pieces, the lowest last.
     closed: Vec<usize>,
     /// Extents that may be in use.
@@ -46,7 +46,7 @@ impl Arena {
             memory.place(&mut bytes, &[])?;
         }
         let piece = 1 << (extents / LEAST_PIECES).clamp(1, PIECE).ilog2();
-        let mut books = Extents::new(extents, piece);
+        let mut books = BuddyAllocator::new(extents, piece);
         let pieces: Vec<Extent> = books.free_pieces().collect();
         for &piece in &pieces {
             let is_free = books.allocate_at(piece);

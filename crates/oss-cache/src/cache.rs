@@ -7,13 +7,13 @@ use oss_memory::placement::MemoryPolicy;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::error::same;
-use crate::policy::{Policy, PolicyKind};
+use crate::policy::{EvictionPolicy, Policy};
 use crate::pool::{NO_PAGE, Pool};
 use crate::sequence::{Sequence, SequenceId, Sequences};
 use crate::shape::{GroupLayout, Layout, Shape};
 use crate::stats::Stats;
 use crate::tier::{ColdOptions, Tiers};
-use crate::tree::{ROOT, Tree};
+use crate::tree::{NodeId, ROOT, Tree};
 use crate::{Error, Result};
 
 /// What a cache may use, and how.
@@ -30,7 +30,7 @@ pub struct Options {
     pub pages: Pages,
     /// Which reusable page goes first, in each tier: resident ones, compressed ones, and those of
     /// the file. Each tier has its own instance.
-    pub policy: PolicyKind,
+    pub policy: EvictionPolicy,
     /// Bytes of compressed pages beside the resident ones; 0: none are kept.
     pub warm_bytes: usize,
     /// A file for pages that leave memory, and for the next process.
@@ -43,7 +43,7 @@ impl Default for Options {
             capacity_bytes: 0,
             memory: MemoryPolicy::default(),
             pages: Pages::Transparent,
-            policy: PolicyKind::default(),
+            policy: EvictionPolicy::default(),
             warm_bytes: 0,
             cold: None,
         }
@@ -63,6 +63,8 @@ pub struct KvCache {
     /// Orders the blocks whose window pages may be thinned.
     pub(crate) windows: Box<dyn Policy>,
     pub(crate) tiers: Tiers,
+    /// The block where the last search for windows that are kept has ended.
+    pub(crate) thinned_to: NodeId,
     pub(crate) stats: Stats,
     /// Scratch: pages wanted per group.
     pub(crate) wanted: Vec<usize>,
@@ -109,6 +111,7 @@ impl KvCache {
             policy: options.policy.build(),
             windows: options.policy.build(),
             tiers: Tiers::new(options.warm_bytes, options.policy)?,
+            thinned_to: 1,
             stats: Stats::default(),
             wanted: vec![0; groups],
             shape,
@@ -219,7 +222,10 @@ impl KvCache {
             return Ok(());
         }
         let mut wanted = std::mem::take(&mut self.wanted);
-        self.count_wanted(id, n, &mut wanted);
+        for (group, wanted) in wanted.iter_mut().enumerate() {
+            *wanted = self.more_pages(sequence, group, n);
+        }
+        self.renew_patience();
         let room = self.make_room(&wanted);
         self.wanted = wanted;
         room?;
@@ -245,15 +251,6 @@ impl KvCache {
         }
         sequence.reserved = last * self.layout.page_tokens;
         Ok(())
-    }
-
-    /// Pages per group that [`KvCache::reserve`] would take.
-    fn count_wanted(&self, id: SequenceId, n: usize, wanted: &mut [usize]) {
-        let sequence = self.sequences.get(id);
-        let covered = sequence.len + n <= sequence.reserved;
-        for (group, wanted) in wanted.iter_mut().enumerate() {
-            *wanted = if covered { 0 } else { self.more_pages(sequence, group, n) };
-        }
     }
 
     /// Pages that `n` more positions of a sequence take of a group: new ones, and one that is

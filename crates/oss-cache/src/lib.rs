@@ -38,7 +38,7 @@
 //!
 //! Prefixes are computed once. With [`KvCache::commit_tokens`] the complete pages of a sequence
 //! enter a prefix tree, those of its windows included; [`KvCache::lookup`] finds the longest prefix
-//! of a prompt whose pages are at hand, and [`KvCache::adopt`] lets a new sequence begin with it.
+//! of a prompt whose pages are cached, and [`KvCache::adopt`] lets a new sequence begin with it.
 //! Tokens that may yet be taken back are [`KvCache::commit_drafts`]: pages with them wait outside.
 //!
 //! ```
@@ -61,24 +61,24 @@
 //! # }
 //! ```
 //!
-//! Pages that only the tree owns are idle: they make room when pages run out. Window pages go
-//! first, except before message ends and before every 64th page, then whole blocks; which of them
-//! goes first, [`PolicyKind`] says. What leaves memory may pass to lower tiers ([`tier`]):
-//! compressed, or in a file that the next process finds again; what these give up is chosen in the
-//! same way. A page comes back bit for bit or counts as never computed.
+//! Pages that only the tree owns are idle: they are evicted when pages run out. Window pages are
+//! evicted first, except before message ends and before every 64th page, then whole blocks, in the
+//! order of [`EvictionPolicy`]. What leaves memory may pass to lower tiers ([`tier`]): compressed,
+//! or in a file that the next process finds again; these evict in the same way. A page comes back
+//! bit for bit or counts as never computed.
 //!
 //! Invariants
 //! - A page that a sequence may write has one owner; a page with two owners is never written.
 //! - A fresh page is zero, so what it held before can never show.
-//! - `reserve` gives all that is asked for or leaves the sequence as it was.
-//! - A prefix is found by its hash and believed by its tokens; in the file, what a page follows is
-//!   believed by its hash, of 63 bits and with a seed that is the file's own.
+//! - `reserve` reserves all that is requested or leaves the sequence as it was.
+//! - A prefix is looked up by its hash and verified by its tokens; in the file, a page's parent is
+//!   verified by its hash alone, of 63 bits and with a seed of the file's own.
 //! - No page with a draft is found, or leaves memory, before the draft is accepted.
 //! - Every position that is taken over was computed from the same tokens, by the same content key.
-//! - `commit` and `slot` allocate nothing, nor does `reserve` while there are free pages, but for
-//!   the tables of a sequence longer than 16,384 positions, which double; `commit_tokens` only when
-//!   the tree outgrows the pages. What passes between the tiers is allocated: when `reserve` makes
-//!   room, and where `commit_tokens` finds none of the file's buffers to use again.
+//! - `commit` and `slot` allocate nothing, nor does `reserve` while there are free pages, except
+//!   for the tables of a sequence longer than 16,384 positions, which double; `commit_tokens` only
+//!   when the tree outgrows the pages. What passes between the tiers is allocated: when `reserve`
+//!   makes room, and where `commit_tokens` finds none of the file's buffers to use again.
 //!
 //! What it does not do: it starts no threads for attention (two for the file of cold pages, some
 //! more while it is opened, one that compresses), interprets no bytes, and takes no locks; one step
@@ -102,7 +102,7 @@ mod tree;
 
 pub use cache::{KvCache, Options, PageCount};
 pub use error::{Error, Result};
-pub use policy::PolicyKind;
+pub use policy::EvictionPolicy;
 pub use reuse::Match;
 pub use sequence::SequenceId;
 pub use shape::{Group, Shape};

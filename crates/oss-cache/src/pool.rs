@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use oss_memory::placement::MemoryPolicy;
-use oss_memory::{Pages, zeros};
+use oss_memory::{Pages, try_zeroed};
 
 use crate::arena::{Arena, PageBytes};
 use crate::error::same;
@@ -70,8 +70,8 @@ impl Pool {
         let n_extents = n_extents.min(most);
         Ok(Pool {
             arena: Arena::new(layout, n_extents, memory)?,
-            refs: zeros(n_extents << layout.extent_shift)?,
-            in_tree: zeros(n_extents << layout.extent_shift)?,
+            refs: try_zeroed(n_extents << layout.extent_shift)?,
+            in_tree: try_zeroed(n_extents << layout.extent_shift)?,
             extents: vec![Extent { group: 0, listed_at: u32::MAX, free: 0 }; n_extents],
             groups: layout
                 .groups

@@ -252,6 +252,7 @@ impl KvCache {
     /// Fills the tables of an empty sequence from `path`, bringing pages back from lower tiers;
     /// returns how far that went.
     fn take_over(&mut self, id: SequenceId, path: &[NodeId], mut at_most: usize) -> usize {
+        self.renew_patience();
         self.renew_path(path);
         let len = loop {
             let len = self.resume(path, at_most);
@@ -302,10 +303,10 @@ impl KvCache {
         }
         missing.sort_unstable();
         for &(index, group) in &missing {
-            let page = match self.bring_back(path[index], group) {
+            let page = match self.promote(path[index], group) {
                 Ok(page) => page,
                 Err(Missing::Lost) => return Err(len),
-                Err(Missing::NoRoom) => return Err(index * page_tokens),
+                Err(Missing::NoRoom | Missing::OnItsWay) => return Err(index * page_tokens),
             };
             self.pool.share(group, page);
             self.sequences.get_mut(id).tables[group].pages[index] = page;

@@ -1,4 +1,4 @@
-//! Making room: which pages go when there are none left.
+//! Making room: which pages are evicted when there are none left.
 
 use crate::Result;
 use crate::cache::KvCache;
@@ -112,7 +112,7 @@ impl KvCache {
 
     /// Lets pages go ahead of need while the thread that compresses them has time, so that a step
     /// finds free ones.
-    pub(crate) fn make_spare(&mut self) {
+    pub(crate) fn evict_ahead(&mut self) {
         while self.pool.is_nearly_full()
             && self.tiers.warm.has_room_in_queue()
             && (self.thin() || self.evict())
@@ -139,15 +139,21 @@ impl KvCache {
     /// The last resort: gives up the window pages of any block that has some which no sequence
     /// uses.
     fn thin_any(&mut self) -> bool {
+        let mut groups = self.layout.groups.iter().enumerate();
+        if !groups.any(|(group, layout)| layout.window.is_some() && self.pool.idle(group) > 0) {
+            return false;
+        }
         let idle = |group: usize, at: &Places| {
             let windowed = self.layout.groups[group].window.is_some();
             windowed && at.hot != NO_PAGE && self.pool.refs(at.hot) == 1
         };
-        let block = self.tree.ids().find(|&block| {
+        // Where the last search ended: before that there is little left.
+        let block = self.tree.ids_from(self.thinned_to).find(|&block| {
             let mut places = self.tree.all_places(block).iter().enumerate();
             places.any(|(group, at)| idle(group, at))
         });
         let Some(block) = block else { return false };
+        self.thinned_to = block;
         self.pinned(block, |cache| {
             cache.stats.thinned_pages += cache.forget_windows(block, true);
             cache.settle(block);
@@ -287,7 +293,7 @@ impl KvCache {
     /// a message boundary or before a multiple of the stride.
     pub(crate) fn is_kept(&self, block: NodeId, group: usize) -> bool {
         let node = self.tree.node(block);
-        let before_stride = STRIDE_BLOCKS - node.block as usize % STRIDE_BLOCKS;
+        let before_stride = STRIDE_BLOCKS - node.index as usize % STRIDE_BLOCKS;
         self.layout.groups[group].window.is_none_or(|window| {
             node.boundary || before_stride <= window.div_ceil(self.layout.page_tokens)
         })

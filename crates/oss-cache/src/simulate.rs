@@ -2,14 +2,14 @@
 //! prefix tree with pages that hold nothing.
 //!
 //! ```
-//! use oss_cache::{PolicyKind, simulate};
+//! use oss_cache::{EvictionPolicy, simulate};
 //!
 //! let trace = simulate::multi_turn(1);
-//! let outcome = simulate::replay(&trace, PolicyKind::Adaptive, 2_000);
+//! let outcome = simulate::replay(&trace, EvictionPolicy::Adaptive, 2_000);
 //! assert!(outcome.hit_rate() > 0.6);
 //! ```
 
-use crate::policy::{Policy, PolicyKind};
+use crate::policy::{EvictionPolicy, Policy};
 use crate::pool::NO_PAGE;
 use crate::tier::Packed;
 use crate::tree::{NodeId, ROOT, Tree};
@@ -50,7 +50,7 @@ impl Outcome {
 ///
 /// # Panics
 /// When a single request is longer than the capacity.
-pub fn replay(trace: &Trace, policy: PolicyKind, capacity: usize) -> Outcome {
+pub fn replay(trace: &Trace, policy: EvictionPolicy, capacity: usize) -> Outcome {
     replay_in_tiers(trace, [policy; 2], [capacity, 0])
 }
 
@@ -61,12 +61,12 @@ pub fn replay(trace: &Trace, policy: PolicyKind, capacity: usize) -> Outcome {
 /// When a single request is longer than the first capacity.
 pub fn replay_in_tiers(
     trace: &Trace,
-    policies: [PolicyKind; 2],
+    policies: [EvictionPolicy; 2],
     capacities: [usize; 2],
 ) -> Outcome {
     let mut replay = Replay {
         tree: Tree::new(1, 1, capacities.iter().sum()),
-        policies: policies.map(PolicyKind::build),
+        policies: policies.map(EvictionPolicy::build),
         capacities,
         outcome: Outcome::default(),
     };
@@ -327,9 +327,9 @@ mod tests {
     #[test]
     fn a_repeated_pattern_and_chats_are_found_again() {
         for seed in 0..3 {
-            let repeated = replay(&repeated(seed), PolicyKind::default(), 2_000).hit_rate();
+            let repeated = replay(&repeated(seed), EvictionPolicy::default(), 2_000).hit_rate();
             assert!(repeated > 0.8, "repeated pattern: {repeated}");
-            let chats = replay(&multi_turn(seed), PolicyKind::default(), 2_000).hit_rate();
+            let chats = replay(&multi_turn(seed), EvictionPolicy::default(), 2_000).hit_rate();
             assert!(chats > 0.6, "multi-turn: {chats}");
         }
     }
@@ -339,8 +339,8 @@ mod tests {
         for (seed, capacity) in [(0, 2_000), (1, 2_000), (0, 4_000), (1, 4_000)] {
             let mut better = 0;
             for trace in judges(seed) {
-                let lru = replay(&trace, PolicyKind::Lru, capacity).hit_rate();
-                let adaptive = replay(&trace, PolicyKind::Adaptive, capacity).hit_rate();
+                let lru = replay(&trace, EvictionPolicy::Lru, capacity).hit_rate();
+                let adaptive = replay(&trace, EvictionPolicy::Adaptive, capacity).hit_rate();
                 better += usize::from(adaptive > lru);
                 let name = trace.name;
                 assert!(adaptive > lru - 0.01, "{name}: {adaptive} is far below {lru}");
@@ -352,7 +352,7 @@ mod tests {
     #[test]
     fn two_tiers_find_nearly_what_one_of_their_size_would() {
         for trace in judges(0) {
-            let [lru, adaptive] = [PolicyKind::Lru, PolicyKind::Adaptive];
+            let [lru, adaptive] = [EvictionPolicy::Lru, EvictionPolicy::Adaptive];
             let both = |kinds| replay_in_tiers(&trace, kinds, [1_000, 2_000]).hit_rate();
             let (name, alone) = (trace.name, replay(&trace, adaptive, 3_000).hit_rate());
             let (chosen, below_lru) = (both([adaptive; 2]), both([adaptive, lru]));
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn compressed_blocks_count_as_found_and_are_resident_again() {
-        for kind in PolicyKind::ALL {
+        for kind in EvictionPolicy::ALL {
             let trace = multi_turn(1);
             let alone = replay(&trace, kind, 2_000);
             let both = replay_in_tiers(&trace, [kind; 2], [2_000, 1_000]);
@@ -375,7 +375,7 @@ mod tests {
             // there and missed again.
             let left = both.asked - both.hits - both.evicted;
             assert!(
-                kind == PolicyKind::Random || (2_000..=3_000).contains(&left),
+                kind == EvictionPolicy::Random || (2_000..=3_000).contains(&left),
                 "{kind}: {left}"
             );
         }
@@ -386,7 +386,7 @@ mod tests {
         let trace = zipf(7);
         let distinct: std::collections::HashSet<u32> =
             trace.requests.iter().flatten().copied().collect();
-        for kind in PolicyKind::ALL {
+        for kind in EvictionPolicy::ALL {
             let outcome = replay(&trace, kind, distinct.len());
             assert_eq!(outcome.asked - outcome.hits, distinct.len() as u64, "{}", kind.name());
             assert_eq!(outcome.evicted, 0);

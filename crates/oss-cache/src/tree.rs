@@ -58,7 +58,7 @@ pub(crate) struct Node {
     next: NodeId,
     previous: NodeId,
     /// Blocks before this one.
-    pub(crate) block: u32,
+    pub(crate) index: u32,
     /// Tokens: `page_tokens`, or fewer for a tail.
     pub(crate) tokens: u32,
     /// Children with a resident page; the node's own pages stay while there are any.
@@ -71,13 +71,15 @@ pub(crate) struct Node {
     /// Sequences that have begun with the block, as far as they can be counted.
     pub(crate) uses: u8,
     /// When that was last, by the tree's clock: what follows the block may have been used later.
-    used: u64,
+    pub(crate) used: u64,
     /// Near a message boundary: its window pages are not thinned.
     pub(crate) boundary: bool,
     /// Known to the eviction policy.
     pub(crate) in_policy: bool,
     /// Known to the list of window pages that may be thinned.
     pub(crate) in_windows: bool,
+    /// Has pages that are still to be written to the cold file.
+    pub(crate) in_backlog: bool,
     pub(crate) live: bool,
 }
 
@@ -183,7 +185,7 @@ impl Tree {
             first_child: NO_NODE,
             next: NO_NODE,
             previous: NO_NODE,
-            block: 0,
+            index: 0,
             tokens: 0,
             resident_children: 0,
             pins: 0,
@@ -194,6 +196,7 @@ impl Tree {
             boundary: false,
             in_policy: false,
             in_windows: false,
+            in_backlog: false,
             live: true,
         });
         self.tokens.resize(self.tokens.len() + self.page_tokens, 0);
@@ -262,20 +265,26 @@ impl Tree {
 
     /// All blocks in the tree, in no particular order.
     pub(crate) fn ids(&self) -> impl Iterator<Item = NodeId> {
-        (1..self.nodes.len() as NodeId).filter(|&id| self.node(id).live)
+        self.ids_from(1)
+    }
+
+    /// All blocks in the tree by their numbers, from `first` once round.
+    pub(crate) fn ids_from(&self, first: NodeId) -> impl Iterator<Item = NodeId> {
+        let end = self.nodes.len() as NodeId;
+        (first..end).chain(1..first.min(end)).filter(|&id| self.node(id).live)
     }
 
     /// Positions that a block and all before it hold.
     pub(crate) fn end(&self, id: NodeId) -> usize {
         match id {
             ROOT => 0,
-            _ => self.node(id).block as usize * self.page_tokens + self.node(id).tokens as usize,
+            _ => self.node(id).index as usize * self.page_tokens + self.node(id).tokens as usize,
         }
     }
 
     /// Blocks up to and including this one.
     pub(crate) fn depth(&self, id: NodeId) -> usize {
-        if id == ROOT { 0 } else { self.node(id).block as usize + 1 }
+        if id == ROOT { 0 } else { self.node(id).index as usize + 1 }
     }
 
     pub(crate) fn tokens(&self, id: NodeId) -> &[u32] {
@@ -293,6 +302,11 @@ impl Tree {
 
     pub(crate) fn all_places(&self, id: NodeId) -> &[Places] {
         &self.places[id as usize * self.groups..][..self.groups]
+    }
+
+    /// Whether the cold file has a block's page.
+    pub(crate) fn is_in_file(&self, id: NodeId) -> bool {
+        self.all_places(id).iter().any(|place| place.cold != NO_SLOT)
     }
 
     /// The numbers of all resident pages, and [`NO_PAGE`]s.
@@ -366,7 +380,7 @@ impl Tree {
             return None;
         }
         let id = self.allocate();
-        let block = self.depth(parent) as u32;
+        let index = self.depth(parent) as u32;
         let next = std::mem::replace(&mut self.node_mut(parent).first_child, id);
         if next != NO_NODE {
             self.node_mut(next).previous = id;
@@ -375,7 +389,7 @@ impl Tree {
         node.hash = hash;
         node.parent = parent;
         node.next = next;
-        node.block = block;
+        node.index = index;
         node.tokens = tokens.len() as u32;
         let start = id as usize * self.page_tokens;
         self.tokens[start..start + tokens.len()].copy_from_slice(tokens);
@@ -403,6 +417,7 @@ impl Tree {
         let node = self.node_mut(id);
         node.live = false;
         node.boundary = false;
+        node.in_backlog = false;
         node.uses = 0;
         node.used = 0;
         node.generation = node.generation.wrapping_add(1);

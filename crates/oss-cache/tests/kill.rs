@@ -5,11 +5,17 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Stdio};
+#[cfg(unix)]
+use std::sync::Arc;
+#[cfg(unix)]
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use oss_cache::{ColdOptions, Error, KvCache, Options};
-use oss_testing::Seeded;
+use oss_testing::{Seeded, again};
+#[cfg(unix)]
+use oss_testing::{again_behind, passes};
 use plain::{BYTES, PAGE, Run, WINDOWED, adopt, check, compute, shape};
 
 #[path = "support/plain.rs"]
@@ -78,11 +84,11 @@ fn write(path: &Path, slots: u64, goes_on: impl Fn(usize) -> bool) -> (KvCache, 
     (cache, tokens)
 }
 
-fn child(path: &Path) -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("the test's own program"));
-    command.args(["--exact", CHILD]).env(FILE, path);
-    command.stdout(Stdio::null()).stderr(Stdio::null());
-    command
+/// The test's own program once more, which writes.
+fn child(path: &Path) -> Child {
+    let mut command = again(CHILD);
+    command.env(FILE, path).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().expect("a child process")
 }
 
 #[test]
@@ -117,7 +123,7 @@ fn a_killed_writer_leaves_a_file_that_is_useless_at_worst() {
     let (mut restored, mut found, mut bad) = (0, 0, 0);
     for round in 0..rounds {
         let before = fs::read(&path).unwrap_or_default();
-        let mut child = child(&path).spawn().expect("a child process");
+        let mut child = child(&path);
         let begin = Instant::now();
         while fs::read(&path).unwrap_or_default() == before {
             assert!(child.try_wait().unwrap().is_none(), "round {round}: the child has ended");
@@ -143,28 +149,101 @@ fn a_killed_writer_leaves_a_file_that_is_useless_at_worst() {
     assert!(rounds < 3 || restored > 0 && found > 0, "nothing survived in {rounds} rounds");
 }
 
-/// The system refuses to let the file grow beyond 64 KiB, as a full disk would.
+/// Runs a test of this program anew, with the name of a file in `key`, where the shell has done
+/// `limit` first: a full disk refuses to let files grow as this does.
+#[cfg(unix)]
+fn run_limited(limit: &str, test: &str, key: &str, path: &Path) {
+    passes(again_behind(&format!("trap '' XFSZ; {limit};"), test).env(key, path));
+}
+
+/// Counts the warnings of the cache.
+#[cfg(unix)]
+struct Warnings(Arc<AtomicU64>);
+
+#[cfg(unix)]
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, about: &tracing::Metadata<'_>) -> bool {
+        *about.level() == tracing::Level::WARN && about.target().starts_with("oss_cache")
+    }
+
+    fn new_span(&self, _span: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _span: &tracing::span::Id, _values: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _span: &tracing::span::Id, _follows: &tracing::span::Id) {}
+
+    fn event(&self, _event: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn enter(&self, _span: &tracing::span::Id) {}
+
+    fn exit(&self, _span: &tracing::span::Id) {}
+}
+
+/// The system refuses to let the file grow beyond 128 KiB, 31 slots.
 #[cfg(unix)]
 #[test]
 fn a_full_disk_costs_only_the_pages_it_does_not_take() {
     const SMALL: &str = "OSS_CACHE_SMALL_FILE";
     if let Some(path) = std::env::var_os(SMALL) {
-        let (mut cache, _) = write(&PathBuf::from(path), ENOUGH, |visits| visits < 30);
+        let warned = Arc::new(AtomicU64::new(0));
+        tracing::subscriber::set_global_default(Warnings(warned.clone())).expect("the first one");
+        let path = PathBuf::from(path);
+        let (mut cache, _) = write(&path, ENOUGH, |visits| visits < 30);
+        // A new prompt goes where older ones were.
+        let newest = prompt(PROMPTS);
+        assert_eq!(visit(&mut cache, &newest), 0);
+        while cache.wait_for_tiers() {
+            cache.poll();
+        }
         cache.persist().expect("what has been written can be made durable");
-        let stats = cache.stats();
-        assert!(stats.cold.failed_writes > 0 && stats.cold.written_pages > 0, "{stats:?}");
+        let (pages, stats) = (cache.cold_pages() as u64, cache.stats().cold);
+        assert!(stats.failed_writes > 0 && stats.written_pages > 31, "{stats:?}");
+        let warned = warned.load(Ordering::Relaxed);
+        assert!(warned > 0 && warned <= stats.failed_writes, "{warned} warnings, {stats:?}");
+        drop(cache);
+        let cache = open(&path, ENOUGH);
+        // All but what has left memory before the pages that it follows.
+        let restored = cache.stats().cold.restored_slots;
+        assert!(restored <= pages && restored > pages / 2, "{restored} of {pages} pages");
+        assert_eq!(cache.lookup(&newest).len(), newest.len());
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let script = "trap '' XFSZ; ulimit -f 128; exec \"$0\" --exact \"$1\"";
-    let output = Command::new("sh")
-        .args(["-c", script])
-        .arg(std::env::current_exe().expect("the test's own program"))
-        .arg("a_full_disk_costs_only_the_pages_it_does_not_take")
-        .env(SMALL, directory.path().join("cold"))
-        .output()
-        .expect("a shell");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let path = directory.path().join("cold");
+    let test = "a_full_disk_costs_only_the_pages_it_does_not_take";
+    run_limited("ulimit -f 256", test, SMALL, &path);
+}
+
+/// The system lets the file have no bytes at all, and then as many as it likes.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_disk_that_was_full_at_first_has_what_was_written_later() {
+    const NOTHING: &str = "OSS_CACHE_NO_FILE";
+    if let Some(path) = std::env::var_os(NOTHING) {
+        let mut cache = open(&PathBuf::from(path), ENOUGH);
+        assert_eq!(cache.stats().cold.failed_writes, 1, "the header");
+        let own = std::process::id().to_string();
+        let raise = std::process::Command::new("prlimit")
+            .args(["--pid", &own, "--fsize=unlimited"])
+            .status();
+        assert!(raise.expect("prlimit (util-linux)").success());
+        visit(&mut cache, &prompt(0));
+        while cache.wait_for_tiers() {
+            cache.poll();
+        }
+        assert_eq!(cache.stats().cold.failed_writes, 1);
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("cold");
+    let test = "a_disk_that_was_full_at_first_has_what_was_written_later";
+    run_limited("ulimit -S -f 0", test, NOTHING, &path);
+    let found = open(&path, ENOUGH).lookup(&prompt(0)).len();
+    assert_eq!(found, prompt(0).len());
 }
 
 #[test]

@@ -1,14 +1,18 @@
 //! The prefix tree against plain vectors of tokens: what a sequence takes over is what it would
 //! have computed, and pages are given up in the promised order.
 
-use oss_cache::{Error, KvCache, Match, Options, PolicyKind};
+use oss_cache::{Error, EvictionPolicy, KvCache, Match, Options};
 use oss_testing::Seeded;
 use plain::{BYTES, PAGE, Run, WINDOWED, adopt, check, compute, draft, shape};
 
 #[path = "support/plain.rs"]
 mod plain;
 
-fn drive(groups: &[(&[usize], Option<usize>)], policy: PolicyKind, seed: u64) -> (usize, usize) {
+fn drive(
+    groups: &[(&[usize], Option<usize>)],
+    policy: EvictionPolicy,
+    seed: u64,
+) -> (usize, usize) {
     let options = Options { capacity_bytes: 120 * 5 * PAGE * BYTES, policy, ..Options::default() };
     let cache = KvCache::with_options(shape(groups), &options).expect("a sound shape");
     let seeded = Seeded::new(seed);
@@ -40,7 +44,7 @@ fn random_operations_agree_with_a_plain_vector() {
     let windows_only: &[(&[usize], _)] = &[(&[0], Some(8))];
     let mut total = (0, 0);
     for (seed, groups) in [WINDOWED, unequal, one, windows_only].into_iter().enumerate() {
-        for policy in PolicyKind::ALL {
+        for policy in EvictionPolicy::ALL {
             let (reused, refused) = drive(groups, policy, seed as u64);
             total = (total.0 + reused, total.1 + refused);
         }

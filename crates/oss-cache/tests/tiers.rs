@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use oss_cache::{ColdOptions, Error, Group, KvCache, Options, PolicyKind};
+use oss_cache::{ColdOptions, Error, EvictionPolicy, Group, KvCache, Options};
 use oss_testing::Seeded;
 use plain::{BYTES, PAGE, Run, WINDOWED, adopt, check, compute, draft, shape};
 
@@ -148,6 +148,27 @@ fn no_page_is_lost_to_a_short_queue_when_many_leave_memory_at_once() {
     }
     let stats = cache.stats();
     assert!(stats.evicted_pages > 100 && stats.cold_hits > 100, "{stats:?}");
+}
+
+#[test]
+fn pages_that_find_no_room_in_the_queue_when_they_are_complete_are_written_later() {
+    let directory = tempfile::tempdir().unwrap();
+    let cold = ColdOptions { queue: 2, ..cold(&directory.path().join("cold"), 400) };
+    let options = options(60, 0, Some(cold));
+    let open = || KvCache::with_options(shape(FULL), &options).unwrap();
+    let mut cache = open();
+    // Complete at once, and nobody has to go.
+    let prompt = tokens(0, 40 * PAGE as u32);
+    let id = cache.create();
+    compute(&mut cache, id, &prompt).unwrap();
+    while cache.wait_for_tiers() {
+        cache.poll();
+        cache.validate().unwrap();
+    }
+    assert_eq!((cache.cold_pages(), cache.stats().cold.dropped_writes), (40, 0));
+    // As a process that is killed: nothing is made durable in the end.
+    drop(cache);
+    assert_eq!(open().lookup(&prompt).len(), prompt.len());
 }
 
 /// A cache with room for a prompt of 25 pages in memory and for three in its file.
@@ -361,7 +382,7 @@ fn a_damaged_slot_is_asked_for_once_and_forgotten() {
     let found = cache.lookup(&tokens);
     assert_eq!(found.len(), 100);
     assert!(cache.prefetch(&found) > 20 && cache.is_fetching());
-    while cache.wait_for_fetched() {
+    while cache.wait_for_tiers() {
         cache.validate().unwrap();
     }
     assert!(!cache.is_fetching());
@@ -427,12 +448,12 @@ fn fewer_compressed_pages_can_be_asked_for_at_any_time() {
 
 #[test]
 fn random_operations_agree_with_a_plain_vector_in_all_tiers_under_every_policy() {
-    for policy in PolicyKind::ALL {
+    for policy in EvictionPolicy::ALL {
         random_operations(policy);
     }
 }
 
-fn random_operations(policy: PolicyKind) {
+fn random_operations(policy: EvictionPolicy) {
     let directory = tempfile::tempdir().unwrap();
     let (mut total, mut gone) = ((0, 0), (0, 0));
     for (seed, warm_pages) in [(1, 0), (2, 40), (3, 4)] {
@@ -591,24 +612,9 @@ fn a_file_in_use_and_a_missing_directory_are_clear_errors() {
 }
 
 #[test]
-fn a_full_file_makes_room_by_least_use() {
-    let directory = tempfile::tempdir().unwrap();
-    let small = cold(&directory.path().join("cold"), 60);
-    let mut cache = open(&options(60, 0, Some(small)));
-    for kind in 0..8 {
-        visit(&mut cache, &tokens(kind, 60));
-        cache.persist().unwrap();
-        cache.validate().unwrap();
-    }
-    let stats = cache.stats();
-    assert!(stats.cold.evicted_pages > 20, "{stats:?}");
-    assert_eq!(visit(&mut cache, &tokens(7, 60)), 60);
-}
-
-#[test]
 fn the_policy_decides_which_resident_pages_go() {
     // Room for two prompts, and no other tier.
-    for (policy, expected) in [(PolicyKind::Lru, 0), (PolicyKind::Lfu, 60)] {
+    for (policy, expected) in [(EvictionPolicy::Lru, 0), (EvictionPolicy::Lfu, 60)] {
         let mut cache = open(&Options { policy, ..options(60, 0, None) });
         let lens = [0, 0, 0, 1, 2, 0].map(|kind| visit(&mut cache, &tokens(kind, 60)));
         assert_eq!(lens, [0, 60, 60, 0, 0, expected], "{policy}");
@@ -618,7 +624,7 @@ fn the_policy_decides_which_resident_pages_go() {
 
 #[test]
 fn the_policy_decides_what_the_file_gives_up() {
-    for (policy, expected) in [(PolicyKind::Lru, 0), (PolicyKind::Lfu, 60)] {
+    for (policy, expected) in [(EvictionPolicy::Lru, 0), (EvictionPolicy::Lfu, 60)] {
         let directory = tempfile::tempdir().unwrap();
         // 60 slots: three prompts and a half.
         let file = ColdOptions { bytes: 61 * 4096, ..cold(&directory.path().join("cold"), 0) };
@@ -645,7 +651,7 @@ fn the_policy_decides_what_the_file_gives_up() {
 
 #[test]
 fn the_policy_decides_which_compressed_pages_go() {
-    for (policy, expected) in [(PolicyKind::Lru, 0), (PolicyKind::Lfu, 60)] {
+    for (policy, expected) in [(EvictionPolicy::Lru, 0), (EvictionPolicy::Lfu, 60)] {
         let mut cache = open(&Options { policy, ..options(60, 30, None) });
         let mut visit = |kind, n| {
             let len = visit(&mut cache, &tokens(kind, n));

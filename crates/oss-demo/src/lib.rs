@@ -3,7 +3,7 @@
 //!
 //! It has exactly the architecture of gpt-oss at 3.6 million parameters, was trained from scratch
 //! on generated text, and writes sensible children's stories and short chats about a tiny world.
-//! `docs/demo-model/MODEL_CARD.md` in the repository tells what it can do, how it was trained and
+//! `docs/demo-model/MODEL_CARD.md` in the repository says what it can do, how it was trained and
 //! what the reference files beside it hold.
 //!
 //! The same weights come in the two forms in which models are published:

@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// How often the files' lengths are asked for, beside each request's asking.
 const WATCH: Duration = Duration::from_millis(500);
 
-/// The thread that does so; it ends with this, after the section that it brings onto huge pages.
+/// The thread that does so; it ends with this, after the megabytes that it is at.
 pub(crate) struct Background {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -81,8 +81,16 @@ impl Background {
             }
         };
         let builder = thread::Builder::new().name("oss-background".to_owned());
-        let thread = builder.spawn(work).map_err(Error::Spawn)?;
+        let thread = builder.spawn(work).map_err(|error| Error::Spawn(Arc::new(error)))?;
         Ok(Some(Self { stop, thread: Some(thread) }))
+    }
+
+    /// Ends it without waiting for that.
+    pub(crate) fn leave(mut self) {
+        if let Some(thread) = self.thread.take() {
+            self.stop.store(true, Ordering::Relaxed);
+            thread.thread().unpark();
+        }
     }
 }
 

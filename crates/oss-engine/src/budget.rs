@@ -4,6 +4,7 @@ use std::thread;
 
 use oss_memory::{Buffer, Pages};
 use oss_model::{ExpertRoom, Model};
+use oss_sampler::Scratch;
 use oss_text::Tokenizer;
 
 use crate::error::{Error, Result};
@@ -68,9 +69,12 @@ pub(crate) fn share(
     (batching, copies): (Batching, usize),
     vocabulary_bytes: usize,
 ) -> Result<Shares> {
-    let one = context_bytes(model, context_len, batching.max_rows);
+    let one = context_bytes(model, context_len, batching.max_batched_tokens);
+    // A context that was asked for has room, whatever the cache's size would be unasked.
+    let context = options.context_len.map(|_| one);
     let wanted = options.cache_bytes.unwrap_or_else(|| {
-        one.saturating_mul(CONTEXTS).clamp(LEAST, one.clamp(UNASKED, ONE_CONTEXT))
+        let unasked = one.saturating_mul(CONTEXTS).clamp(LEAST, one.clamp(UNASKED, ONE_CONTEXT));
+        unasked.max(context.unwrap_or(0))
     });
     let Some(budget) = options.max_memory else {
         return Ok(Shares { cache_bytes: wanted, slots: None });
@@ -80,7 +84,8 @@ pub(crate) fn share(
     let asked = options.cache_bytes;
     let room = model.weights.expert_room().filter(|_| copies == 1);
     // A model that can do with less is not kept whole at the cost of nearly all keys and values.
-    let least = asked.unwrap_or(if room.is_some() { wanted / PART } else { 1 });
+    let asked_least = asked.or(context);
+    let least = asked_least.unwrap_or(if room.is_some() { wanted / PART } else { 1 });
     let whole = others.saturating_add(copies * model.weights.packed_bytes());
     if let Some(left) = budget.checked_sub(whole).filter(|left| *left >= least.max(1)) {
         let cache_bytes = asked.unwrap_or_else(|| left.min(wanted.max(UNASKED)));
@@ -88,10 +93,11 @@ pub(crate) fn share(
     }
     match room {
         Some(room) => {
-            share_slots(budget, others, (asked, one.max(LEAST)), (room, model.config.max_top()))
+            let wanted = (asked_least, one.max(LEAST));
+            share_slots(budget, others, wanted, (room, model.config.max_top_k()))
         }
         None => {
-            let expected = whole.saturating_add(asked.unwrap_or(1));
+            let expected = whole.saturating_add(asked_least.unwrap_or(1));
             let what = match copies {
                 1 => "weights, vectors, the vocabulary, scratch and caches",
                 _ => "weights on each NUMA node, vectors, the vocabulary, scratch and caches",
@@ -122,13 +128,15 @@ fn share_slots(
     Ok(Shares { cache_bytes, slots: Some(slots.min(room.experts)) })
 }
 
-/// Bytes of scratch for such steps, with the logits of the rows that go through the head at once.
+/// Bytes of scratch for such steps, with the logits of the rows that go through the head at once
+/// and what draws from them take, one after the other.
 ///
 /// # Errors
 /// When the system refuses them.
 pub(crate) fn scratch_bytes(model: &Model, batching: Batching, threads: usize) -> Result<usize> {
-    let logits = 4 * model.config.vocabulary * batching.max_rows.min(HEAD_ROWS);
-    Ok(batching.state(model, threads)?.bytes() + logits)
+    let vocabulary = model.config.vocabulary;
+    let logits = 4 * vocabulary * batching.max_batched_tokens.min(HEAD_ROWS);
+    Ok(batching.state(model, threads)?.bytes() + logits + Scratch::bytes(vocabulary))
 }
 
 /// Bytes of everything but packed matrices and resident keys and values.

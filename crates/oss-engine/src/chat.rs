@@ -4,7 +4,7 @@ pub(crate) mod harmony;
 pub(crate) mod template;
 
 use oss_text::chat::{Message, Tool};
-use oss_text::harmony::{Effort, ResponseFormat, Tokens};
+use oss_text::harmony::{ReasoningEffort, ResponseFormat, Tokens};
 use oss_text::{Special, Tokenizer};
 use serde_json::{Map, Value};
 
@@ -29,13 +29,35 @@ pub enum ToolChoice {
 
 /// A conversation to answer.
 ///
+/// With tools it takes two requests: the model calls, and answers when it knows the result.
+///
 /// ```
-/// use oss_engine::{ChatRequest, text::{chat::Message, harmony::Effort}};
-/// let chat = ChatRequest {
-///     reasoning_effort: Some(Effort::Low),
-///     ..ChatRequest::new(vec![Message::user("What is 2 + 2?")])
-/// };
-/// assert!(chat.tools.is_empty());
+/// use oss_engine::{ChatRequest, Engine, FinishReason, Message, ReasoningEffort, Request, Tool};
+/// use serde_json::json;
+///
+/// # fn main() -> oss_engine::Result<()> {
+/// let engine = Engine::from_bytes(oss_demo::GGUF)?;
+/// let parameters = json!({
+///     "type": "object",
+///     "properties": {"location": {"type": "string"}},
+///     "required": ["location"]
+/// });
+/// let weather = Tool::function("get_weather", "Gets the weather of a place.", parameters);
+/// let mut chat = ChatRequest::new(vec![Message::user("What is the weather in Paris?")])
+///     .tools(vec![weather])
+///     .reasoning_effort(ReasoningEffort::Low);
+/// let answer = engine.generate(Request::chat(chat.clone()).greedy())?;
+/// assert_eq!(answer.finish_reason, FinishReason::ToolCalls);
+///
+/// chat.messages.push(answer.message());
+/// for call in &answer.tool_calls {
+///     assert_eq!(call.function.name, "get_weather");
+///     chat.messages.push(Message::tool(&call.id, r#"{"temperature": 18}"#));
+/// }
+/// let answer = engine.generate(Request::chat(chat).greedy())?;
+/// assert_eq!(answer.finish_reason, FinishReason::Stop);
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ChatRequest {
@@ -48,7 +70,7 @@ pub struct ChatRequest {
     /// Whether it calls them.
     pub tool_choice: ToolChoice,
     /// How long the model shall think, where it can.
-    pub reasoning_effort: Option<Effort>,
+    pub reasoning_effort: Option<ReasoningEffort>,
     /// Today, such as `2025-06-28`, for formats that tell the model; `None` leaves it out. The
     /// engine reads no clock for it: the same request is the same prompt, unless a chat template
     /// writes the date without asking whether there is one (`strftime_now`).
@@ -60,7 +82,7 @@ pub struct ChatRequest {
     pub response_format: Option<ResponseFormat>,
     /// Further variables of the chat template, such as `enable_thinking`; the harmony format has
     /// none.
-    pub template_variables: Map<String, Value>,
+    pub chat_template_kwargs: Map<String, Value>,
 }
 
 impl ChatRequest {
@@ -68,6 +90,24 @@ impl ChatRequest {
     #[must_use]
     pub fn new(messages: Vec<Message>) -> Self {
         Self { messages, ..Self::default() }
+    }
+
+    /// The same conversation with tools.
+    #[must_use]
+    pub fn tools(self, tools: Vec<Tool>) -> Self {
+        Self { tools, ..self }
+    }
+
+    /// The same conversation, and whether the model calls tools.
+    #[must_use]
+    pub fn tool_choice(self, tool_choice: ToolChoice) -> Self {
+        Self { tool_choice, ..self }
+    }
+
+    /// The same conversation with so much thinking.
+    #[must_use]
+    pub fn reasoning_effort(self, effort: ReasoningEffort) -> Self {
+        Self { reasoning_effort: Some(effort), ..self }
     }
 
     /// The tools that the model is told of.

@@ -1,10 +1,11 @@
 //! The engine: a handle to a step thread.
 
 use std::borrow::Cow;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use std::{fmt, thread};
@@ -13,7 +14,7 @@ use oss_cache::KvCache;
 use oss_kernels::Activation;
 use oss_memory::Pages;
 use oss_memory::placement::Placement;
-use oss_model::{Config, LoadOptions, Model, memory_policy, team_options};
+use oss_model::{Config, LoadOptions, Model, describe, memory_policy, team_options};
 use oss_simd::Isa;
 use oss_threads::Team;
 use oss_weights::Container;
@@ -38,8 +39,10 @@ use crate::tuning::{self, Census, SharedTuning, Subject, Tuning};
 
 /// A model ready to answer: load it once, clone the handle freely, ask from any thread.
 ///
-/// The last handle or stream that goes ends the step thread, and waits for that: for the step that
-/// runs, and with a [`ColdTier`](crate::ColdTier) until everything worth keeping has been written.
+/// The last handle or stream that goes ends the step thread. A handle, which [`Session`]s have too,
+/// waits for that: for the step that runs, and with a [`ColdTier`](crate::ColdTier) until
+/// everything worth keeping has been written. A stream waits for nothing, so that async code may
+/// drop one.
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<Inner>,
@@ -61,7 +64,38 @@ pub(crate) struct Inner {
     next_request: AtomicU64,
     next_session: AtomicU64,
     thread: OnceLock<JoinHandle<()>>,
-    _background: Option<Background>,
+    background: Option<Background>,
+    /// Whether who drops it waits for its threads.
+    waits: bool,
+}
+
+/// A stream's share of an engine. Where it is the last of all, it ends the engine, but waits for
+/// nothing: streams go where nobody may wait, as in async code.
+pub(crate) struct Guest(Option<Arc<Inner>>);
+
+impl Guest {
+    pub(crate) fn new(inner: Arc<Inner>) -> Self {
+        Self(Some(inner))
+    }
+
+    pub(crate) fn downgrade(&self) -> Weak<Inner> {
+        self.0.as_ref().map(Arc::downgrade).unwrap_or_default()
+    }
+
+    /// Makes the step thread look around.
+    pub(crate) fn wake(&self) {
+        if let Some(inner) = &self.0 {
+            inner.wake();
+        }
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        if let Some(mut last) = self.0.take().and_then(Arc::into_inner) {
+            last.waits = false;
+        }
+    }
 }
 
 /// What requests are held against.
@@ -74,6 +108,8 @@ pub(crate) struct Limits {
 
 impl Engine {
     /// Loads a model: a packed file, a GGUF file, a safetensors file, or a folder with safetensors.
+    /// Blocks the calling thread for as long as that takes: from milliseconds for a packed file to
+    /// minutes for a large one that has to be packed.
     ///
     /// The files are mapped for as long as the engine lives: replace them by renaming, never write
     /// them in place. What another program cuts off in the middle of a step kills the process
@@ -121,6 +157,7 @@ impl Engine {
     /// As [`Engine::load_with`].
     pub fn from_container(container: Arc<Container>, options: EngineOptions) -> Result<Self> {
         options.check()?;
+        check_context(&container, &options)?;
         budget::ask_for_small(0)?;
         let text = Text::from_container(&container)?;
         let vocabulary_bytes = budget::vocabulary_bytes(&text);
@@ -156,10 +193,9 @@ impl Engine {
             None => Team::with_options(&team_options(tuning.threads.value, options.pin, &policy))?,
         };
         tuning.tell_cpus(&team, &options);
-        let own = model.config.context_len;
-        let context_len = options.context_len.map_or(own, |asked| asked.min(own));
+        let context_len = options.context_len.unwrap_or(model.config.context_len);
         let (threads, batching) = (team.threads(), tuning.batching());
-        let (copies, max_rows) = (policy.copies(), batching.max_rows);
+        let (copies, max_batched_tokens) = (policy.copies(), batching.max_batched_tokens);
         let (lengths, copied) = ((context_len, threads), (batching, copies));
         let shares = budget::share(&model, &options, lengths, copied, vocabulary_bytes)?;
         match shares.slots {
@@ -173,13 +209,17 @@ impl Engine {
         let cache_options = tiers::cache_options(&model, &options, shares.cache_bytes, policy)?;
         budget::ask_for_small(shares.cache_bytes)?;
         let cache = KvCache::with_options(model.cache_shape(), &cache_options)?;
-        let rows = max_rows.min(budget::ALWAYS_ROWS);
+        let rows = max_batched_tokens.min(budget::ALWAYS_ROWS);
         tell_reserved(&model, &cache, &options);
         let longest = cache.longest(rows);
         if longest == 0 {
             let expected = budget::context_bytes(&model, 1, rows);
             let got = shares.cache_bytes;
             return Err(oss_cache::Error::Capacity { got, expected }.into());
+        }
+        if longest < context_len && options.context_len.is_some() {
+            let expected = budget::context_bytes(&model, context_len, rows);
+            return Err(Error::Context { context_len, got: shares.cache_bytes, expected });
         }
         if longest < context_len {
             tracing::info!(context_len, longest, "no room for a whole context");
@@ -214,7 +254,7 @@ impl Engine {
         let (start, started) = std::sync::mpsc::channel();
         let run = move || step::run(setup, receiver, &start);
         let builder = thread::Builder::new().name("oss-step".to_owned());
-        let handle = builder.spawn(run).map_err(Error::Spawn)?;
+        let handle = builder.spawn(run).map_err(|error| Error::Spawn(Arc::new(error)))?;
         started.recv().unwrap_or(Err(Error::Closed))?;
         let inner = Inner {
             model,
@@ -229,13 +269,14 @@ impl Engine {
             next_request: AtomicU64::new(0),
             next_session: AtomicU64::new(0),
             thread: OnceLock::from(handle),
-            _background: background,
+            background,
+            waits: true,
         };
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Hands a request over and returns its events. What becomes of it later, a failure too, is
-    /// told by the last of them ([`Event::End`]).
+    /// Hands a request over and returns its events. What becomes of it later is told by the last of
+    /// them: [`Event::End`], or the error that it failed with.
     ///
     /// The prompt is tokenised, and a grammar compiled, on the thread that calls, before this
     /// returns: that takes milliseconds for a long prompt, and longer for the first grammar. Async
@@ -257,7 +298,7 @@ impl Engine {
         self.submit_in(request, None)
     }
 
-    /// Answers a request and waits for the end.
+    /// Answers a request. Blocks the calling thread until its end.
     ///
     /// # Errors
     /// As [`Engine::submit`], and what ended the request before its end.
@@ -265,12 +306,19 @@ impl Engine {
         self.submit(request)?.collect_all()
     }
 
-    /// Answers a request and shows every event as it comes.
+    /// Answers a request and shows every event as it comes; where `show` breaks, the request is
+    /// cancelled, and the answer is what there was until then. Blocks the calling thread until the
+    /// end.
     ///
     /// # Errors
     /// As [`Engine::generate`].
-    pub fn generate_with(&self, request: Request, show: impl FnMut(&Event)) -> Result<Completion> {
-        self.submit(request)?.collect_with(show)
+    pub fn generate_with(
+        &self,
+        request: Request,
+        show: impl FnMut(&Event) -> ControlFlow<()>,
+    ) -> Result<Completion> {
+        let (completion, outcome) = self.submit(request)?.collect_with(show);
+        outcome.map(|()| completion)
     }
 
     /// A conversation whose keys and values are kept between requests.
@@ -285,8 +333,8 @@ impl Engine {
         let place = inner.claim_place()?;
         let id = inner.next_request.fetch_add(1, Ordering::Relaxed);
         let prepared = prepare::prepare(inner, request, id, session)?;
-        let Prepared { task, link, prompt_ids, seed } = prepared;
-        let stream = Stream::new(link, inner.clone(), id, (prompt_ids, seed));
+        let Prepared { task, link, prompt_token_ids, seed } = prepared;
+        let stream = Stream::new(link, inner.clone(), id, (prompt_token_ids, seed));
         inner.recorder.submitted.fetch_add(1, Ordering::Relaxed);
         // A step thread that is gone drops the task, which ends the stream as closed.
         if inner.commands.send(Command::Submit(task)).is_ok() {
@@ -355,13 +403,14 @@ impl Engine {
         self.inner.tuning.lock().clone()
     }
 
-    /// Measures the machine at length (about a second for each number of threads, then a few for
-    /// how products are best cut, on the model itself), chooses anew what the options left open,
-    /// and keeps the numbers where [`Tune::Stored`](crate::Tune) says. Answers pause meanwhile and
-    /// then go on as if nothing had happened. Measuring takes 64 MiB, and then scratch and pages
-    /// for 256 rows at most. Under [`EngineOptions::max_memory`] pages that are kept for reuse go
-    /// where there is no room for that, and where that is not enough it measures with less: numbers
-    /// of less than 64 MiB hold for this engine alone and are not kept.
+    /// Measures the machine at length, and blocks the calling thread meanwhile (about a second for
+    /// each number of threads, then a few for how products are best cut, on the model itself),
+    /// chooses anew what the options left open, and keeps the numbers where
+    /// [`Tune::Stored`](crate::Tune) says. Answers pause meanwhile and then go on as if nothing had
+    /// happened. Measuring takes 64 MiB, and then scratch and pages for 256 rows at most. Under
+    /// [`EngineOptions::max_memory`] pages that are kept for reuse go where there is no room for
+    /// that, and where that is not enough it measures with less: numbers of less than 64 MiB hold
+    /// for this engine alone and are not kept.
     ///
     /// # Errors
     /// When the system refuses threads or memory, the budget has no room for 16 MiB or for 16 rows,
@@ -387,8 +436,8 @@ impl Engine {
 
     /// Ends the engine now, though handles are left: requests that wait, run or come end as closed
     /// ([`Error::Closed`]) at once, and then what is kept in files is written, with what sessions
-    /// and those requests have computed. Returns when that is done, which may take a while; without
-    /// it, dropping the last handle does the same.
+    /// and those requests have computed. Blocks the calling thread until that is done, which may
+    /// take a while; without it, dropping the last handle does the same.
     pub fn close(&self) {
         let inner = &self.inner;
         let _sent = inner.commands.send(Command::Close);
@@ -398,11 +447,11 @@ impl Engine {
         }
     }
 
-    /// Sends the step thread once round its loop and tells a number that grows whenever it has gone
-    /// round or begun a request, and within a step with every layer and every few rows of logits;
-    /// `None` when the thread is over, so that no request will be answered. A number that stays as
-    /// it is for much longer than a layer of the largest step takes, or than [`tune`](Self::tune),
-    /// is a thread that hangs.
+    /// Wakes the step thread for one iteration of its loop and returns a counter of its progress,
+    /// which grows with every iteration and every request begun, and within a step with every layer
+    /// and every few rows of logits; `None` when the thread has ended, so that no request will be
+    /// answered. A counter that stays the same for much longer than a layer of the largest step
+    /// takes, or than [`tune`](Self::tune), means that the thread hangs.
     #[must_use]
     pub fn pulse(&self) -> Option<u64> {
         let is_over = self.inner.is_over();
@@ -415,7 +464,7 @@ impl Engine {
     ///
     /// # Errors
     /// With what was found.
-    pub fn check_damage(&self) -> Result<()> {
+    pub fn check_integrity(&self) -> Result<()> {
         Ok(self.inner.model.weights.check_damage()?)
     }
 
@@ -457,18 +506,29 @@ impl Inner {
 
     /// Takes a place in the queue.
     fn claim_place(&self) -> Result<Place<'_>> {
-        let expected = self.limits.queue;
-        let more = |waiting| (waiting < expected).then_some(waiting + 1);
+        let limit = self.limits.queue;
+        let more = |waiting| (waiting < limit).then_some(waiting + 1);
         match self.waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
             Ok(_) => Ok(Place { waiting: &self.waiting }),
             // Nobody leaves the queue any more.
             Err(_) if self.is_over() => Err(Error::Closed),
-            Err(got) => {
+            Err(waiting) => {
                 self.recorder.rejected.fetch_add(1, Ordering::Relaxed);
-                Err(Error::Overloaded { got, expected })
+                Err(Error::Overloaded { waiting, limit })
             }
         }
     }
+}
+
+/// Refuses a context that is longer than the model's before anything is loaded for it.
+fn check_context(container: &Container, options: &EngineOptions) -> Result<()> {
+    let Some(asked) = options.context_len else { return Ok(()) };
+    let most = describe(container)?.0.context_len;
+    if asked <= most {
+        return Ok(());
+    }
+    let (got, expected) = (asked.to_string(), format!("at most the model's {most} tokens"));
+    Err(Error::Option { field: "context_len", got, expected })
 }
 
 /// Says so where there were too few huge pages set aside for those that were asked for.
@@ -510,6 +570,12 @@ impl Drop for Place<'_> {
 impl Drop for Inner {
     fn drop(&mut self) {
         let _sent = self.commands.send(Command::Close);
+        if !self.waits {
+            if let Some(background) = self.background.take() {
+                background.leave();
+            }
+            return;
+        }
         if let Some(handle) = self.thread.take()
             && handle.thread().id() != thread::current().id()
             && let Err(panic) = handle.join()

@@ -1,38 +1,58 @@
 //! What can go wrong between a file and an answer.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// The errors of the engine; those of the crates below say themselves what they are about.
-#[derive(Debug, thiserror::Error)]
+///
+/// What to do about one, [`Error::kind`] and [`Error::is_retryable`] tell; [`Error::field`] names
+/// the option that is wrong. A clone shares the cause: all requests of a step that failed get the
+/// same error.
+///
+/// ```
+/// use oss_engine::{Engine, ErrorKind, Request};
+///
+/// # fn main() -> oss_engine::Result<()> {
+/// let engine = Engine::from_bytes(oss_demo::GGUF)?;
+/// let error = engine.generate(Request::text("Once").top_p(2.0)).unwrap_err();
+/// assert_eq!((error.kind(), error.field()), (ErrorKind::InvalidInput, Some("top_p")));
+/// assert!(!error.is_retryable());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A model's files cannot be read.
     #[error(transparent)]
-    Weights(#[from] oss_weights::Error),
+    Weights(Arc<oss_weights::Error>),
+    /// [`EngineOptions::progress`](crate::EngineOptions::progress) broke off.
+    #[error("loading was cancelled")]
+    LoadCancelled,
     /// A model cannot be run, or a step of it failed.
     #[error(transparent)]
-    Model(#[from] oss_model::Error),
+    Model(Arc<oss_model::Error>),
     /// A chat cannot be rendered or parsed.
     #[error(transparent)]
-    Text(oss_text::Error),
+    Text(Arc<oss_text::Error>),
     /// The cache of keys and values cannot be made, or has no page left.
     #[error(transparent)]
-    Cache(#[from] oss_cache::Error),
+    Cache(Arc<oss_cache::Error>),
     /// A sampling option is out of its range, or a step's logits are no numbers.
     #[error(transparent)]
-    Sampling(#[from] oss_sampler::Error),
+    Sampling(Arc<oss_sampler::Error>),
     /// Memory is refused, or a file that is no model's cannot be read or written.
     #[error(transparent)]
-    Memory(#[from] oss_memory::Error),
+    Memory(Arc<oss_memory::Error>),
     /// Threads cannot be started.
     #[error(transparent)]
-    Threads(#[from] oss_threads::Error),
+    Threads(Arc<oss_threads::Error>),
     /// The instruction set that was asked for is not here.
     #[error(transparent)]
-    Isa(#[from] oss_simd::Error),
+    Isa(Arc<oss_simd::Error>),
     /// The system refused the step thread.
     #[error("the step thread could not be started: {0}")]
-    Spawn(std::io::Error),
+    Spawn(Arc<std::io::Error>),
     /// A file beside the model, or what the model's own metadata says of its text, cannot be
     /// understood.
     #[error("{path}: {file}: {reason}")]
@@ -50,7 +70,7 @@ pub enum Error {
         /// The model.
         path: PathBuf,
         /// What is wrong.
-        cause: oss_text::Error,
+        cause: Arc<oss_text::Error>,
     },
     /// The model has no tokenizer, so that it takes and gives token ids alone.
     #[error("{path}: got no tokenizer, expected {expected}")]
@@ -96,13 +116,21 @@ pub enum Error {
         /// What would work.
         expected: String,
     },
+    /// Options that go together only otherwise.
+    #[error("`{field}` {reason}")]
+    Conflict {
+        /// The option's name.
+        field: &'static str,
+        /// What it lacks, or what it cannot be combined with.
+        reason: &'static str,
+    },
     /// A grammar, or the schema of a tool's arguments, cannot be held.
-    #[error("{field}: got {got} that cannot be held, expected one that can: {reason}")]
+    #[error("unsupported {what} in `{field}`: {reason}")]
     Grammar {
         /// The part of the request that it came in: `grammar` or `tools`.
         field: &'static str,
         /// What it is.
-        got: &'static str,
+        what: &'static str,
         /// What is wrong with it.
         reason: String,
     },
@@ -138,6 +166,21 @@ pub enum Error {
         /// What is needed.
         expected: usize,
     },
+    /// The context that was asked for
+    /// ([`EngineOptions::context_len`](crate::EngineOptions::context_len)) has no room among the
+    /// keys and values.
+    #[error(
+        "`context_len` of {context_len} tokens: got {got} bytes for keys and values, expected at \
+         least {expected} (`cache_bytes`)"
+    )]
+    Context {
+        /// The tokens that were asked for.
+        context_len: usize,
+        /// The bytes that keys and values may take.
+        got: usize,
+        /// What such a context needs.
+        expected: usize,
+    },
     /// The model is larger than the budget, its experts can stay in a packed file alone, and there
     /// is no folder to pack it to.
     #[error(
@@ -169,12 +212,12 @@ pub enum Error {
     },
     /// The queue is full: try again later, with a copy of the request
     /// ([`Request::try_clone`](crate::Request::try_clone)), as the refused one is gone.
-    #[error("overloaded: got {got} queued requests, expected at most {expected}")]
+    #[error("the queue is full: {waiting} requests are waiting (`queue_limit` is {limit})")]
     Overloaded {
         /// Requests that wait.
-        got: usize,
-        /// The limit.
-        expected: usize,
+        waiting: usize,
+        /// The most that may: [`EngineOptions::queue_limit`](crate::EngineOptions::queue_limit).
+        limit: usize,
     },
     /// A constraint failed.
     #[error("the constraint failed: {reason}")]
@@ -188,62 +231,191 @@ pub enum Error {
         /// The panic's message.
         message: String,
     },
-    /// The request ran out of its time before it ended.
-    #[error("the request's deadline passed")]
-    Expired,
-    /// An error that several requests of one step share; [`Error::root`] is the error itself.
-    #[error(transparent)]
-    Shared(std::sync::Arc<Error>),
+    /// The request ran out of its time ([`Request::timeout`](crate::Request::timeout)) before it
+    /// ended.
+    #[error("the request timed out")]
+    Timeout,
     /// The engine was closed before the request ended, or its step thread is over.
     #[error("the engine is closed")]
     Closed,
 }
 
+/// What an [`Error`] is about: what a program that gets one does about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The request, or an option of the engine, is at fault: tried again unchanged, it is refused
+    /// again.
+    InvalidInput,
+    /// The queue is full.
+    Overloaded,
+    /// The request ran out of its time.
+    Timeout,
+    /// Loading was cancelled by the program itself. A request that is cancelled is no error: it has
+    /// [`FinishReason::Cancelled`](crate::FinishReason).
+    Cancelled,
+    /// The engine was closed, or its step thread is over: load another one.
+    Closed,
+    /// Memory is refused, by the budget or by the system.
+    OutOfMemory,
+    /// A model cannot be loaded: its files, or what the engine needs besides, as threads.
+    Load,
+    /// The model's files were found damaged: no request will be answered.
+    Damaged,
+    /// A step failed, by a bug or by what it had to read.
+    Internal,
+}
+
 impl Error {
-    /// The error itself, where it is one that several requests share.
+    /// What it is about.
     #[must_use]
-    pub fn root(&self) -> &Error {
+    pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Shared(error) => error.root(),
-            error => error,
+            Self::Option { .. }
+            | Self::Conflict { .. }
+            | Self::Unsupported { .. }
+            | Self::Grammar { .. }
+            | Self::Constraint { .. }
+            | Self::EmptyPrompt
+            | Self::PromptTooLong { .. }
+            | Self::Token { .. }
+            | Self::NoTokenizer { .. }
+            | Self::NoChatTemplate { .. }
+            | Self::ChatTemplate { .. }
+            | Self::Isa(_)
+            | Self::Text(_) => ErrorKind::InvalidInput,
+            Self::Overloaded { .. } => ErrorKind::Overloaded,
+            Self::Timeout => ErrorKind::Timeout,
+            Self::LoadCancelled => ErrorKind::Cancelled,
+            Self::Closed => ErrorKind::Closed,
+            Self::Budget { .. } | Self::LargerThanMemory { .. } | Self::Context { .. } => {
+                ErrorKind::OutOfMemory
+            }
+            Self::Weights(_)
+            | Self::SideFile { .. }
+            | Self::Tokenizer { .. }
+            | Self::Threads(_)
+            | Self::Spawn(_) => ErrorKind::Load,
+            Self::NotPacked { cause, .. } => cause.kind(),
+            Self::Panicked { .. } => ErrorKind::Internal,
+            Self::Sampling(error) => match **error {
+                oss_sampler::Error::Option { .. } => ErrorKind::InvalidInput,
+                _ => ErrorKind::Internal,
+            },
+            Self::Memory(error) => of_memory(error),
+            Self::Cache(error) => of_cache(error),
+            Self::Model(error) => match &**error {
+                oss_model::Error::Damaged(_) => ErrorKind::Damaged,
+                oss_model::Error::Memory(error) => of_memory(error),
+                oss_model::Error::Cache(error) => of_cache(error),
+                oss_model::Error::NotFinite { .. } | oss_model::Error::Expert { .. } => {
+                    ErrorKind::Internal
+                }
+                _ => ErrorKind::Load,
+            },
         }
     }
 
-    /// Whether the request itself is at fault: sent again unchanged, it is refused again. Meant for
-    /// what [`crate::Engine::submit`] returns.
+    /// Whether the same request may be answered when it is sent again later, with a copy of it
+    /// ([`Request::try_clone`](crate::Request::try_clone)): the queue was full, its time was short,
+    /// its step was refused memory or an expert's bytes, or it panicked, which another request may
+    /// be to blame for.
     #[must_use]
-    pub fn is_about_request(&self) -> bool {
-        matches!(
-            self.root(),
-            Self::Option { .. }
-                | Self::Unsupported { .. }
-                | Self::Grammar { .. }
-                | Self::Constraint { .. }
-                | Self::EmptyPrompt
-                | Self::PromptTooLong { .. }
-                | Self::Token { .. }
-                | Self::NoTokenizer { .. }
-                | Self::NoChatTemplate { .. }
-                | Self::ChatTemplate { .. }
-                | Self::Text(_)
-                | Self::Sampling(oss_sampler::Error::Option { .. })
-        )
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Overloaded { .. } | Self::Timeout | Self::Panicked { .. } => true,
+            error => error.is_refusal() || error.is_unread(),
+        }
     }
 
-    /// The part of the request that is at fault, where it is one.
+    /// Whether memory was refused to a step, so that giving some back may help.
+    pub(crate) fn is_refusal(&self) -> bool {
+        use oss_cache::Error::{Memory, OutOfPages};
+        use oss_memory::Error::Memory as Refused;
+        use oss_model::Error::{Cache, Memory as ModelMemory};
+        let of_cache =
+            |error: &oss_cache::Error| matches!(error, OutOfPages { .. } | Memory(Refused { .. }));
+        match self {
+            Self::Cache(error) => of_cache(error),
+            Self::Model(error) => match &**error {
+                Cache(error) => of_cache(error),
+                error => matches!(error, ModelMemory(Refused { .. })),
+            },
+            _ => false,
+        }
+    }
+
+    /// Whether an expert could not be read from its file: the disk may do better next time.
+    pub(crate) fn is_unread(&self) -> bool {
+        matches!(self.model(), Some(oss_model::Error::Expert { .. }))
+    }
+
+    /// The option that is at fault, of the request or of the engine, where it is one.
     #[must_use]
     pub fn field(&self) -> Option<&'static str> {
-        match self.root() {
+        match self {
             Self::Option { field, .. }
-            | Self::Grammar { field, .. }
-            | Self::Sampling(oss_sampler::Error::Option { field, .. }) => Some(field),
+            | Self::Conflict { field, .. }
+            | Self::Grammar { field, .. } => Some(field),
+            Self::Sampling(error) => match **error {
+                oss_sampler::Error::Option { field, .. } => Some(field),
+                _ => None,
+            },
             _ => None,
         }
     }
 
-    /// The error itself where nobody else holds it.
-    pub(crate) fn from_shared(error: std::sync::Arc<Error>) -> Error {
-        std::sync::Arc::try_unwrap(error).unwrap_or_else(Error::Shared)
+    /// The model's error, where it is one.
+    pub(crate) fn model(&self) -> Option<&oss_model::Error> {
+        match self {
+            Self::Model(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+fn of_memory(error: &oss_memory::Error) -> ErrorKind {
+    match error {
+        oss_memory::Error::Memory { .. } => ErrorKind::OutOfMemory,
+        _ => ErrorKind::Load,
+    }
+}
+
+fn of_cache(error: &oss_cache::Error) -> ErrorKind {
+    use oss_cache::Error::{Capacity, Memory, OutOfPages};
+    match error {
+        OutOfPages { .. } | Capacity { .. } => ErrorKind::OutOfMemory,
+        Memory(error) => of_memory(error),
+        _ => ErrorKind::Load,
+    }
+}
+
+/// Makes errors of the crates below errors of this one.
+macro_rules! from_causes {
+    ($($variant:ident($cause:ty)),+ $(,)?) => {$(
+        impl From<$cause> for Error {
+            fn from(error: $cause) -> Self {
+                Self::$variant(Arc::new(error))
+            }
+        }
+    )+};
+}
+
+from_causes! {
+    Weights(oss_weights::Error),
+    Cache(oss_cache::Error),
+    Sampling(oss_sampler::Error),
+    Memory(oss_memory::Error),
+    Threads(oss_threads::Error),
+    Isa(oss_simd::Error),
+}
+
+impl From<oss_model::Error> for Error {
+    fn from(error: oss_model::Error) -> Self {
+        match error {
+            oss_model::Error::Cancelled => Self::LoadCancelled,
+            error => Self::Model(Arc::new(error)),
+        }
     }
 }
 
@@ -254,7 +426,7 @@ impl From<oss_text::Error> for Error {
                 let got = format!("values of {got} levels in all");
                 Self::Option { field, got, expected: format!("at most {expected}") }
             }
-            error => Self::Text(error),
+            error => Self::Text(Arc::new(error)),
         }
     }
 }
@@ -286,7 +458,7 @@ mod tests {
         let (layer, expert, offset, expected) = (0, 1, 2, 3);
         let wrong = oss_quant::Error::UnknownName { got: "because".to_owned() };
         let errors: [Error; 12] = [
-            Error::Spawn(cause()),
+            Error::Spawn(Arc::new(cause())),
             Error::NotPacked { path: path(), directory: path(), cause: Box::new(file().into()) },
             file().into(),
             rename.into(),

@@ -1,14 +1,13 @@
 //! What a request gives back.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use oss_sampler::{Draw, Report};
 use oss_text::chat::{FunctionCall, Message, Role, ToolCall};
 
-use crate::error::{Error, Result};
-
-/// One step of an answer. Every answer ends with exactly one [`Event::End`].
+/// One step of an answer. Every answer that does not fail ends with exactly one [`Event::End`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -74,10 +73,10 @@ impl Token {
     }
 }
 
-/// How an answer ended.
-#[derive(Clone, Debug)]
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Finish {
+pub enum FinishReason {
     /// The model stopped, a stop text or token came, or the constraint was finished.
     Stop,
     /// The limit of tokens or the context's end was reached.
@@ -86,21 +85,24 @@ pub enum Finish {
     ToolCalls,
     /// The stream was dropped or cancelled.
     Cancelled,
-    /// Something failed; [`Error::Expired`] where the deadline passed.
-    Failed(Arc<Error>),
 }
 
-impl Finish {
-    /// The name in the JSON contract.
+impl FinishReason {
+    /// The name in the JSON contract: `stop`, `length`, `tool_calls` or `cancelled`.
     #[must_use]
-    pub fn name(&self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Stop => "stop",
             Self::Length => "length",
             Self::ToolCalls => "tool_calls",
             Self::Cancelled => "cancelled",
-            Self::Failed(_) => "error",
         }
+    }
+}
+
+impl fmt::Display for FinishReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 
@@ -118,7 +120,7 @@ pub struct Usage {
 }
 
 /// Where a request's time went. What counts from its submission counts from
-/// [`Request::arrived`](crate::Request::arrived) where that is told.
+/// [`Request::arrival_time`](crate::Request::arrival_time) where that is told.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Timing {
@@ -138,25 +140,12 @@ pub struct Timing {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct End {
-    /// How it ended.
-    pub finish: Finish,
+    /// Why it ended.
+    pub finish_reason: FinishReason,
     /// Tokens.
     pub usage: Usage,
     /// Time.
     pub timing: Timing,
-    /// How varied the drawn tokens are.
-    pub report: Report,
-}
-
-impl End {
-    /// What the request failed with, where it did: what came before is no whole answer then.
-    #[must_use]
-    pub fn error(&self) -> Option<&Error> {
-        match &self.finish {
-            Finish::Failed(error) => Some(error.as_ref()),
-            _ => None,
-        }
-    }
 }
 
 /// A whole answer.
@@ -164,7 +153,7 @@ impl End {
 #[non_exhaustive]
 pub struct Completion {
     /// The prompt's tokens.
-    pub prompt_ids: Arc<[u32]>,
+    pub prompt_token_ids: Arc<[u32]>,
     /// The seed of the draws.
     pub seed: u64,
     /// The drawn tokens.
@@ -178,41 +167,45 @@ pub struct Completion {
     pub tool_calls: Vec<ToolCall>,
     /// Tool calls that were cut off, or left for another message: their arguments may lack their
     /// end.
-    pub cut_calls: Vec<ToolCall>,
-    /// The prompt's tokens with their log-probabilities, where asked for.
-    pub prompt_tokens: Vec<Token>,
-    /// How it ended.
-    pub finish: Finish,
+    pub incomplete_tool_calls: Vec<ToolCall>,
+    /// The prompt's tokens with their log-probabilities, where asked for
+    /// ([`Request::prompt_logprobs`](crate::Request::prompt_logprobs)); the first has none.
+    pub prompt_logprobs: Vec<Token>,
+    /// Why it ended.
+    pub finish_reason: FinishReason,
     /// Tokens.
     pub usage: Usage,
     /// Time.
     pub timing: Timing,
-    /// How varied the drawn tokens are.
-    pub report: Report,
 }
 
 impl Completion {
-    pub(crate) fn new(prompt_ids: Arc<[u32]>, seed: u64) -> Self {
+    pub(crate) fn new(prompt_token_ids: Arc<[u32]>, seed: u64) -> Self {
         Self {
-            prompt_ids,
+            prompt_token_ids,
             seed,
             tokens: Vec::new(),
             text: String::new(),
             reasoning: String::new(),
             tool_calls: Vec::new(),
-            cut_calls: Vec::new(),
-            prompt_tokens: Vec::new(),
-            finish: Finish::Cancelled,
+            incomplete_tool_calls: Vec::new(),
+            prompt_logprobs: Vec::new(),
+            finish_reason: FinishReason::Cancelled,
             usage: Usage::default(),
             timing: Timing::default(),
-            report: Report::default(),
         }
     }
 
     /// The ids of the drawn tokens.
     #[must_use]
-    pub fn ids(&self) -> Vec<u32> {
+    pub fn token_ids(&self) -> Vec<u32> {
         self.tokens.iter().map(|token| token.id).collect()
+    }
+
+    /// How diverse the drawn tokens are.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        Report::of(&self.token_ids())
     }
 
     /// The answer as a message to go on a conversation with: without calls that were cut, which no
@@ -236,37 +229,32 @@ impl Completion {
     pub(crate) fn add(&mut self, event: Event) {
         match event {
             Event::Admitted { .. } => {}
-            Event::Prompt { tokens } => self.prompt_tokens = tokens,
+            Event::Prompt { tokens } => self.prompt_logprobs = tokens,
             Event::Token(token) => self.tokens.push(token),
             Event::Text(text) => self.text.push_str(&text),
             Event::Reasoning(text) => self.reasoning.push_str(&text),
             Event::ToolCallStart { id, name, .. } => {
                 let function = FunctionCall { name, arguments: String::new() };
                 // Cut, as long as its end has not come.
-                self.cut_calls.push(ToolCall { id, kind: "function".to_owned(), function });
+                self.incomplete_tool_calls.push(ToolCall {
+                    id,
+                    kind: "function".to_owned(),
+                    function,
+                });
             }
             // They follow the start of their call. Where that was taken from the stream before, so
             // were all earlier calls, and what is left of this one has no name to go with.
             Event::ToolCallArguments { delta, .. } => {
-                if let Some(call) = self.cut_calls.last_mut() {
+                if let Some(call) = self.incomplete_tool_calls.last_mut() {
                     call.function.arguments.push_str(&delta);
                 }
             }
             // So does the end, before another call starts.
-            Event::ToolCallEnd { .. } => self.tool_calls.extend(self.cut_calls.pop()),
+            Event::ToolCallEnd { .. } => self.tool_calls.extend(self.incomplete_tool_calls.pop()),
             Event::End(end) => {
-                let End { finish, usage, timing, report } = end;
-                (self.finish, self.usage, self.timing, self.report) =
-                    (finish, usage, timing, report);
+                let End { finish_reason, usage, timing } = end;
+                (self.finish_reason, self.usage, self.timing) = (finish_reason, usage, timing);
             }
-        }
-    }
-
-    /// The answer, or the error that ended it.
-    pub(crate) fn checked(mut self) -> Result<Self> {
-        match std::mem::replace(&mut self.finish, Finish::Cancelled) {
-            Finish::Failed(error) => Err(Error::from_shared(error)),
-            finish => Ok(Self { finish, ..self }),
         }
     }
 }

@@ -7,7 +7,7 @@
     expect(unreachable_pub, dead_code, reason = "made by tests alone")
 )]
 pub enum Fault {
-    /// A worker panics in the middle of the forward page, when half of the layers have written
+    /// A worker panics in the middle of the forward pass, when half of the layers have written
     /// their keys and values.
     Panic {
         /// How many tokens were generated before.
@@ -33,4 +33,20 @@ pub enum Fault {
         /// How many tokens were generated before.
         at: usize,
     },
+}
+
+/// The fault of a request, where it has one.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Injected(Option<Fault>);
+
+impl Injected {
+    #[cfg(feature = "fault-injection")]
+    pub(crate) fn new(fault: Fault) -> Self {
+        Self(Some(fault))
+    }
+
+    pub(crate) fn get(self) -> Option<Fault> {
+        self.0
+    }
 }

@@ -30,7 +30,7 @@ const SPACE: &str = r"\x20|\x0A[\x20\x09]{0,40}";
 /// prompt. In the harmony format it holds for what the `final` channel says: the model may think
 /// before, and it may call tools instead. Each drawn token is one that can still lead to an answer
 /// that fits, so an answer that ends by itself fits; one that ends as
-/// [`Finish::Length`](crate::Finish::Length) or at a stop text is the beginning of one.
+/// [`FinishReason::Length`](crate::FinishReason::Length) or at a stop text is the beginning of one.
 ///
 /// The model is not told: what it should write belongs in its prompt as well, see
 /// [`ChatRequest::response_format`](crate::ChatRequest::response_format).
@@ -100,9 +100,9 @@ impl Grammar {
     /// What it is, in short.
     fn name(&self) -> &'static str {
         match self.0 {
-            Source::Json { .. } => "a JSON schema",
-            Source::Regex(_) => "a regular expression",
-            Source::Lark(_) => "a Lark grammar",
+            Source::Json { .. } => "JSON schema",
+            Source::Regex(_) => "regular expression",
+            Source::Lark(_) => "Lark grammar",
         }
     }
 }

@@ -138,7 +138,7 @@ pub struct MemoryUse {
     pub queues: usize,
     /// The logits after whole prompts.
     pub repeats: usize,
-    /// Scratch of the forward page.
+    /// Scratch of the forward pass.
     pub scratch: usize,
     /// What [`Engine::tune`](crate::Engine::tune) has taken while it measures.
     pub measuring: usize,
@@ -155,6 +155,23 @@ impl MemoryUse {
 }
 
 /// A snapshot of an engine's numbers, counted since it was loaded.
+///
+/// ```
+/// use oss_engine::{Engine, Request};
+///
+/// # fn main() -> oss_engine::Result<()> {
+/// let engine = Engine::from_bytes(oss_demo::GGUF)?;
+/// for _ in 0..2 {
+///     engine.generate(Request::text("Once upon a time").max_tokens(8).ignore_eos())?;
+/// }
+/// let metrics = engine.metrics();
+/// assert_eq!((metrics.completed, metrics.completion_tokens), (2, 16));
+/// // The second prompt was known.
+/// assert!(metrics.cached_tokens > 0);
+/// println!("{:.3} s to the first token", metrics.first_token.quantile(0.5));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Metrics {
@@ -166,7 +183,9 @@ pub struct Metrics {
     pub completed: u64,
     /// Requests cancelled.
     pub cancelled: u64,
-    /// Requests that failed, those past their deadline included.
+    /// Requests that ran out of their time.
+    pub timed_out: u64,
+    /// Requests that failed otherwise.
     pub failed: u64,
     /// Requests that wait now.
     pub queued: usize,
@@ -175,8 +194,9 @@ pub struct Metrics {
     /// Sequences that gave up their pages for others. Later they go on from what the cache's tiers
     /// have kept; the rest is computed again.
     pub preempted: u64,
-    /// Prompt tokens computed, recomputed ones included.
-    pub prompt_tokens: u64,
+    /// Prompt tokens computed, recomputed ones included. Those that were known are not, unlike in
+    /// [`Usage::prompt_tokens`](crate::Usage::prompt_tokens).
+    pub computed_prompt_tokens: u64,
     /// Prompt tokens that were known: from earlier turns, other requests, or lower tiers.
     pub cached_tokens: u64,
     /// Requests whose whole prompt was known, logits included: no row of it was computed.
@@ -206,8 +226,8 @@ pub struct Metrics {
     /// Seconds that draws took, all together: the masks of grammars and constraints before them,
     /// and the log-probabilities of prompts, are among them.
     pub draw_seconds: f64,
-    /// Seconds of a step that went to neither forward pass, head nor draws: books, plan, text,
-    /// events.
+    /// Seconds of a step outside of forward pass, head and sampling: bookkeeping, planning, text
+    /// and events.
     pub overhead: Histogram,
     /// Rows of a step.
     pub step_rows: Histogram,
@@ -238,7 +258,7 @@ impl Metrics {
     /// Prompt tokens a second, over the steps that had any (they may have drawn tokens too).
     #[must_use]
     pub fn prefill_tokens_per_s(&self) -> f64 {
-        ratio(self.prompt_tokens, self.prefill_seconds)
+        ratio(self.computed_prompt_tokens, self.prefill_seconds)
     }
 
     /// The share of the verified guesses that came true; 0 where there were none.

@@ -1,12 +1,13 @@
 //! How an engine is made.
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::path::{self, Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oss_cache::PolicyKind;
+use oss_cache::EvictionPolicy;
 use oss_kernels::Activation;
 use oss_kernels::attention::SparseAttention;
 use oss_memory::Pages;
@@ -27,13 +28,29 @@ const MOST_SEQUENCES: usize = 1 << 16;
 /// wherever it stands.
 const MOST_DRAFTS: usize = PAGE_TOKENS - 1;
 
-/// Called while weights are packed, from several threads: bytes done, of how many.
+/// Called while weights are packed, from several threads: bytes done, of how many. Where it breaks,
+/// loading ends with [`Error::LoadCancelled`]; of a model that is packed to a file, what was
+/// written is kept for the next load.
+///
+/// ```
+/// use std::ops::ControlFlow;
+///
+/// use oss_engine::{Engine, EngineOptions, Error, LoadProgress};
+///
+/// let progress = LoadProgress::new(|done, all| match 2 * done < all {
+///     true => ControlFlow::Continue(()),
+///     false => ControlFlow::Break(()),
+/// });
+/// let options = EngineOptions { progress: Some(progress), ..Default::default() };
+/// let loaded = Engine::from_bytes_with(oss_demo::GGUF, options);
+/// assert!(matches!(loaded, Err(Error::LoadCancelled)));
+/// ```
 #[derive(Clone)]
-pub struct LoadProgress(Arc<dyn Fn(u64, u64) + Send + Sync>);
+pub struct LoadProgress(Arc<dyn Fn(u64, u64) -> ControlFlow<()> + Send + Sync>);
 
 impl LoadProgress {
     /// Tells it to `show`.
-    pub fn new(show: impl Fn(u64, u64) + Send + Sync + 'static) -> Self {
+    pub fn new(show: impl Fn(u64, u64) -> ControlFlow<()> + Send + Sync + 'static) -> Self {
         Self(Arc::new(show))
     }
 
@@ -139,6 +156,45 @@ impl FromStr for Tune {
 
 /// How an engine is made. The default suits one program that has the machine to itself.
 ///
+/// Options are fields; what is not said is the default's. This engine keeps to a budget and leaves
+/// keys and values to the next one:
+///
+/// ```
+/// use oss_engine::{ColdTier, Engine, EngineOptions};
+///
+/// # fn main() -> oss_engine::Result<()> {
+/// # let directory = std::env::temp_dir().join(format!("oss-options-{}", std::process::id()));
+/// let cold = ColdTier { directory: directory.clone(), bytes: 1 << 30 };
+/// let options = EngineOptions {
+///     max_memory: Some(64 << 20),
+///     cold: Some(cold),
+///     ..Default::default()
+/// };
+/// let engine = Engine::from_bytes_with(oss_demo::GGUF, options)?;
+/// assert!(engine.metrics().memory.total() <= 64 << 20);
+/// # drop(engine);
+/// # std::fs::remove_dir_all(directory).ok();
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Several engines of a process may share their threads:
+///
+/// ```
+/// use oss_engine::{Engine, EngineOptions, Team, TeamOptions};
+///
+/// # fn main() -> oss_engine::Result<()> {
+/// let team = Team::with_options(&TeamOptions::new(2))?;
+/// let load = || {
+///     let options = EngineOptions { team: Some(team.clone()), ..Default::default() };
+///     Engine::from_bytes_with(oss_demo::GGUF, options)
+/// };
+/// let (one, other) = (load()?, load()?);
+/// assert_eq!((one.tuning().threads.value, other.tuning().threads.value), (2, 2));
+/// # Ok(())
+/// # }
+/// ```
+///
 /// `activation`, `kv_format` and `sparse_attention` decide the bits of the results; the others
 /// never do.
 #[derive(Clone, Debug)]
@@ -160,7 +216,7 @@ pub struct EngineOptions {
     /// The instruction set; `None`: the best one here, or what `OSS_ISA` names.
     pub isa: Option<Isa>,
     /// How activations meet weights; `None`: as 8-bit codes, 16-bit in narrow models, see
-    /// [`Config::activation`](crate::model::Config::activation).
+    /// [`ModelConfig::activation`](crate::ModelConfig::activation).
     pub activation: Option<Activation>,
     /// How keys and values are stored.
     pub kv_format: KvFormat,
@@ -182,20 +238,22 @@ pub struct EngineOptions {
     /// those that were had. They are taken when the engine is loaded, and pressure does not shrink
     /// what lies on them.
     pub pages: Pages,
-    /// The longest sequence, prompt and answer together; `None`: the model's own. It is shorter
-    /// where keys and values of so many tokens have no room, see
-    /// [`Engine::context_len`](crate::Engine::context_len).
+    /// The longest sequence, prompt and answer together, no longer than the model's own; keys and
+    /// values of so many tokens have to have room in [`EngineOptions::cache_bytes`] and
+    /// [`EngineOptions::max_memory`]. `None`: the model's own, shorter where there is no room for
+    /// it: [`Engine::context_len`](crate::Engine::context_len) tells.
     pub context_len: Option<usize>,
     /// Bytes for keys and values; `None`: enough for eight full contexts but at most 2 GiB, or 4
     /// GiB for one context that needs them. With [`EngineOptions::max_memory`] as much of that, and
     /// of 2 GiB at least, as it leaves; where experts are in slots, one context in a sixteenth of
-    /// what is left. Memory is taken as it is used.
+    /// what is left. Always enough for an [`EngineOptions::context_len`] that is given. Memory is
+    /// taken as it is used.
     pub cache_bytes: Option<usize>,
     /// Which keys and values go first when they must, in each tier: resident ones, compressed ones,
     /// and those of the file. Each tier orders its own, by how they have been used since the engine
     /// was loaded; what a file holds from before is in the order in which it was written. It never
     /// changes tokens, only how many are found again.
-    pub eviction: PolicyKind,
+    pub eviction: EvictionPolicy,
     /// Bytes of compressed keys and values that are kept when resident ones must go; 0: none. A
     /// thread of its own compresses them, bf16 to about two thirds; other formats hardly shrink and
     /// are not kept.
@@ -240,7 +298,7 @@ pub struct EngineOptions {
     pub system_root: PathBuf,
     /// The most rows (tokens of all sequences) in one step, up to 1,048,576; `None`: a chunk beside
     /// all sequences. Scratch for them is taken when the engine is loaded.
-    pub max_rows: Option<usize>,
+    pub max_batched_tokens: Option<usize>,
     /// The most prompt tokens in one step; `None`: by measurement, or, where experts are read from
     /// their file, as many as a 64th of [`EngineOptions::max_memory`] is scratch for (512 to
     /// 4,096): each step reads the experts that it misses once. Requests that come meanwhile wait
@@ -257,7 +315,7 @@ pub struct EngineOptions {
     pub tune: Tune,
     /// Whether a request takes over what earlier ones have computed of the same prompt. It never
     /// changes tokens.
-    pub reuse_prefixes: bool,
+    pub prefix_caching: bool,
     /// Whether several tokens of an answer may come out of one step.
     pub speculation: Speculation,
     /// How long a step may take: fewer sequences run at once where answers alone take longer.
@@ -289,7 +347,7 @@ impl Default for EngineOptions {
             sparse_attention: None,
             context_len: None,
             cache_bytes: None,
-            eviction: PolicyKind::Adaptive,
+            eviction: EvictionPolicy::Adaptive,
             warm_bytes: 0,
             cold: None,
             keep_unused: None,
@@ -298,11 +356,11 @@ impl Default for EngineOptions {
             pack_directory: None,
             placement: Placement::System,
             system_root: PathBuf::from("/"),
-            max_rows: None,
+            max_batched_tokens: None,
             prefill_chunk: None,
             max_sequences: None,
             tune: Tune::AtLoad,
-            reuse_prefixes: true,
+            prefix_caching: true,
             speculation: Speculation::Auto,
             max_step: Duration::from_millis(500),
             max_prompt_step: Duration::from_millis(100),
@@ -316,7 +374,7 @@ impl Default for EngineOptions {
 impl EngineOptions {
     pub(crate) fn check(&self) -> Result<()> {
         let positive = [
-            ("max_rows", self.max_rows.unwrap_or(1)),
+            ("max_batched_tokens", self.max_batched_tokens.unwrap_or(1)),
             ("prefill_chunk", self.prefill_chunk.unwrap_or(1)),
             ("max_sequences", self.max_sequences.unwrap_or(1)),
             ("queue_limit", self.queue_limit),
@@ -333,22 +391,22 @@ impl EngineOptions {
         }
         let team = self.team.is_some();
         let alone = self.keep_unused.is_some() && self.cold.is_none();
-        let bound = "either, or a team that is bound: TeamOptions::pin";
+        let bound = "cannot be combined with `team`; build the team with `TeamOptions::pin`";
+        let own = "cannot be combined with `team`, which has threads of its own";
         let apart = [
-            (self.pin && team, "pin", "beside a team", bound),
-            (self.threads.is_some() && team, "threads", "beside a team", "either"),
-            (alone, "keep_unused", "without a folder of kept pages", "none, or cold"),
+            (self.pin && team, "pin", bound),
+            (self.threads.is_some() && team, "threads", own),
+            (alone, "keep_unused", "needs `cold`"),
         ];
-        if let Some((_, field, got, expected)) = apart.into_iter().find(|(wrong, ..)| *wrong) {
-            let (got, expected) = (got.to_owned(), expected.to_owned());
-            return Err(Error::Option { field, got, expected });
+        if let Some((_, field, reason)) = apart.into_iter().find(|(wrong, ..)| *wrong) {
+            return Err(Error::Conflict { field, reason });
         }
         if let Some((field, _)) = positive.iter().find(|(_, value)| *value == 0) {
             let (got, expected) = ("0".to_owned(), "at least 1".to_owned());
             return Err(Error::Option { field, got, expected });
         }
         let bounded = [
-            ("max_rows", self.max_rows, MOST_ROWS),
+            ("max_batched_tokens", self.max_batched_tokens, MOST_ROWS),
             ("prefill_chunk", self.prefill_chunk, MOST_ROWS),
             ("max_sequences", self.max_sequences, MOST_SEQUENCES),
         ];
@@ -395,14 +453,17 @@ mod tests {
     fn sizes_beyond_their_bounds_are_refused() {
         let rows = Some(MOST_ROWS);
         let largest = EngineOptions {
-            max_rows: rows,
+            max_batched_tokens: rows,
             prefill_chunk: rows,
             max_sequences: Some(MOST_SEQUENCES),
             ..EngineOptions::default()
         };
         largest.check().unwrap();
         let larger = [
-            ("max_rows", EngineOptions { max_rows: Some(MOST_ROWS + 1), ..largest.clone() }),
+            (
+                "max_batched_tokens",
+                EngineOptions { max_batched_tokens: Some(MOST_ROWS + 1), ..largest.clone() },
+            ),
             ("prefill_chunk", EngineOptions { prefill_chunk: Some(usize::MAX), ..largest.clone() }),
             ("max_sequences", EngineOptions { max_sequences: Some(1_000_000), ..largest }),
         ];

@@ -33,10 +33,10 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    pub(crate) fn new(tokenizer: &Tokenizer, stopper: Stopper, show_control: bool) -> Self {
-        let decoder = match show_control {
-            true => Decoder::new(tokenizer),
-            false => Decoder::without_special(tokenizer),
+    pub(crate) fn new(tokenizer: &Tokenizer, stopper: Stopper, skip_special: bool) -> Self {
+        let decoder = match skip_special {
+            true => Decoder::without_special(tokenizer),
+            false => Decoder::new(tokenizer),
         };
         Self { decoder, stopper, stopped: false }
     }

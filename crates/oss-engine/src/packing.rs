@@ -97,10 +97,9 @@ fn pack(
     let packed = file::create_directory(&directory)
         .map_err(Error::from)
         .and_then(|()| pack_or_wait(path, pack));
-    packed.map_err(|cause| Error::NotPacked {
-        path: model.to_owned(),
-        directory,
-        cause: Box::new(cause),
+    packed.map_err(|cause| match cause {
+        Error::LoadCancelled => cause,
+        cause => Error::NotPacked { path: model.to_owned(), directory, cause: Box::new(cause) },
     })
 }
 

@@ -27,7 +27,7 @@ use crate::text_side::Text;
 pub(crate) struct Prepared {
     pub(crate) task: Box<Task>,
     pub(crate) link: Arc<Link>,
-    pub(crate) prompt_ids: Arc<[u32]>,
+    pub(crate) prompt_token_ids: Arc<[u32]>,
     pub(crate) seed: u64,
 }
 
@@ -40,9 +40,9 @@ pub(crate) fn prepare(
 ) -> Result<Prepared> {
     let text = &inner.text;
     let now = Instant::now();
-    let submitted = request.arrived.map_or(now, |arrived| arrived.min(now));
+    let submitted = request.arrival_time.map_or(now, |arrival| arrival.min(now));
     let in_use = inner.model.weights.begin_use()?;
-    let ids = prompt_ids(text, &request.prompt)?;
+    let ids = prompt_token_ids(text, &request.prompt)?;
     let (vocabulary, context_len) = (inner.model.config.vocabulary, inner.limits.context_len);
     // A prompt that is computed for itself alone may fill the context.
     let answer = usize::from(request.max_tokens != Some(0));
@@ -50,22 +50,26 @@ pub(crate) fn prepare(
     let room = context_len - ids.len();
     check_counts(&request, vocabulary, room)?;
     let seed = request.sampling.seed.unwrap_or_else(random_seed);
-    let options = request.sampling.over(text.defaults(), seed, request.logprobs);
+    let mut options = request.sampling.over(text.defaults(), seed, request.logprobs);
+    if options.dry.multiplier > 0.0 {
+        // A format's own markers come again and again, as they have to.
+        options.dry.sequence_breakers.extend(text.special_token_ids(vocabulary));
+    }
     let mut sampler = Sampler::new(options, vocabulary, request.choice)?;
     sampler.prompt(&ids);
     let prompt_logprobs = request.prompt_logprobs.map(|top| PromptLogprobs::new(ids[0], top));
     let (output, opening) = output(text, &request, id)?;
     let constraint = constraint(inner, &mut request)?.map(Held::new);
     let fault = request.fault();
-    let mut stop_tokens = request.stop_tokens;
+    let mut stop_token_ids = request.stop_token_ids;
     // A constraint may end at a token that is otherwise ignored.
-    let ends = [text.stops(), &stop_tokens].concat();
+    let ends = [text.stops(), &stop_token_ids].concat();
     let at_least = AtLeast::new(request.min_tokens, vocabulary, &ends);
-    if !request.ignore_stops {
-        stop_tokens = ends;
+    if !request.ignore_eos {
+        stop_token_ids = ends;
     }
     let message_ends = (1..=ids.len()).filter(|end| text.ends_message(ids[end - 1])).collect();
-    let ends = Ends { max_tokens: request.max_tokens.unwrap_or(room).min(room), stop_tokens };
+    let ends = Ends { max_tokens: request.max_tokens.unwrap_or(room).min(room), stop_token_ids };
     let link = Link::new(inner.limits.stream_events);
     let task = Task {
         id,
@@ -85,7 +89,7 @@ pub(crate) fn prepare(
         producer: Producer::new(link.clone(), in_use),
         prompt_logprobs,
         fault,
-        deadline: request.deadline.and_then(|deadline| submitted.checked_add(deadline)),
+        deadline: request.timeout.and_then(|timeout| submitted.checked_add(timeout)),
         clock: crate::step::Clock::new(submitted),
         cached_tokens: 0,
         repeat: None,
@@ -93,13 +97,13 @@ pub(crate) fn prepare(
         hold: crate::step::Hold::default(),
         span: tracing::info_span!("request", id, prompt_tokens = ids.len()),
     };
-    Ok(Prepared { task: Box::new(task), link, prompt_ids: ids.into(), seed })
+    Ok(Prepared { task: Box::new(task), link, prompt_token_ids: ids.into(), seed })
 }
 
-fn prompt_ids(text: &Text, prompt: &Prompt) -> Result<Vec<u32>> {
+fn prompt_token_ids(text: &Text, prompt: &Prompt) -> Result<Vec<u32>> {
     match prompt {
         Prompt::Text(prompt) => text.encode(prompt, Special::AsText),
-        Prompt::Markup(prompt) => text.encode(prompt, Special::Parse),
+        Prompt::WithSpecialTokens(prompt) => text.encode(prompt, Special::Parse),
         Prompt::Tokens(ids) => Ok(ids.clone()),
         Prompt::Chat(chat) => text.render(chat),
     }
@@ -140,10 +144,9 @@ fn constraint(inner: &Inner, request: &mut Request) -> Result<Option<Box<dyn Con
     let given = request.constraint.take();
     let Some(messages) = messages(inner, request, given.is_some())? else { return Ok(given) };
     if given.is_some() {
-        return Err(Error::Option {
+        return Err(Error::Conflict {
             field: "constraint",
-            got: "one beside a grammar, or tools that are strict or have to be called".to_owned(),
-            expected: "either".to_owned(),
+            reason: "cannot be combined with `grammar`, strict tools or required tool calls",
         });
     }
     Ok(Some(Box::new(Follower::new(inner.vocabulary()?.clone(), messages))))
@@ -161,8 +164,8 @@ fn messages(inner: &Inner, request: &Request, has_own: bool) -> Result<Option<Me
             }
             let (vocabulary, tokenizer) = (inner.vocabulary()?, text.tokenizer()?);
             let tokens = Tokens::of(tokenizer)?;
-            let stop_tokens = &request.stop_tokens;
-            let harmony = Harmony { vocabulary, tokenizer, tokens, chat, stop_tokens };
+            let stop_token_ids = &request.stop_token_ids;
+            let harmony = Harmony { vocabulary, tokenizer, tokens, chat, stop_token_ids };
             return harmony.messages(grammar).map(Some);
         }
         if grammar.is_some() && !chat.offered_tools().is_empty() {
@@ -175,7 +178,7 @@ fn messages(inner: &Inner, request: &Request, has_own: bool) -> Result<Option<Me
     }
     let Some(grammar) = grammar else { return Ok(None) };
     let compiled = inner.vocabulary()?.compile(grammar, "grammar")?;
-    let ends = [text.stops(), &request.stop_tokens].concat();
+    let ends = [text.stops(), &request.stop_token_ids].concat();
     Ok(Some(Messages::text(compiled, ends)))
 }
 
@@ -188,7 +191,7 @@ fn output(text: &Text, request: &Request, id: u64) -> Result<(Box<dyn Output>, V
         Err(error) => return Err(error),
     };
     let Prompt::Chat(chat) = &request.prompt else {
-        let plain = Plain::new(tokenizer, stop, request.show_control_tokens);
+        let plain = Plain::new(tokenizer, stop, request.skip_special_tokens);
         return Ok((Box::new(plain), Vec::new()));
     };
     // Names of calls are unlike those of other engines and earlier runs.

@@ -1,12 +1,12 @@
 //! Fewer bits for a model's weights, by what they cost: precision plans from measured sensitivity.
 //!
 //! Each place of the model (the queries, keys and values of a layer, the experts of one, the head)
-//! is packed alone in each type of fewer bits, and what the model then says is compared with what
-//! it says as it is. [`Quantise::plan`] takes the types that save most for what they cost, and
-//! measures the whole: its loss keeps to the limit, also on text that no choice was made by.
+//! is packed alone in each type of fewer bits, and the model's output is compared with that of the
+//! unchanged model. [`Quantise::plan`] combines the types that save most for what they cost, and
+//! measures the whole: its loss keeps to the limit, also on held-out text.
 //!
 //! ```
-//! use oss_engine::{Text, model, quantise::Quantise, text::Special, weights::Container};
+//! use oss_engine::{Container, Special, Text, pack::pack_to_file, quantise::Quantise};
 //! use std::sync::Arc;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -22,7 +22,7 @@
 //! assert!(plan.loss <= 0.01 && plan.bytes_after <= plan.bytes_before);
 //!
 //! let folder = tempfile::tempdir()?;
-//! model::pack_to_file(&container, &plan.precision, &folder.path().join("small.oss"), None)?;
+//! pack_to_file(&container, &plan.precision, &folder.path().join("small.oss"), None)?;
 //! # Ok(())
 //! # }
 //! ```

@@ -1,11 +1,11 @@
-//! What is asked of an engine.
+//! Requests to an engine.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::chat::ChatRequest;
 use crate::constraint::Constraint;
-use crate::fault::Fault;
+use crate::fault::{Fault, Injected};
 use crate::grammar::Grammar;
 use crate::sampling::Sampling;
 
@@ -15,8 +15,9 @@ use crate::sampling::Sampling;
 pub enum Prompt {
     /// A text from anywhere: names of control tokens in it are text.
     Text(String),
-    /// A text that the program itself wrote, in which names of control tokens are control tokens.
-    Markup(String),
+    /// A text that the program itself wrote, in which names of control tokens (special tokens) are
+    /// control tokens.
+    WithSpecialTokens(String),
     /// Tokens, as they are.
     Tokens(Vec<u32>),
     /// A conversation; its answer comes as typed events.
@@ -24,7 +25,33 @@ pub enum Prompt {
 }
 
 /// One request. Make it by [`Request::text`], [`Request::tokens`] or [`Request::chat`] and change
-/// what should differ.
+/// what should differ, by its methods or its fields.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use oss_engine::{Engine, Error, Request};
+///
+/// # fn main() -> oss_engine::Result<()> {
+/// let engine = Engine::from_bytes(oss_demo::GGUF)?;
+/// let request = Request::text("Once upon a time")
+///     .temperature(0.8)
+///     .top_p(0.95)
+///     .seed(7)
+///     .max_tokens(20)
+///     .stop("\n")
+///     // Before all requests of lower priority.
+///     .priority(1)
+///     .timeout(Duration::from_secs(60));
+/// assert!(engine.generate(request)?.usage.completion_tokens <= 20);
+///
+/// // A request whose time is over fails; what there is of its answer can be had.
+/// let late = Request::text("Once upon a time").timeout(Duration::ZERO);
+/// let (answer, outcome) = engine.submit(late)?.collect_partial();
+/// assert!(answer.text.is_empty() && matches!(outcome, Err(Error::Timeout)));
+/// # Ok(())
+/// # }
+/// ```
 pub struct Request {
     /// What the answer continues.
     pub prompt: Prompt,
@@ -32,7 +59,7 @@ pub struct Request {
     /// computes the prompt alone, for its log-probabilities; no other prompt may fill the context.
     pub max_tokens: Option<usize>,
     /// The fewest tokens of the answer: among them is none of the model's stop tokens and of
-    /// `stop_tokens` (but where it is text), and a stop text that is complete with them does not
+    /// `stop_token_ids` (but where it is text), and a stop text that is complete with them does not
     /// count. A constraint or a grammar that allows nothing more still ends it. More than
     /// `max_tokens`, or than the context has left, is an error.
     pub min_tokens: usize,
@@ -46,11 +73,13 @@ pub struct Request {
     /// Tokens that end the answer, besides the model's own. One that stands for text is text to a
     /// grammar, and to the messages around it and around calls that are held to a schema, until the
     /// answer may end.
-    pub stop_tokens: Vec<u32>,
-    /// Whether the model's own stop tokens are tokens as all others; `stop_tokens` still end it.
-    pub ignore_stops: bool,
-    /// Whether control tokens appear in the text of an answer that is not a chat's.
-    pub show_control_tokens: bool,
+    pub stop_token_ids: Vec<u32>,
+    /// Whether the model's own stop tokens (its end of sequence, EOS) are tokens as all others;
+    /// `stop_token_ids` still end it.
+    pub ignore_eos: bool,
+    /// Whether control tokens (special tokens) are left out of the text of an answer. Of a chat's
+    /// they always are.
+    pub skip_special_tokens: bool,
     /// Reports each token's log-probability and those of so many best ones, at most all tokens that
     /// the model has. They are natural logarithms, and of the model's own distribution: as it is
     /// before penalties, bias, grammar, temperature and filters change it.
@@ -64,17 +93,19 @@ pub struct Request {
     pub constraint: Option<Box<dyn Constraint>>,
     /// What the answer has to be.
     pub grammar: Option<Grammar>,
-    /// Requests of higher priority are taken from the queue first, and their prompts get the rows
-    /// of a step first.
+    /// Requests of higher priority (larger numbers, unlike in vLLM) are taken from the queue first,
+    /// and their prompts get the rows of a step first.
     pub priority: i32,
-    /// When the request came to the program that submits it: its times and its deadline count from
+    /// When the request came to the program that submits it: its times and its `timeout` count from
     /// then. From its submission where this is `None`, or yet to come.
-    pub arrived: Option<Instant>,
-    /// How long the request may take; then it ends as expired.
-    pub deadline: Option<Duration>,
-    /// What goes wrong, for tests.
-    #[cfg(feature = "fault-injection")]
-    pub fault: Option<Fault>,
+    pub arrival_time: Option<Instant>,
+    /// How long the request may take; then it fails with [`Error::Timeout`](crate::Error::Timeout),
+    /// also while it waits.
+    pub timeout: Option<Duration>,
+    /// What goes wrong, for tests: there, and nothing, without the feature as well, so that this
+    /// struct has the same fields.
+    #[doc(hidden)]
+    pub fault: Injected,
 }
 
 impl Request {
@@ -88,18 +119,17 @@ impl Request {
             sampling: Sampling::default(),
             choice: 0,
             stop: Vec::new(),
-            stop_tokens: Vec::new(),
-            ignore_stops: false,
-            show_control_tokens: false,
+            stop_token_ids: Vec::new(),
+            ignore_eos: false,
+            skip_special_tokens: true,
             logprobs: None,
             prompt_logprobs: None,
             constraint: None,
             grammar: None,
             priority: 0,
-            arrived: None,
-            deadline: None,
-            #[cfg(feature = "fault-injection")]
-            fault: None,
+            arrival_time: None,
+            timeout: None,
+            fault: Injected::default(),
         }
     }
 
@@ -115,7 +145,7 @@ impl Request {
             prompt: self.prompt.clone(),
             sampling: self.sampling.clone(),
             stop: self.stop.clone(),
-            stop_tokens: self.stop_tokens.clone(),
+            stop_token_ids: self.stop_token_ids.clone(),
             constraint: None,
             grammar: self.grammar.clone(),
             ..*self
@@ -125,6 +155,12 @@ impl Request {
     /// Continues a text.
     pub fn text(text: impl Into<String>) -> Self {
         Self::new(Prompt::Text(text.into()))
+    }
+
+    /// Continues a text that the program itself wrote: names of control tokens in it are control
+    /// tokens ([`Prompt::WithSpecialTokens`]).
+    pub fn with_special_tokens(text: impl Into<String>) -> Self {
+        Self::new(Prompt::WithSpecialTokens(text.into()))
     }
 
     /// Continues tokens.
@@ -150,10 +186,37 @@ impl Request {
         Self { min_tokens: tokens, ..self }
     }
 
+    /// The same request whose tokens are drawn so, in place of what was said of it before.
+    #[must_use]
+    pub fn sampling(self, sampling: Sampling) -> Self {
+        Self { sampling, ..self }
+    }
+
     /// The same request, greedy: always the most probable token.
     #[must_use]
-    pub fn greedy(mut self) -> Self {
-        self.sampling.temperature = Some(0.0);
+    pub fn greedy(self) -> Self {
+        self.temperature(0.0)
+    }
+
+    /// The same request with a temperature: any number from 0 up, 0 is greedy.
+    #[must_use]
+    pub fn temperature(mut self, temperature: f32) -> Self {
+        self.sampling.temperature = Some(temperature);
+        self
+    }
+
+    /// The same request that draws from the most probable tokens that together have this
+    /// probability: 0 to 1, 1 is off.
+    #[must_use]
+    pub fn top_p(mut self, top_p: f32) -> Self {
+        self.sampling.top_p = Some(top_p);
+        self
+    }
+
+    /// The same request that draws from this many of the most probable tokens; 0 is off.
+    #[must_use]
+    pub fn top_k(mut self, top_k: usize) -> Self {
+        self.sampling.top_k = Some(top_k);
         self
     }
 
@@ -164,11 +227,49 @@ impl Request {
         self
     }
 
-    /// The same request that ends before `text`.
+    /// The same request that ends before `text`, too.
     #[must_use]
-    pub fn stop_at(mut self, text: impl Into<String>) -> Self {
+    pub fn stop(mut self, text: impl Into<String>) -> Self {
         self.stop.push(text.into());
         self
+    }
+
+    /// The same request that ends with any of these tokens, too.
+    #[must_use]
+    pub fn stop_token_ids(mut self, ids: impl IntoIterator<Item = u32>) -> Self {
+        self.stop_token_ids.extend(ids);
+        self
+    }
+
+    /// The same request that the model's own stop tokens do not end.
+    #[must_use]
+    pub fn ignore_eos(self) -> Self {
+        Self { ignore_eos: true, ..self }
+    }
+
+    /// The same request that reports log-probabilities, with those of so many best tokens.
+    #[must_use]
+    pub fn logprobs(self, top: usize) -> Self {
+        Self { logprobs: Some(top), ..self }
+    }
+
+    /// The same request that reports log-probabilities of its prompt, with those of so many best
+    /// tokens at each place.
+    #[must_use]
+    pub fn prompt_logprobs(self, top: usize) -> Self {
+        Self { prompt_logprobs: Some(top), ..self }
+    }
+
+    /// The same request with a priority: higher goes first.
+    #[must_use]
+    pub fn priority(self, priority: i32) -> Self {
+        Self { priority, ..self }
+    }
+
+    /// The same request that may take so long.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout: Some(timeout), ..self }
     }
 
     /// The same request whose tokens a constraint chooses among.
@@ -183,19 +284,17 @@ impl Request {
         Self { grammar: Some(grammar), ..self }
     }
 
-    /// The same request with a fault to be injected.
+    /// The same request with a fault to be injected, for tests.
     #[cfg(feature = "fault-injection")]
+    #[doc(hidden)]
     #[must_use]
     pub fn with_fault(self, fault: Fault) -> Self {
-        Self { fault: Some(fault), ..self }
+        Self { fault: Injected::new(fault), ..self }
     }
 
     /// What is to go wrong.
     pub(crate) fn fault(&self) -> Option<Fault> {
-        #[cfg(feature = "fault-injection")]
-        return self.fault;
-        #[cfg(not(feature = "fault-injection"))]
-        None
+        self.fault.get()
     }
 }
 
@@ -209,7 +308,7 @@ impl fmt::Debug for Request {
             .field("constraint", &self.constraint.is_some())
             .field("grammar", &self.grammar)
             .field("priority", &self.priority)
-            .field("deadline", &self.deadline)
+            .field("timeout", &self.timeout)
             .finish_non_exhaustive()
     }
 }

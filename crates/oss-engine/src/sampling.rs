@@ -2,9 +2,12 @@
 
 use oss_sampler::{Dry, Options};
 
-/// How tokens are drawn, where it differs from the model's own generation configuration. A request
-/// with a number out of its range is refused. Penalties and biases that take a logit beyond all
-/// numbers give the largest one.
+/// How tokens are drawn, where it differs from the model's own generation configuration
+/// ([`Text::defaults`](crate::Text::defaults)). Where that says nothing either, every token is
+/// drawn from all of the model's distribution: temperature 1, without filters and penalties.
+/// Answers differ from request to request then, unless they have a seed or are greedy
+/// ([`Request::greedy`](crate::Request::greedy)). A request with a number out of its range is
+/// refused. Penalties and biases that take a logit beyond all numbers give the largest one.
 ///
 /// ```
 /// use oss_engine::Sampling;
@@ -34,9 +37,9 @@ pub struct Sampling {
     /// off.
     pub frequency_penalty: Option<f32>,
     /// How many of the last tokens the penalties look at; 0 is all.
-    pub penalty_window: Option<usize>,
+    pub repeat_last_n: Option<usize>,
     /// Penalises the continuation of repetitions: a multiplier from 0 up, a base and an allowed
-    /// length from 1 up.
+    /// length from 1 up. Control tokens of the tokenizer are sequence breakers without being named.
     pub dry: Option<Dry>,
     /// Added to the logits of these tokens, which the model has to have: any number but +∞; −∞
     /// forbids one.
@@ -63,7 +66,7 @@ impl Sampling {
             repetition_penalty: self.repetition_penalty.unwrap_or(defaults.repetition_penalty),
             presence_penalty: self.presence_penalty.unwrap_or(defaults.presence_penalty),
             frequency_penalty: self.frequency_penalty.unwrap_or(defaults.frequency_penalty),
-            penalty_window: self.penalty_window.unwrap_or(defaults.penalty_window),
+            repeat_last_n: self.repeat_last_n.unwrap_or(defaults.repeat_last_n),
             dry: self.dry.clone().unwrap_or_else(|| defaults.dry.clone()),
             logit_bias: self.logit_bias.clone(),
             logprobs: logprobs.is_some(),

@@ -1,5 +1,7 @@
 //! Conversations that keep their keys and values.
 
+use std::ops::ControlFlow;
+
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::event::{Completion, Event};
@@ -8,6 +10,26 @@ use crate::stream::Stream;
 
 /// Requests that go on with each other: what a request's prompt has in common with the one before
 /// it, its answer included, is not computed again.
+///
+/// You still send the whole conversation; a session only pins its keys and values.
+///
+/// ```
+/// use oss_engine::{ChatRequest, Engine, Message, Request};
+///
+/// # fn main() -> oss_engine::Result<()> {
+/// let engine = Engine::from_bytes(oss_demo::GGUF)?;
+/// let session = engine.session();
+/// let mut messages = vec![Message::user("What is 17 + 25?")];
+/// let first = session.generate(Request::chat(ChatRequest::new(messages.clone())).greedy())?;
+/// assert_eq!(first.text, "17 + 25 = 42");
+///
+/// messages.push(first.message());
+/// messages.push(Message::user("And 30 + 12?"));
+/// let second = session.generate(Request::chat(ChatRequest::new(messages)).greedy())?;
+/// assert!(second.usage.cached_tokens > 0);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// The result is the same as without the session, token by token. What is kept stays when a request
 /// is cancelled, late or fails (but for a panic), and is given up, the longest unused first, when
@@ -34,7 +56,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Engine::submit`].
-    pub fn submit(&mut self, request: Request) -> Result<Stream> {
+    pub fn submit(&self, request: Request) -> Result<Stream> {
         self.engine.submit_in(request, Some(self.id))
     }
 
@@ -42,7 +64,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Engine::generate`].
-    pub fn generate(&mut self, request: Request) -> Result<Completion> {
+    pub fn generate(&self, request: Request) -> Result<Completion> {
         self.submit(request)?.collect_all()
     }
 
@@ -51,11 +73,12 @@ impl Session {
     /// # Errors
     /// As [`Engine::generate`].
     pub fn generate_with(
-        &mut self,
+        &self,
         request: Request,
-        show: impl FnMut(&Event),
+        show: impl FnMut(&Event) -> ControlFlow<()>,
     ) -> Result<Completion> {
-        self.submit(request)?.collect_with(show)
+        let (completion, outcome) = self.submit(request)?.collect_with(show);
+        outcome.map(|()| completion)
     }
 }
 

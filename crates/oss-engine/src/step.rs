@@ -1,7 +1,7 @@
 //! The step thread: takes requests, runs steps of all sequences together, hands out events.
 //!
 //! One turn of the loop is: take what came in, drop what was cancelled or is late, admit what
-//! waits, plan the rows of a step, run it. Nothing here decides bits: the forward page gives a row
+//! waits, plan the rows of a step, run it. Nothing here decides bits: the forward pass gives a row
 //! the same result in any batch and chunk, and a draw is a function of its logits, seed and
 //! position.
 
@@ -31,10 +31,10 @@ use std::time::Instant;
 
 use oss_cache::KvCache;
 use oss_model::{Model, State};
-use oss_threads::{Seat, Team};
+use oss_threads::{AffinityGuard, Team};
 
 use crate::error::{Error, Result};
-use crate::event::Finish;
+use crate::event::FinishReason;
 use crate::metrics::{MemoryUse, PageUse, Recorder};
 use crate::options::EngineOptions;
 use crate::popularity::Kept;
@@ -73,6 +73,9 @@ pub(crate) enum Command {
     /// No handle is left.
     Close,
 }
+
+/// How an answer ends.
+pub(crate) type Ending = Result<FinishReason>;
 
 /// What a step thread is made of.
 pub(crate) struct Setup {
@@ -145,9 +148,9 @@ fn scratch(
 /// The life of the step thread, which is worker 0 of the team; `start` is told whether it begins.
 pub(crate) fn run(setup: Setup, commands: Receiver<Command>, start: &Sender<Result<()>>) {
     // Who waits for the start is there until it is told.
-    match setup.team.bind_caller() {
-        Ok(seat) => {
-            let scheduler = Scheduler::new(setup, seat);
+    match setup.team.pin_caller() {
+        Ok(affinity) => {
+            let scheduler = Scheduler::new(setup, affinity);
             // An engine that is loaded tells what it has.
             scheduler.report();
             let _sent = start.send(Ok(()));
@@ -169,7 +172,7 @@ struct Scheduler {
     model: Arc<Model>,
     team: Team,
     /// This thread's CPU, where the team is bound.
-    seat: Option<Seat>,
+    affinity: Option<AffinityGuard>,
     /// Scratch; none after a step that may have left anything in it: the next one makes it anew.
     state: Option<State>,
     cache: KvCache,
@@ -190,6 +193,8 @@ struct Scheduler {
     pace: Pace,
     plan: Plan,
     repeats: Repeats,
+    /// What draws need, one after the other.
+    draw_scratch: oss_sampler::Scratch,
     relief: Relief,
     /// What caches before this one have counted.
     counted: oss_cache::Stats,
@@ -203,7 +208,7 @@ struct Scheduler {
 }
 
 impl Scheduler {
-    fn new(setup: Setup, seat: Option<Seat>) -> Self {
+    fn new(setup: Setup, affinity: Option<AffinityGuard>) -> Self {
         let Setup { model, recorder, waiting, pulse, team, state, batching, .. } = setup;
         let Setup { cache, cache_options, tuner, options, vocabulary_bytes, popularity, .. } =
             setup;
@@ -211,10 +216,11 @@ impl Scheduler {
             state: Some(state),
             pace: Pace::new(options.max_step, options.max_prompt_step),
             team,
-            seat,
+            affinity,
             cache,
             cache_options,
-            repeats: Repeats::new(if options.reuse_prefixes { options.repeat_bytes } else { 0 }),
+            repeats: Repeats::new(if options.prefix_caching { options.repeat_bytes } else { 0 }),
+            draw_scratch: oss_sampler::Scratch::new(model.config.vocabulary),
             relief: Relief::new(options.system_root.clone()),
             counted: oss_cache::Stats::default(),
             queue_bytes: tiers::queue_bytes(&model, &options),
@@ -253,7 +259,7 @@ impl Scheduler {
             idle = !admitted && self.plan.is_empty() && self.running.len() == running;
             if !self.plan.is_empty() {
                 self.step(begin);
-            } else if idle && self.cache.wait_for_fetched() {
+            } else if idle && self.cache.wait_for_tiers() {
                 // What came may be what a request waits for.
                 idle = false;
             }
@@ -281,7 +287,7 @@ impl Scheduler {
         drop(commands);
         self.queue.append(&mut self.running);
         for task in std::mem::take(&mut self.queue) {
-            self.end(task, Finish::Failed(Arc::new(Error::Closed)));
+            self.end(task, Err(Error::Closed));
         }
         while self.sessions.give_up_oldest(&mut self.cache) {}
     }
@@ -362,13 +368,13 @@ impl Scheduler {
         true
     }
 
-    /// Does what starts threads, or looks at the machine, without this thread's seat: they would
+    /// Does what starts threads, or looks at the machine, while this thread is free: they would
     /// inherit its CPU, and it would find no other.
     fn unbound<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
-        drop(self.seat.take());
+        drop(self.affinity.take());
         let result = work(self);
-        match self.team.bind_caller() {
-            Ok(seat) => self.seat = seat,
+        match self.team.pin_caller() {
+            Ok(affinity) => self.affinity = affinity,
             Err(error) => tracing::error!(%error, "the step thread goes on unbound"),
         }
         result
@@ -381,21 +387,21 @@ impl Scheduler {
     /// Ends tasks that were cancelled or are late.
     fn sweep(&mut self) {
         let now = Instant::now();
-        let mut over: Vec<(Task, Finish)> = Vec::new();
+        let mut over: Vec<(Task, Ending)> = Vec::new();
         for tasks in [&mut self.queue, &mut self.running] {
             for index in (0..tasks.len()).rev() {
-                if let Some(finish) = tasks[index].ending(now) {
-                    over.push((tasks.remove(index), finish));
+                if let Some(ending) = tasks[index].ending(now) {
+                    over.push((tasks.remove(index), ending));
                 }
             }
         }
-        for (task, finish) in over {
-            self.end(task, finish);
+        for (task, ending) in over {
+            self.end(task, ending);
         }
     }
 
     /// Ends a task: its pages go to its session, however it ends, or back; its stream gets the end.
-    fn end(&mut self, mut task: Task, finish: Finish) {
+    fn end(&mut self, mut task: Task, ending: Ending) {
         if let Some(sequence) = task.sequence.take() {
             match (task.session, self.cache.len(sequence)) {
                 (Some(session), computed @ 1..) => {
@@ -408,23 +414,25 @@ impl Scheduler {
         if !task.was_admitted() {
             self.waiting.fetch_sub(1, Ordering::AcqRel);
         }
-        let (events, finish) = task.close(finish);
+        let (events, ending) = task.close(ending);
         let mut metrics = self.recorder.lock();
-        match &finish {
-            Finish::Cancelled => metrics.cancelled += 1,
-            Finish::Failed(_) => metrics.failed += 1,
-            _ => metrics.completed += 1,
+        match &ending {
+            Ok(FinishReason::Cancelled) => metrics.cancelled += 1,
+            Ok(_) => metrics.completed += 1,
+            Err(Error::Timeout) => metrics.timed_out += 1,
+            Err(_) => metrics.failed += 1,
         }
         drop(metrics);
-        tracing::info!(parent: &task.span, finish = finish.name(), "request ended");
-        task.end(events, finish);
+        let finish = ending.as_ref().map_or("error", |reason| reason.as_str());
+        tracing::info!(parent: &task.span, finish, "request ended");
+        task.end(events, ending);
     }
 
     /// Ends the running task `id`.
-    fn end_running(&mut self, id: u64, finish: Finish) {
+    fn end_running(&mut self, id: u64, ending: Ending) {
         if let Some(index) = self.running.iter().position(|task| task.id == id) {
             let task = self.running.remove(index);
-            self.end(task, finish);
+            self.end(task, ending);
         }
     }
 
@@ -463,7 +471,8 @@ impl Scheduler {
             warm: self.cache.warm_bytes(),
             queues: self.queue_bytes,
             repeats: self.repeats.bytes(),
-            scratch: self.state.as_ref().map_or(0, State::bytes),
+            scratch: self.state.as_ref().map_or(0, State::bytes)
+                + oss_sampler::Scratch::bytes(self.model.config.vocabulary),
             measuring: 0,
         };
     }

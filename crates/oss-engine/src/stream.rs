@@ -1,8 +1,10 @@
-//! The events of one request, from the step thread to whoever asked.
+//! The events of one request, from the step thread to its consumer.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
+use std::iter::FusedIterator;
+use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -11,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use oss_model::InUse;
 
-use crate::engine::Inner;
+use crate::engine::{Guest, Inner};
 use crate::error::{Error, Result};
-use crate::event::{Completion, End, Event, Finish};
+use crate::event::{Completion, End, Event, FinishReason};
 use crate::step::contain;
 
 /// What both ends of a stream share.
@@ -32,8 +34,10 @@ struct Queue {
     waiting: usize,
     /// The sequence waits for room.
     paused: bool,
+    /// What the request failed with: it is given in place of the end.
+    failure: Option<Error>,
     /// The end has been taken.
-    over: bool,
+    is_finished: bool,
     /// That end, for who collects what is left.
     end: Option<End>,
 }
@@ -87,6 +91,13 @@ impl Producer {
         self.link.lock().has_room(self.link.capacity)
     }
 
+    /// Hands over the last events and the end, or what the request failed with in its place.
+    pub(crate) fn end(&mut self, mut events: Vec<Event>, end: End, failure: Option<Error>) {
+        self.link.lock().failure = failure;
+        events.push(Event::End(end));
+        self.push(&mut events);
+    }
+
     /// Hands over events, leaving the vector empty.
     pub(crate) fn push(&mut self, events: &mut Vec<Event>) {
         if events.is_empty() {
@@ -110,25 +121,27 @@ impl Producer {
 impl Drop for Producer {
     fn drop(&mut self) {
         if !self.ended {
-            let finish = Finish::Failed(Arc::new(Error::Closed));
-            let (usage, timing, report) = Default::default();
-            self.push(&mut vec![Event::End(End { finish, usage, timing, report })]);
+            let (usage, timing) = Default::default();
+            let end = End { finish_reason: FinishReason::Cancelled, usage, timing };
+            self.end(Vec::new(), end, Some(Error::Closed));
         }
     }
 }
 
-/// The events of one request, as an iterator. Dropping it cancels the request within one step.
+/// The events of one request, as an iterator. Dropping it cancels the request within one step, and
+/// waits for nothing.
 ///
-/// A request that fails after it was taken says so by the last event: its end is
-/// [`Finish::Failed`], see [`End::error`].
+/// The last item is [`Event::End`], or what the request failed with after it was taken
+/// ([`Error::Timeout`] where its time was over): an answer without one of the two is not whole.
 ///
-/// Dropping the last stream or handle of an engine waits as dropping an [`Engine`](crate::Engine)
-/// does.
+/// An engine whose handles have gone works on for the streams that are left. It ends with the last
+/// of them, in the background: who has to know that keys and values were written calls
+/// [`Engine::close`](crate::Engine::close), or drops the last handle last.
 pub struct Stream {
     link: Arc<Link>,
-    engine: Arc<Inner>,
+    engine: Guest,
     id: u64,
-    prompt_ids: Arc<[u32]>,
+    prompt_token_ids: Arc<[u32]>,
     seed: u64,
 }
 
@@ -137,9 +150,9 @@ impl Stream {
         link: Arc<Link>,
         engine: Arc<Inner>,
         id: u64,
-        (prompt_ids, seed): (Arc<[u32]>, u64),
+        (prompt_token_ids, seed): (Arc<[u32]>, u64),
     ) -> Self {
-        Self { link, engine, id, prompt_ids, seed }
+        Self { link, engine: Guest::new(engine), id, prompt_token_ids, seed }
     }
 
     /// The request's number in this engine, as its tracing span has it.
@@ -150,8 +163,8 @@ impl Stream {
 
     /// The tokens of the prompt.
     #[must_use]
-    pub fn prompt_ids(&self) -> &[u32] {
-        &self.prompt_ids
+    pub fn prompt_token_ids(&self) -> &[u32] {
+        &self.prompt_token_ids
     }
 
     /// The seed of the draws: with it the same request gives the same answer again.
@@ -168,8 +181,8 @@ impl Stream {
 
     /// What cancels the request from elsewhere, while this thread waits for its events.
     #[must_use]
-    pub fn canceller(&self) -> Canceller {
-        Canceller { link: Arc::downgrade(&self.link), engine: Arc::downgrade(&self.engine) }
+    pub fn cancel_handle(&self) -> CancelHandle {
+        CancelHandle { link: Arc::downgrade(&self.link), engine: self.engine.downgrade() }
     }
 
     /// The same stream for async code.
@@ -179,35 +192,50 @@ impl Stream {
     }
 
     /// The next event, waiting for it at most so long; `None` when none came or the stream is
-    /// over ([`Stream::is_over`]).
-    pub fn next_within(&mut self, timeout: Duration) -> Option<Event> {
+    /// finished ([`Stream::is_finished`]).
+    pub fn next_timeout(&mut self, timeout: Duration) -> Option<Result<Event>> {
         // A time that no clock will show is none.
         self.next_until(Instant::now().checked_add(timeout))
     }
 
-    /// Whether the end has been given.
+    /// Whether the last item has been given.
     #[must_use]
-    pub fn is_over(&self) -> bool {
-        self.link.lock().over
+    pub fn is_finished(&self) -> bool {
+        self.link.lock().is_finished
     }
 
     /// The answer, waiting for its end: what has not been taken yet of its tokens, texts and calls
     /// (a call whose start was taken is left out), and how all of it ended, also where the end was
     /// taken before. A request that was cancelled has an answer too: what there was until then,
-    /// with [`Finish::Cancelled`].
+    /// with [`FinishReason::Cancelled`].
     ///
     /// # Errors
-    /// What the request failed with, [`Error::Expired`] where its deadline passed. Its answer so
-    /// far is lost with that: who wants it takes the events.
+    /// What the request failed with, [`Error::Timeout`] where its time was over. Its answer so far
+    /// is lost with that: [`Stream::collect_partial`] has both.
     pub fn collect_all(self) -> Result<Completion> {
-        self.collect_with(|_| {})
+        let (completion, outcome) = self.collect_partial();
+        outcome.map(|()| completion)
     }
 
-    /// The same, each event shown first.
-    pub(crate) fn collect_with(mut self, mut show: impl FnMut(&Event)) -> Result<Completion> {
+    /// As [`Stream::collect_all`], with what there is of an answer that failed, as one whose time
+    /// was over: beside the error its reason to end is [`FinishReason::Cancelled`].
+    pub fn collect_partial(self) -> (Completion, Result<()>) {
+        self.collect_with(|_| ControlFlow::Continue(()))
+    }
+
+    /// The same, each event shown first; where that breaks, the request is cancelled.
+    pub(crate) fn collect_with(
+        mut self,
+        mut show: impl FnMut(&Event) -> ControlFlow<()>,
+    ) -> (Completion, Result<()>) {
         let mut completion = self.completion();
-        for event in &mut self {
-            show(&event);
+        let mut shows = true;
+        // What it failed with is told by its end.
+        while let Some(Ok(event)) = self.next() {
+            if shows && show(&event).is_break() {
+                shows = false;
+                self.cancel();
+            }
             completion.add(event);
         }
         self.finish(completion)
@@ -215,27 +243,29 @@ impl Stream {
 
     /// An answer without anything yet.
     fn completion(&self) -> Completion {
-        Completion::new(self.prompt_ids.clone(), self.seed)
+        Completion::new(self.prompt_token_ids.clone(), self.seed)
     }
 
-    /// An answer to which all events were added that were left: told how it ended.
-    fn finish(&self, mut completion: Completion) -> Result<Completion> {
-        let end = self.link.lock().end.take();
-        if let Some(end) = end {
+    /// An answer to which all events were added that were left, told how it ended, and what it
+    /// failed with.
+    fn finish(&self, mut completion: Completion) -> (Completion, Result<()>) {
+        let mut queue = self.link.lock();
+        if let Some(end) = queue.end.take() {
             completion.add(Event::End(end));
         }
-        completion.checked()
+        let outcome = queue.failure.take().map_or(Ok(()), Err);
+        (completion, outcome)
     }
 
     /// The next event, waiting for it until then, or for as long as it takes.
-    fn next_until(&self, until: Option<Instant>) -> Option<Event> {
+    fn next_until(&self, until: Option<Instant>) -> Option<Result<Event>> {
         let mut queue = self.link.lock();
         loop {
             if let Some(event) = queue.events.pop_front() {
                 return Some(self.taken(queue, event));
             }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if queue.over || left.is_some_and(|left| left.is_zero()) {
+            if queue.is_finished || left.is_some_and(|left| left.is_zero()) {
                 return None;
             }
             queue.waiting += 1;
@@ -251,12 +281,12 @@ impl Stream {
     }
 
     /// The next event, of which `context` is told where there is none yet.
-    fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Event>> {
+    fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Result<Event>>> {
         let mut queue = self.link.lock();
         if let Some(event) = queue.events.pop_front() {
             return Poll::Ready(Some(self.taken(queue, event)));
         }
-        if queue.over {
+        if queue.is_finished {
             return Poll::Ready(None);
         }
         let before = queue.waker.replace(context.waker().clone());
@@ -266,11 +296,14 @@ impl Stream {
         Poll::Pending
     }
 
-    /// Books an event that was taken and wakes a sequence that waited for room.
-    fn taken(&self, mut queue: MutexGuard<'_, Queue>, event: Event) -> Event {
+    /// Books an event that was taken and wakes a sequence that waited for room. The end of a
+    /// request that failed is the error.
+    fn taken(&self, mut queue: MutexGuard<'_, Queue>, event: Event) -> Result<Event> {
+        let mut failure = None;
         if let Event::End(end) = &event {
-            queue.over = true;
+            queue.is_finished = true;
             queue.end = Some(end.clone());
+            failure = queue.failure.clone();
         }
         let resume = queue.paused && queue.events.len() <= self.link.capacity / 2;
         queue.paused &= !resume;
@@ -278,21 +311,23 @@ impl Stream {
         if resume {
             self.engine.wake();
         }
-        event
+        failure.map_or(Ok(event), Err)
     }
 }
 
 impl Iterator for Stream {
-    type Item = Event;
+    type Item = Result<Event>;
 
-    fn next(&mut self) -> Option<Event> {
+    fn next(&mut self) -> Option<Result<Event>> {
         self.next_until(None)
     }
 }
 
+impl FusedIterator for Stream {}
+
 impl Drop for Stream {
     fn drop(&mut self) {
-        if !self.is_over() {
+        if !self.is_finished() {
             self.cancel();
         }
     }
@@ -305,8 +340,40 @@ impl fmt::Debug for Stream {
 }
 
 /// The events of one request for async code of any runtime: a `futures_core::Stream`, made by
-/// [`Stream::into_async`]. Dropping it cancels the request within one step; where no other handle
-/// of the engine is left, that waits as for a [`Stream`].
+/// [`Stream::into_async`]. Dropping it cancels the request within one step, and waits for nothing.
+///
+/// ```
+/// use std::pin::pin;
+/// use std::task::{Context, Poll, Waker};
+///
+/// use oss_engine::{AsyncStream, Engine, Event, Request, Result};
+///
+/// async fn shout(mut stream: AsyncStream) -> Result<String> {
+///     let mut answer = String::new();
+///     while let Some(event) = stream.next().await {
+///         if let Event::Text(text) = event? {
+///             answer += &text.to_uppercase();
+///         }
+///     }
+///     Ok(answer)
+/// }
+///
+/// # fn main() -> Result<()> {
+/// let engine = Engine::from_bytes(oss_demo::GGUF)?;
+/// let request = Request::text("Once upon a time").max_tokens(4).greedy();
+/// // `submit` tokenises on the thread that calls: async code calls it where it may block.
+/// let mut answer = pin!(shout(engine.submit(request)?.into_async()));
+/// // Any runtime does; this one asks again and again.
+/// let answer = loop {
+///     match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+///         Poll::Ready(answer) => break answer?,
+///         Poll::Pending => std::thread::yield_now(),
+///     }
+/// };
+/// assert_eq!(answer, ", THERE WAS A");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct AsyncStream {
     stream: Stream,
@@ -319,10 +386,10 @@ impl AsyncStream {
         self.stream.id
     }
 
-    /// As [`Stream::prompt_ids`].
+    /// As [`Stream::prompt_token_ids`].
     #[must_use]
-    pub fn prompt_ids(&self) -> &[u32] {
-        &self.stream.prompt_ids
+    pub fn prompt_token_ids(&self) -> &[u32] {
+        &self.stream.prompt_token_ids
     }
 
     /// As [`Stream::seed`].
@@ -336,16 +403,21 @@ impl AsyncStream {
         self.stream.cancel();
     }
 
-    /// As [`Stream::canceller`].
+    /// As [`Stream::cancel_handle`].
     #[must_use]
-    pub fn canceller(&self) -> Canceller {
-        self.stream.canceller()
+    pub fn cancel_handle(&self) -> CancelHandle {
+        self.stream.cancel_handle()
     }
 
-    /// As [`Stream::is_over`].
+    /// As [`Stream::is_finished`].
     #[must_use]
-    pub fn is_over(&self) -> bool {
-        self.stream.is_over()
+    pub fn is_finished(&self) -> bool {
+        self.stream.is_finished()
+    }
+
+    /// The next event; `None` after the last.
+    pub async fn next(&mut self) -> Option<Result<Event>> {
+        poll_fn(|context| self.stream.poll(context)).await
     }
 
     /// As [`Stream::collect_all`].
@@ -353,8 +425,14 @@ impl AsyncStream {
     /// # Errors
     /// As [`Stream::collect_all`].
     pub async fn collect_all(self) -> Result<Completion> {
+        let (completion, outcome) = self.collect_partial().await;
+        outcome.map(|()| completion)
+    }
+
+    /// As [`Stream::collect_partial`].
+    pub async fn collect_partial(mut self) -> (Completion, Result<()>) {
         let mut completion = self.stream.completion();
-        while let Some(event) = poll_fn(|context| self.stream.poll(context)).await {
+        while let Some(Ok(event)) = self.next().await {
             completion.add(event);
         }
         self.stream.finish(completion)
@@ -362,34 +440,54 @@ impl AsyncStream {
 }
 
 impl futures_core::Stream for AsyncStream {
-    type Item = Event;
+    type Item = Result<Event>;
 
-    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Event>>> {
         self.stream.poll(context)
+    }
+}
+
+impl futures_core::stream::FusedStream for AsyncStream {
+    fn is_terminated(&self) -> bool {
+        self.is_finished()
     }
 }
 
 /// Cancels a request from any thread. It keeps neither the request nor the engine alive: where they
 /// are over, it does nothing.
+///
+/// ```
+/// use oss_engine::{Engine, FinishReason, Request};
+///
+/// # fn main() -> oss_engine::Result<()> {
+/// let engine = Engine::from_bytes(oss_demo::GGUF)?;
+/// let request = Request::text("Once upon a time").ignore_eos();
+/// let stream = engine.submit(request)?;
+/// let handle = stream.cancel_handle();
+/// std::thread::spawn(move || handle.cancel());
+/// assert_eq!(stream.collect_all()?.finish_reason, FinishReason::Cancelled);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
-pub struct Canceller {
+pub struct CancelHandle {
     link: Weak<Link>,
     engine: Weak<Inner>,
 }
 
-impl Canceller {
+impl CancelHandle {
     /// As [`Stream::cancel`].
     pub fn cancel(&self) {
         if let (Some(link), Some(engine)) = (self.link.upgrade(), self.engine.upgrade()) {
             link.cancel();
-            engine.wake();
+            Guest::new(engine).wake();
         }
     }
 }
 
-impl fmt::Debug for Canceller {
+impl fmt::Debug for CancelHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Canceller").finish_non_exhaustive()
+        f.debug_struct("CancelHandle").finish_non_exhaustive()
     }
 }
 

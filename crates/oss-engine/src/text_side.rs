@@ -24,7 +24,7 @@ const ENDS: [&str; 6] =
 /// It loads in a fraction of a second, without the weights: for tools that look at prompts.
 ///
 /// ```
-/// use oss_engine::{ChatRequest, Text, text::chat::Message, weights::Container};
+/// use oss_engine::{ChatRequest, Container, Message, Text};
 ///
 /// # fn main() -> oss_engine::Result<()> {
 /// let container = Container::from_bytes("demo.gguf", oss_demo::GGUF, Vec::new())?;
@@ -194,7 +194,7 @@ impl Text {
                         expected: "tool choice auto or none".to_owned(),
                     });
                 }
-                let mut variables = chat.template_variables.clone();
+                let mut variables = chat.chat_template_kwargs.clone();
                 if let Some(effort) = chat.reasoning_effort {
                     variables.entry("reasoning_effort").or_insert_with(|| effort.name().into());
                 }
@@ -216,9 +216,9 @@ impl Text {
         tokenizer: &Tokenizer,
         tokens: Tokens,
     ) -> Result<Vec<u32>> {
-        if let Some(name) = chat.template_variables.keys().next() {
+        if let Some(name) = chat.chat_template_kwargs.keys().next() {
             return Err(Error::Option {
-                field: "template_variables",
+                field: "chat_template_kwargs",
                 got: name.clone(),
                 expected: "none: the harmony format has no template".to_owned(),
             });
@@ -235,6 +235,15 @@ impl Text {
         chat.check_tool_choice()?;
         ids.extend(chat.forced_header(tokenizer, tokens));
         Ok(ids)
+    }
+
+    /// The tokenizer's special tokens, as far as the model has them.
+    pub(crate) fn special_token_ids(&self, vocabulary: usize) -> impl Iterator<Item = u32> {
+        let tokenizer = self.tokenizer().ok();
+        tokenizer.into_iter().flat_map(move |tokenizer| {
+            let all = 0..tokenizer.vocabulary_len().min(vocabulary) as u32;
+            all.filter(move |id| tokenizer.is_special(*id))
+        })
     }
 
     /// The messages of a harmony completion that follows `<|start|>assistant`.
@@ -306,6 +315,25 @@ mod tests {
             let said = error.to_string();
             assert!(matches!(error, Error::Tokenizer { .. }), "{error:?}");
             assert!(said.starts_with(&format!("demo: {name} cannot be read: ")), "{said}");
+        }
+    }
+
+    /// Before they are decoded: a file's bytes would take eight times their memory.
+    #[test]
+    fn types_and_scores_are_as_many_as_tokens() {
+        use oss_weights::{Array, gguf};
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("words.gguf");
+        for key in ["tokenizer.ggml.token_type", "tokenizer.ggml.scores"] {
+            let metadata = [
+                ("general.architecture".to_owned(), "demo".into()),
+                ("tokenizer.ggml.tokens".to_owned(), Array::of_strings(["a", "b"]).into()),
+                (key.to_owned(), Array::of_numbers(&[1_u8; 3]).into()),
+            ];
+            gguf::Writer::create(&path, &metadata, &[]).unwrap().finish().unwrap();
+            let error = Text::from_container(&Container::open(&path).unwrap()).unwrap_err();
+            let said = format!("{key}: got 3 values, expected 2");
+            assert!(error.to_string().ends_with(&said), "{error}");
         }
     }
 

@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use oss_kernels::Activation;
-use oss_model::{Model, State, Tiling};
+pub use oss_model::Tiling;
+use oss_model::{Model, State};
 use oss_quant::{Dtype, Packing};
 use oss_threads::Team;
 use oss_threads::topology::Topology;
@@ -103,7 +104,7 @@ pub struct Tuning {
     /// The most prompt tokens of a step.
     pub prefill_chunk: Choice,
     /// The most rows of a step.
-    pub max_rows: Choice,
+    pub max_batched_tokens: Choice,
     /// The most sequences that run at once.
     pub max_sequences: Choice,
     /// How products are cut into units of work.
@@ -243,7 +244,7 @@ pub(crate) fn on_request(
         choosing.choose(Origin::OnRequest, profile);
     let team = team(threads.value)?;
     if !choosing.is_larger_than_memory() {
-        let _seat = team.bind_caller()?;
+        let _affinity = team.pin_caller()?;
         profile.tilings = Some(tiles::measure(model, &team, prefill_chunk.value, spare)?);
     }
     profile.seconds = begin.elapsed().as_secs_f64();
@@ -422,7 +423,7 @@ impl fmt::Display for Tuning {
         let choices = [
             ("threads", &self.threads),
             ("prefill_chunk", &self.prefill_chunk),
-            ("max_rows", &self.max_rows),
+            ("max_batched_tokens", &self.max_batched_tokens),
             ("max_sequences", &self.max_sequences),
         ];
         for (name, choice) in choices {

@@ -54,11 +54,11 @@ fn an_engines_token_allocates_only_what_its_consumer_gets(
     let engine = Engine::from_bytes_with(oss_demo::GGUF, options).unwrap();
     let request = || {
         let request = Request::text("Once").max_tokens(TOKENS).greedy();
-        Request { ignore_stops: true, ..request }
+        Request { ignore_eos: true, ..request }
     };
     engine.generate(request()).unwrap();
     let mut stream = engine.submit(request()).unwrap();
-    let mut tokens = stream.by_ref().filter(|event| matches!(event, Event::Token(_)));
+    let mut tokens = stream.by_ref().filter(|event| matches!(event, Ok(Event::Token(_))));
     assert!(tokens.next().is_some());
     let region = Region::new(ALLOCATOR);
     let n = tokens.count();

@@ -7,7 +7,7 @@ mod decoder;
 use decoder::{Case, Decoder, LONG};
 use oss_kernels::attention::PAGE;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
-use std::process::{Command, Output};
+use std::process::Output;
 
 const CHILD: &str = "OSS_TEST_WITHOUT_SYSTEM_CALLS";
 const DONE: &str = "still alive";
@@ -39,8 +39,7 @@ fn a_token_makes_no_system_call() {
     }
     // Nothing undoes the filter, so it is set in processes of their own; they die with their end.
     let run = |case: usize, calls: &str| {
-        let mut child = Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", "a_token_makes_no_system_call", "--nocapture"]);
+        let mut child = oss_testing::again("a_token_makes_no_system_call");
         child.env(CHILD, format!("{case} {calls}")).output().unwrap()
     };
     let said = |output: &Output| String::from_utf8_lossy(&output.stdout).contains(DONE);

@@ -1,5 +1,7 @@
 //! The engine on the demo model: what it promises, as a program sees it.
 
+#[path = "engine/api.rs"]
+mod api;
 #[path = "engine/support.rs"]
 mod support;
 

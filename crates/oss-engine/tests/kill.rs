@@ -6,15 +6,16 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use oss_engine::text::chat::Message;
 use oss_engine::{
     ChatRequest, ColdTier, Engine, EngineOptions, LoadProgress, Request, Stream, Token, Tune,
 };
-use oss_testing::Seeded;
+use oss_testing::{Seeded, again};
+use oss_text::chat::Message;
 
 /// Names the folder that a child process works in.
 const FOLDER: &str = "OSS_ENGINE_KILL_FOLDER";
@@ -47,7 +48,7 @@ fn options() -> EngineOptions {
     EngineOptions {
         threads: Some(1),
         cache_bytes: Some(16 << 20),
-        reuse_prefixes: false,
+        prefix_caching: false,
         tune: Tune::Off,
         system_root: PathBuf::from("/no/such/folder"),
         ..EngineOptions::default()
@@ -60,7 +61,7 @@ fn tiered(folder: &Path, hot: usize) -> Engine {
         cache_bytes: Some(hot),
         warm_bytes: WARM,
         cold: Some(ColdTier { directory: folder.to_path_buf(), bytes: COLD }),
-        reuse_prefixes: true,
+        prefix_caching: true,
         max_sequences: Some(4),
         ..options()
     };
@@ -80,14 +81,14 @@ fn chat(number: usize) -> Request {
         }
     }
     let request = Request::chat(ChatRequest::new(messages)).max_tokens(20);
-    let request = Request { logprobs: Some(4), ignore_stops: true, ..request };
+    let request = Request { logprobs: Some(4), ignore_eos: true, ..request };
     if number.is_multiple_of(2) { request.greedy() } else { request.seed(number as u64) }
 }
 
 /// The test's own program once more, for the test of that name.
 fn spawn(test: &str, environment: &[(&str, &Path)]) -> Child {
-    let mut command = Command::new(std::env::current_exe().expect("the test's own program"));
-    command.args(["--exact", test]).envs(environment.iter().copied());
+    let mut command = again(test);
+    command.envs(environment.iter().copied());
     command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a child process")
 }
 
@@ -196,7 +197,10 @@ fn is_half(file: &Path) -> bool {
 
 /// Packs to a folder, with so long a pause after each piece.
 fn packing(model: &Path, folder: &Path, pause: Duration) -> Engine {
-    let progress = LoadProgress::new(move |_, _| std::thread::sleep(pause));
+    let progress = LoadProgress::new(move |_, _| {
+        std::thread::sleep(pause);
+        ControlFlow::Continue(())
+    });
     let pack_directory = Some(folder.to_path_buf());
     let options = EngineOptions { pack_directory, progress: Some(progress), ..options() };
     Engine::load_with(model, options).unwrap()

@@ -3,33 +3,28 @@
 #![cfg(target_os = "linux")]
 
 use std::path::PathBuf;
-use std::process::{Command, Output};
 
 use oss_engine::{Engine, EngineOptions, Error, Request, Tune};
+use oss_testing::passes;
 
 /// Set for the second process: megabytes that it may have beyond what it has.
 const WITHIN: &str = "OSS_ENGINE_REFUSED";
 const MB: u64 = 1 << 20;
 
-/// Runs the test of that name once more. All threads share one heap, so that what one of them frees
-/// is there for the others: the system's allocator sets 64 MiB aside for each otherwise.
-fn again(test: &str, megabytes: u64) -> Output {
-    let mut command = Command::new(std::env::current_exe().expect("the test's own program"));
-    command.args(["--exact", test, "--nocapture"]).env(WITHIN, megabytes.to_string());
+/// Runs the test of that name once more, which passes, and gives what it printed. All threads share
+/// one heap, so that what one of them frees is there for the others: the system's allocator sets
+/// 64 MiB aside for each otherwise.
+#[track_caller]
+fn again(test: &str, megabytes: u64) -> String {
+    let mut command = oss_testing::again(test);
     command.env("MALLOC_ARENA_MAX", "1").env("MALLOC_MMAP_THRESHOLD_", "65536");
-    command.output().expect("a process")
+    passes(command.env(WITHIN, megabytes.to_string()))
 }
 
 /// The megabytes, in the second process.
 fn within() -> Option<u64> {
     let megabytes = std::env::var(WITHIN).ok()?;
     Some(megabytes.parse().expect("a number of megabytes"))
-}
-
-#[track_caller]
-fn expect_passed(output: &Output) {
-    let said = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
-    assert!(output.status.success(), "{}\n{}{}", output.status, said[0], said[1]);
 }
 
 /// Limits the address space to what the process has now and so much more, or to what it may have.
@@ -53,7 +48,7 @@ fn options() -> EngineOptions {
     EngineOptions {
         threads: Some(1),
         cache_bytes: Some(4 << 20),
-        reuse_prefixes: false,
+        prefix_caching: false,
         repeat_bytes: 0,
         tune: Tune::Off,
         system_root: PathBuf::from("/no/such/folder"),
@@ -93,7 +88,7 @@ fn what_is_too_large_is_refused_when_the_engine_is_loaded_and_less_is_not() {
         let more = (megabytes * MB) as usize;
         let too_large = [
             EngineOptions { cache_bytes: Some(2 * more), ..options() },
-            EngineOptions { max_rows: Some(more / 1000), ..options() },
+            EngineOptions { max_batched_tokens: Some(more / 1000), ..options() },
         ];
         for options in too_large {
             let error = engine(options).unwrap_err();
@@ -103,7 +98,7 @@ fn what_is_too_large_is_refused_when_the_engine_is_loaded_and_less_is_not() {
         return;
     }
     let test = "what_is_too_large_is_refused_when_the_engine_is_loaded_and_less_is_not";
-    expect_passed(&again(test, 300));
+    again(test, 300);
 }
 
 #[test]
@@ -129,9 +124,7 @@ fn whatever_the_limit_loading_gives_an_engine_or_tells_what_was_refused() {
     let mut refused = 0;
     let limits = [0, 4, 16, 40, 48, 56, 64, 72, 80, 96, 128, 1024];
     for megabytes in limits {
-        let output = again(test, megabytes);
-        expect_passed(&output);
-        let said = String::from_utf8_lossy(&output.stdout);
+        let said = again(test, megabytes);
         let why = said.lines().find(|line| line.contains("refused: "));
         println!("{megabytes} MB: {}", why.unwrap_or("enough"));
         refused += usize::from(why.is_some());
@@ -162,7 +155,7 @@ fn leave(bytes: u64, large: usize) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
 #[test]
 fn a_request_whose_memory_is_refused_fails_alone_and_the_next_one_is_right() {
     if within().is_some() {
-        let engine = engine(EngineOptions { reuse_prefixes: true, ..options() }).unwrap();
+        let engine = engine(EngineOptions { prefix_caching: true, ..options() }).unwrap();
         // The logits of 32 rows at once, which no request before has needed.
         let many = || Request { prompt_logprobs: Some(1), ..story(1) };
         let expected = engine.generate(story(0)).unwrap().tokens;
@@ -180,11 +173,11 @@ fn a_request_whose_memory_is_refused_fails_alone_and_the_next_one_is_right() {
         limit(None);
         let answer = engine.generate(many()).unwrap();
         let plain = self::engine(options()).unwrap().generate(many()).unwrap();
-        assert_eq!((answer.tokens, answer.prompt_tokens), (plain.tokens, plain.prompt_tokens));
+        assert_eq!((answer.tokens, answer.prompt_logprobs), (plain.tokens, plain.prompt_logprobs));
         return;
     }
     let test = "a_request_whose_memory_is_refused_fails_alone_and_the_next_one_is_right";
-    expect_passed(&again(test, 0));
+    again(test, 0);
 }
 
 #[test]
@@ -195,7 +188,7 @@ fn compressed_pages_stop_growing_before_memory_ends_and_tokens_stay_the_same() {
             (0..150).map(|number| plain.generate(story(number)).unwrap().tokens).collect();
         drop(plain);
         let kept = EngineOptions {
-            reuse_prefixes: true,
+            prefix_caching: true,
             cache_bytes: Some(400 << 10),
             warm_bytes: 1 << 30,
             ..options()
@@ -228,7 +221,5 @@ fn compressed_pages_stop_growing_before_memory_ends_and_tokens_stay_the_same() {
         return;
     }
     let test = "compressed_pages_stop_growing_before_memory_ends_and_tokens_stay_the_same";
-    let output = again(test, 10);
-    println!("{}", String::from_utf8_lossy(&output.stdout));
-    expect_passed(&output);
+    println!("{}", again(test, 10));
 }

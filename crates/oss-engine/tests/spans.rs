@@ -126,9 +126,9 @@ fn requests_and_steps_are_spans_with_their_numbers() {
     };
     let engine = Engine::from_bytes_with(oss_demo::GGUF, options).unwrap();
     let prompt = "Once upon a time there was a little dog. ".repeat(6);
-    let request = || Request { ignore_stops: true, ..Request::text(&prompt).greedy() };
+    let request = || Request { ignore_eos: true, ..Request::text(&prompt).greedy() };
     let stream = engine.submit(request().max_tokens(TOKENS)).unwrap();
-    let (id, prompt_tokens) = (stream.id(), stream.prompt_ids().len());
+    let (id, prompt_tokens) = (stream.id(), stream.prompt_token_ids().len());
     assert_eq!(stream.collect_all().unwrap().tokens.len(), TOKENS);
     let cancelled = engine.submit(request()).unwrap();
     let cancelled_id = cancelled.id();

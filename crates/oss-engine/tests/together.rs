@@ -23,10 +23,12 @@ use std::path::Path;
 
 use expected::{Expected, Setting, calm};
 use life::{Counts, Life};
-use oss_engine::model::{Precision, pack_to_file};
-use oss_engine::weights::Container;
-use oss_engine::{ColdTier, Engine, EngineOptions, Error, KvFormat, PolicyKind, Speculation, Tune};
+use oss_engine::{
+    ColdTier, Engine, EngineOptions, Error, EvictionPolicy, KvFormat, Speculation, Tune,
+};
+use oss_model::{Precision, pack_to_file};
 use oss_testing::Seeded;
+use oss_weights::Container;
 
 const EDGE: &[u8] = include_bytes!("../../oss-demo/data/edge/edge.gguf");
 /// Models, and the first of the settings that each is run in: few operations see all of them.
@@ -52,11 +54,11 @@ fn random_options(
         cache_bytes: Some(tight * (2 + seeded.below(5)) / 2),
         warm_bytes: if some(seeded) { tight } else { 0 },
         cold: some(seeded).then_some(cold),
-        eviction: PolicyKind::ALL[seeded.below(4)],
+        eviction: EvictionPolicy::ALL[seeded.below(4)],
         repeat_bytes: [0, 20_000, 1 << 20][seeded.below(3)],
-        reuse_prefixes: some(seeded) || some(seeded),
+        prefix_caching: some(seeded) || some(seeded),
         speculation: [Speculation::Off, Speculation::Auto, Speculation::Always(4)][seeded.below(3)],
-        max_rows: Some([3, 16, 128][seeded.below(3)]),
+        max_batched_tokens: Some([3, 16, 128][seeded.below(3)]),
         prefill_chunk: Some([5, 32, 128][seeded.below(3)]),
         max_sequences: Some([1, 3, 16][seeded.below(3)]),
         stream_events: [1, 8, 256][seeded.below(3)],
@@ -103,9 +105,9 @@ fn run((model, first): (&'static [u8], usize), steps: usize, seed: u64) -> Count
         let tight = expected.context_bytes();
         let options = random_options(&mut seeded, setting, directory.path(), tight);
         println!("{} of {seed}: {options:?}", counts.lives);
-        let max_rows = options.max_rows.expect("it is given");
+        let max_batched_tokens = options.max_batched_tokens.expect("it is given");
         let engine = load(model, &packed, options, &mut seeded);
-        let mut life = Life::new(engine, max_rows, expected, &mut counts);
+        let mut life = Life::new(engine, max_batched_tokens, expected, &mut counts);
         let steps = left.min(LIFE / 2 + seeded.below(LIFE));
         (0..steps).for_each(|_| life.step(&mut seeded));
         life.close();

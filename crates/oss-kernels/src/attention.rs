@@ -6,21 +6,22 @@
 //! order. Both start at absolute positions, so the result depends only on the token, its position
 //! and what the pages hold: not on how the prompt was cut or on who else is in the batch.
 //!
-//! A query may see some tiles alone, those that [`choose`] found for it ([`SparseAttention`]).
-//! Tiles that no query of a call sees are not read; one that does not see a tile is left as it is.
+//! A query may see some tiles alone, those that [`select_blocks`] found for it
+//! ([`SparseAttention`]). Tiles that no query of a call sees are not read; one that does not see a
+//! tile is left as it is.
 
-use crate::prefetch::ask;
+use crate::prefetch::prefetch;
 use oss_quant::kv::{KvCodec, KvFormat, KvVisitor, Pairs, Products};
 use oss_simd::{Isa, Kernel, Simd};
 use std::{marker::PhantomData, ops::Range};
 
 mod running;
-mod soften;
+mod softmax_tile;
 mod sparse;
 
 use running::{Done, Running};
-use soften::soften;
-pub use sparse::{ParseSparseAttentionError, SparseAttention, choose};
+use softmax_tile::softmax_tile;
+pub use sparse::{ParseSparseAttentionError, SparseAttention, select_blocks};
 
 /// Positions in a page.
 pub const PAGE: usize = oss_quant::kv::PAGE_TOKENS;
@@ -131,9 +132,9 @@ pub const fn splits(start: usize, end: usize) -> Range<usize> {
 }
 
 /// The attention of some tokens of one sequence. `slot(page)` gives the bytes of a page for this
-/// layer and key/value head; `after` are those that the caller wants next, which are asked for when
-/// the last tile begins; `give(t, heads)` gets the result of the t-th query, `[n_heads, head_dim]`.
-/// What a token gets does not depend on which others are in the call.
+/// layer and key/value head; `after` are those that the caller wants next, which are prefetched
+/// when the last tile begins; `give(t, heads)` gets the result of the t-th query,
+/// `[n_heads, head_dim]`. What a token gets does not depend on which others are in the call.
 ///
 /// # Panics
 /// When a query sees no position, queries differ in their heads, or lengths do not fit.
@@ -149,7 +150,7 @@ pub fn attend<'a>(
     run(Call { isa, shape, queries, slot: &slot, after, scratch, to });
 }
 
-/// What the tokens of [`attend`] get of one split of positions alone, for [`join_splits`]: splits
+/// What the tokens of [`attend`] get of one split of positions alone, for [`merge_splits`]: splits
 /// are independent of each other, so that several workers can share one long sequence. It lies in
 /// `scratch`, in [`Shape::partial_len`] numbers.
 ///
@@ -177,7 +178,7 @@ pub fn attend_split<'a, 's>(
 ///
 /// # Panics
 /// As [`attend`].
-pub fn join_splits<'a>(
+pub fn merge_splits<'a>(
     isa: Isa,
     shape: Shape,
     queries: &[Query<'_>],
@@ -187,7 +188,7 @@ pub fn join_splits<'a>(
 ) {
     let Some(n_heads) = check(shape, queries) else { return };
     let scratch = &mut scratch[..shape.scratch_len(queries.len() * n_heads)];
-    isa.run(Join { shape, queries, partial: &partial, scratch, give: &mut give });
+    isa.run(Merge { shape, queries, partial: &partial, scratch, give: &mut give });
 }
 
 /// How many heads a query has, where there is one.
@@ -210,7 +211,7 @@ fn run(mut call: Call<'_, '_>) {
 
 /// What becomes of the splits.
 enum To<'b> {
-    /// They are joined, and each query's result is given.
+    /// They are merged, and each query's result is given.
     Result(&'b mut dyn FnMut(usize, &[f32])),
     /// One of them stays in scratch.
     Split(usize),
@@ -259,7 +260,7 @@ impl<C: KvCodec> Kernel for Attend<'_, '_, C> {
             let (pairs, _) = heads[h * even..(h + n) * even].as_chunks_mut::<2>();
             for i in 0..n {
                 let head = of_all.next().expect("as many heads as queries have");
-                lay::<S, C::Products>(s, head, (i, n), pairs);
+                interleave_head::<S, C::Products>(s, head, (i, n), pairs);
             }
         }
         let (scores, rest) = rest.split_at_mut(all * TILE);
@@ -304,12 +305,12 @@ impl<C: KvCodec> Kernel for Attend<'_, '_, C> {
                         }
                     }
                 } else {
-                    after.iter().for_each(|slot| ask(s, slot, 0, slot.len()));
+                    after.iter().for_each(|slot| prefetch(s, slot, 0, slot.len()));
                 }
                 tile.add::<S, C>(s, heads, scores, &mut running);
             }
             if let To::Result(_) = to {
-                total.join_split(s, Done::new(split, all), queries, first / TILES);
+                total.merge_split(s, Done::new(split, all), queries, first / TILES);
             }
         }
         if let To::Result(give) = to {
@@ -318,7 +319,7 @@ impl<C: KvCodec> Kernel for Attend<'_, '_, C> {
     }
 }
 
-struct Join<'a, 'b> {
+struct Merge<'a, 'b> {
     shape: Shape,
     queries: &'b [Query<'b>],
     partial: &'b dyn Fn(usize) -> &'a [f32],
@@ -326,7 +327,7 @@ struct Join<'a, 'b> {
     give: &'b mut dyn FnMut(usize, &[f32]),
 }
 
-impl Kernel for Join<'_, '_> {
+impl Kernel for Merge<'_, '_> {
     type Output = ();
 
     #[inline(always)]
@@ -341,7 +342,7 @@ impl Kernel for Join<'_, '_> {
         let start = queries.iter().map(|query| query.start).fold(last, usize::min);
         for split in splits(start, last) {
             if queries.iter().any(|query| query.sees(split)) {
-                total.join_split(s, Done::new(&partial(split)[..len], all), queries, split);
+                total.merge_split(s, Done::new(&partial(split)[..len], all), queries, split);
             }
         }
         total.finish(s, shape, queries, heads, give);
@@ -370,10 +371,15 @@ fn together<S: Simd>(n_heads: usize) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// Lays the i-th of n heads that are computed together among the others, as factors:
+/// Interleaves the i-th of n heads that are computed together with the others, as factors:
 /// `[head_dim / 2, n]` pairs.
 #[inline(always)]
-fn lay<S: Simd, P: Products>(s: S, head: &[f32], (i, n): (usize, usize), to: &mut [[f32; 2]]) {
+fn interleave_head<S: Simd, P: Products>(
+    s: S,
+    head: &[f32],
+    (i, n): (usize, usize),
+    to: &mut [[f32; 2]],
+) {
     let mut factors = [0.0; 16];
     for (sixteen, to) in head.chunks(16).zip(to.chunks_mut(8 * n)) {
         P::store_factors(s, s.load_partial(sixteen), &mut factors);
@@ -392,7 +398,7 @@ struct Tile<'a, 'q> {
     n_heads: usize,
     /// The bytes of its pages, as far as any query sees them.
     slots: [&'a [u8]; TILE / PAGE],
-    /// Those of the next tile, which are asked for meanwhile; its own where there is no other.
+    /// Those of the next tile, which are prefetched meanwhile; its own where there is no other.
     ahead: [&'a [u8]; TILE / PAGE],
 }
 
@@ -461,8 +467,8 @@ impl Tile<'_, '_> {
         let sees = |query: &Query<'_>| query.sees_tile(self.first / TILE);
         let last = self.queries.iter().rposition(sees).map_or(0, |t| (t + 1) * self.n_heads - 1);
         for (h, n) in together::<S>(heads.len() / even) {
-            // The last heads that see the tile are enough to ask for the next one.
-            let asks = (h..h + n).contains(&last);
+            // The last heads that see the tile are enough to prefetch the next one.
+            let prefetches = (h..h + n).contains(&last);
             let mut some = Running {
                 max: &mut running.max[h..h + n],
                 sum: &mut running.sum[h..h + n],
@@ -472,15 +478,15 @@ impl Tile<'_, '_> {
             let scores = &mut scores[h * TILE..(h + n) * TILE];
             match n {
                 8 if const { wide::<S>() } => {
-                    self.add_heads::<S, C, 8>(s, (h, asks, heads), scores, &mut some);
+                    self.add_heads::<S, C, 8>(s, (h, prefetches, heads), scores, &mut some);
                 }
                 4 if const { S::REGISTERS >= 8 } => {
-                    self.add_heads::<S, C, 4>(s, (h, asks, heads), scores, &mut some);
+                    self.add_heads::<S, C, 4>(s, (h, prefetches, heads), scores, &mut some);
                 }
                 2 if const { S::REGISTERS >= 8 } => {
-                    self.add_heads::<S, C, 2>(s, (h, asks, heads), scores, &mut some);
+                    self.add_heads::<S, C, 2>(s, (h, prefetches, heads), scores, &mut some);
                 }
-                _ => self.add_heads::<S, C, 1>(s, (h, asks, heads), scores, &mut some),
+                _ => self.add_heads::<S, C, 1>(s, (h, prefetches, heads), scores, &mut some),
             }
         }
     }
@@ -489,7 +495,7 @@ impl Tile<'_, '_> {
     fn add_heads<S: Simd, C: KvCodec, const H: usize>(
         &self,
         s: S,
-        (h, asks, heads): (usize, bool, &[[f32; 2]]),
+        (h, prefetches, heads): (usize, bool, &[[f32; 2]]),
         scores: &mut [f32],
         running: &mut Running<'_>,
     ) {
@@ -498,7 +504,7 @@ impl Tile<'_, '_> {
             return;
         }
         let (heads, _) = heads.as_chunks::<H>();
-        let ahead = if asks { &self.ahead } else { &self.slots };
+        let ahead = if prefetches { &self.ahead } else { &self.slots };
         let (tiles, _) = scores.as_chunks_mut::<TILE>();
         let (mut page, pages) = (visible.any.0 / PAGE, visible.any.1.div_ceil(PAGE));
         while page < pages {
@@ -508,15 +514,16 @@ impl Tile<'_, '_> {
                 self.page_scores::<S, C, H, 1>(s, heads, (page, ahead), tiles)
             };
         }
-        let corrections = soften::<S, C::Products, H>(s, tiles, &visible, running, |share, of| {
-            // The keys that the scores did not ask for.
-            if asks {
-                let len = C::key_bytes(self.shape.head_dim) / of;
-                for page in (1..TILE / PAGE).step_by(2) {
-                    ask(s, self.ahead[page], share * len, len);
+        let corrections =
+            softmax_tile::<S, C::Products, H>(s, tiles, &visible, running, |share, of| {
+                // The keys that the scores did not prefetch.
+                if prefetches {
+                    let len = C::key_bytes(self.shape.head_dim) / of;
+                    for page in (1..TILE / PAGE).step_by(2) {
+                        prefetch(s, self.ahead[page], share * len, len);
+                    }
                 }
-            }
-        });
+            });
         let weights = (&*tiles, &corrections);
         let (mut d16, end) = (0, self.shape.padded_head_dim() / 16);
         while d16 < end {
@@ -528,8 +535,8 @@ impl Tile<'_, '_> {
         }
     }
 
-    /// The scores of H heads against the keys of P pages, asking meanwhile for the next tile's keys
-    /// of every other page; returns P.
+    /// The scores of H heads against the keys of P pages, prefetching meanwhile the next tile's
+    /// keys of every other page; returns P.
     #[inline(always)]
     fn page_scores<S: Simd, C: KvCodec, const H: usize, const P: usize>(
         &self,
@@ -550,7 +557,7 @@ impl Tile<'_, '_> {
             }
             if P > 1 || page.is_multiple_of(2) {
                 let bytes = const { 2 * PAGE * C::BITS / 8 };
-                ask(s, next, d2 * bytes, bytes);
+                prefetch(s, next, d2 * bytes, bytes);
             }
             for step in 0..C::Products::steps::<S>() {
                 for h in 0..H {
@@ -606,7 +613,7 @@ impl Tile<'_, '_> {
             factors = [1.0; H];
         }
         for page in pages.start..whole.start.min(pages.end) {
-            self.add_seen::<S, C, H, N>(s, weights, (page, d16, visible), values);
+            self.add_values_masked::<S, C, H, N>(s, weights, (page, d16, visible), values);
         }
         let mut acc = [[s.zero(); N]; H];
         for h in 0..H {
@@ -620,7 +627,7 @@ impl Tile<'_, '_> {
             for p2 in 0..PAGE / 2 {
                 let values = values_at::<S, C, N>(s, slot, dim, (p2, d16));
                 let bytes = const { 2 * 16 * N * C::BITS / 8 };
-                ask(s, ahead, begin + p2 * bytes, bytes);
+                prefetch(s, ahead, begin + p2 * bytes, bytes);
                 for step in 0..C::Products::steps::<S>() {
                     for h in 0..H {
                         let pair = &weights[h][page * PAGE / 2 + p2];
@@ -638,7 +645,7 @@ impl Tile<'_, '_> {
             }
         }
         for page in whole.start.max(whole.end)..pages.end {
-            self.add_seen::<S, C, H, N>(s, weights, (page, d16, visible), values);
+            self.add_values_masked::<S, C, H, N>(s, weights, (page, d16, visible), values);
         }
         N
     }
@@ -646,7 +653,7 @@ impl Tile<'_, '_> {
     /// The same for a page of which some heads do not see all: sums stay in memory, as what is
     /// added to each is known at run time alone.
     #[inline(always)]
-    fn add_seen<S: Simd, C: KvCodec, const H: usize, const N: usize>(
+    fn add_values_masked<S: Simd, C: KvCodec, const H: usize, const N: usize>(
         &self,
         s: S,
         weights: &[[[f32; 2]; TILE / 2]; H],

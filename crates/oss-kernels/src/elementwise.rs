@@ -2,14 +2,6 @@
 
 use oss_simd::{Isa, Kernel, Simd, math};
 
-/// `to[i] += x[i]`.
-///
-/// # Panics
-/// When the lengths differ.
-pub fn add(isa: Isa, x: &[f32], to: &mut [f32]) {
-    scaled_add(isa, 1.0, x, to);
-}
-
 /// `to[i] = factor · x[i] + to[i]`, rounded once.
 ///
 /// # Panics

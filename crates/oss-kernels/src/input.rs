@@ -29,9 +29,9 @@ pub struct CodeBlock {
     pub sums: [i32; 3],
     /// What minima of weights are multiplied with: minus the sums of the numbers 0..16, 16..32,
     /// and of all. Those of the fine plane are of both planes together.
-    pub minus: [f32; 3],
-    /// Minus 128 times the sum of all codes, as [`Simd::dot_centred`] takes it.
-    pub centre: i32,
+    pub neg_sums: [f32; 3],
+    /// Minus 128 times the sum of all codes, as [`Simd::dot_zero_point_128`] takes it.
+    pub zero_point_sum: i32,
 }
 
 impl CodeBlock {
@@ -74,7 +74,7 @@ pub struct InputRow<'a> {
     pub value_sums: &'a mut [f32],
     /// Of each plane that is written `[columns / 32]`.
     pub codes: [&'a mut [CodeBlock]; MAX_PLANES],
-    /// `[columns / 32]`: the sums of the squares of what is weighed, or empty.
+    /// `[columns / 32]`: the sums of the squares of what gains multiply, or empty.
     pub squares: &'a mut [f32],
 }
 
@@ -134,7 +134,7 @@ pub fn prepare(isa: Isa, activation: Activation, x: &[f32], mut row: InputRow<'_
 
 /// Some columns of rows that are to be normalised.
 #[derive(Clone, Copy, Debug)]
-pub struct Weighed<'a> {
+pub struct GainedRows<'a> {
     /// `[rows, width]`, the columns first in each row; the last one may end after them.
     pub x: &'a [f32],
     /// At least as many as there are gains.
@@ -149,13 +149,13 @@ pub struct Weighed<'a> {
 /// # Panics
 /// When the rows' forms differ in columns, or these are fewer than the gains; when a row of `x` is
 /// shorter than the gains.
-pub fn prepare_weighed(
+pub fn prepare_with_gain(
     isa: Isa,
     activation: Activation,
-    numbers: Weighed<'_>,
+    numbers: GainedRows<'_>,
     rows: &mut impl InputRowsMut,
 ) {
-    let Weighed { x, width, gain } = numbers;
+    let GainedRows { x, width, gain } = numbers;
     assert!(gain.len() <= width, "{} gains for rows of {width}", gain.len());
     let n_rows = x.len().div_ceil(width.max(1));
     let last = x.len() - width * n_rows.saturating_sub(1);
@@ -261,7 +261,7 @@ impl Numbers for Given<'_> {
     }
 }
 
-impl Numbers for Weighed<'_> {
+impl Numbers for GainedRows<'_> {
     const HAS_GAINS: bool = true;
 
     #[inline(always)]
@@ -390,12 +390,12 @@ struct Encoded<S: Simd, const N: usize> {
     codes: [[S::I32; 2]; N],
     scale: S::F32,
     inverse: S::F32,
-    /// The sums of all planes so far, in units of this one: as in [`CodeBlock::minus`].
+    /// The sums of all planes so far, in units of this one: as in [`CodeBlock::neg_sums`].
     totals: [S::I32; 3],
     scales: [f32; 16],
     sums: [[i32; 16]; 3],
-    minus: [[f32; 16]; 3],
-    centres: [i32; 16],
+    neg_sums: [[f32; 16]; 3],
+    zero_point_sums: [i32; 16],
 }
 
 impl<S: Simd, const N: usize> Encoded<S, N> {
@@ -466,19 +466,19 @@ impl<S: Simd, const N: usize> Encoded<S, N> {
 
         let [low, high] = [two_sums(s, placed[0]), two_sums(s, placed[1])];
         let all = [s.add_i32(low[0], high[0]), s.add_i32(low[1], high[1])];
-        let (mut sums, mut minus) = ([[0; 16]; 3], [[0.0; 16]; 3]);
-        let mut centres = [0; 16];
-        let centre = s.shl_i32::<7>(s.add_i32(all[0], all[1]));
-        s.store_i32(s.sub_i32(s.zero_i32(), centre), &mut centres);
+        let (mut sums, mut neg_sums) = ([[0; 16]; 3], [[0.0; 16]; 3]);
+        let mut zero_point_sums = [0; 16];
+        let zero_point_sum = s.shl_i32::<7>(s.add_i32(all[0], all[1]));
+        s.store_i32(s.sub_i32(s.zero_i32(), zero_point_sum), &mut zero_point_sums);
         let mut totals = above;
         let back = s.sub(s.zero(), scale);
         for (i, [first, second]) in [low, high, all].into_iter().enumerate() {
             let first_bits = s.and_i32(first, s.splat_i32(0xffff));
             s.store_i32(s.or_i32(s.shl_i32::<16>(second), first_bits), &mut sums[i]);
             totals[i] = s.add_i32(totals[i], s.add_i32(first, second));
-            s.store(s.mul(back, s.i32_to_f32(totals[i])), &mut minus[i]);
+            s.store(s.mul(back, s.i32_to_f32(totals[i])), &mut neg_sums[i]);
         }
-        Self { codes, scale, inverse, totals, scales, sums, minus, centres }
+        Self { codes, scale, inverse, totals, scales, sums, neg_sums, zero_point_sums }
     }
 
     /// Writes the `i`-th block.
@@ -489,8 +489,8 @@ impl<S: Simd, const N: usize> Encoded<S, N> {
         s.store_i8(self.codes[i][1], &mut codes[1]);
         out.scale = self.scales[i];
         out.sums = [self.sums[0][i], self.sums[1][i], self.sums[2][i]];
-        out.minus = [self.minus[0][i], self.minus[1][i], self.minus[2][i]];
-        out.centre = self.centres[i];
+        out.neg_sums = [self.neg_sums[0][i], self.neg_sums[1][i], self.neg_sums[2][i]];
+        out.zero_point_sum = self.zero_point_sums[i];
     }
 }
 

@@ -5,19 +5,19 @@
 //! 16 output rows for some input rows. The sum over k runs in one fixed order whatever the number
 //! of input rows, so that a token's result does not depend on its company.
 
-mod asking;
 mod codes;
 mod floats;
 mod panel;
+mod prefetch;
 mod values;
 
 pub use panel::Panel;
 
 use crate::input::{CodeBlock, MAX_PLANES};
-use crate::prefetch::{Shared, ask_for_weights};
+use crate::prefetch::{SharedPrefetch, prefetch_weights};
 use crate::{Activation, Input};
 use oss_quant::{CodeFormat, FloatFormat, GROUP_ROWS, Matrix, Visitor};
-use oss_simd::{Isa, Reading};
+use oss_simd::{Isa, PrefetchPolicy};
 use std::ops::Range;
 
 /// One call of [`linear`].
@@ -45,7 +45,7 @@ pub fn linear(
     panel: &mut Panel,
     out: &mut [f32],
 ) {
-    linear_reading(isa, Reading::detect(), product, (rows, groups), panel, out);
+    linear_with_prefetch(isa, PrefetchPolicy::detect(), product, (rows, groups), panel, out);
 }
 
 /// The same, with weights read as another processor reads them fastest: products do not depend on
@@ -53,9 +53,9 @@ pub fn linear(
 ///
 /// # Panics
 /// As [`linear`].
-pub fn linear_reading(
+pub fn linear_with_prefetch(
     isa: Isa,
-    reading: Reading,
+    policy: PrefetchPolicy,
     product: Product<'_>,
     (rows, groups): (&[u32], Range<usize>),
     panel: &mut Panel,
@@ -63,8 +63,8 @@ pub fn linear_reading(
 ) {
     let columns = 0..product.matrix.packing.cols;
     let planes = product.activation.planes();
-    let walk = Walk::new(product, (rows, groups, columns), planes, out);
-    Walk { reading, ..walk }.run(isa, Some(panel));
+    let gemm = Gemm::new(product, (rows, groups, columns), planes, out);
+    Gemm { policy, ..gemm }.run(isa, Some(panel));
 }
 
 /// The same for some of the matrix' columns alone, which begin at a multiple of 32: the input has
@@ -83,12 +83,12 @@ pub fn linear_columns(
     let cols = product.matrix.packing.cols;
     assert!(columns.end <= cols, "columns {columns:?} of {cols}");
     assert!(columns.start.is_multiple_of(32), "columns from {}, no multiple of 32", columns.start);
-    Walk::new(product, (rows, groups, columns), 0, out).run(isa, None);
+    Gemm::new(product, (rows, groups, columns), 0, out).run(isa, None);
 }
 
 struct Call<'a, 'b> {
     isa: Isa,
-    walk: Walk<'a, 'b>,
+    gemm: Gemm<'a, 'b>,
     /// Where codes are multiplied.
     panel: Option<&'b mut Panel>,
 }
@@ -97,25 +97,25 @@ impl Visitor for Call<'_, '_> {
     type Output = ();
 
     fn codes<F: CodeFormat>(self) {
-        let Call { isa, mut walk, panel } = self;
-        if walk.planes == 0 {
-            isa.run(values::Values::<F>::new(walk));
-        } else if walk.code_rows() < panel::PANEL_ROWS {
-            isa.run(codes::Codes::<F>::new(&mut walk));
+        let Call { isa, mut gemm, panel } = self;
+        if gemm.planes == 0 {
+            isa.run(values::Values::<F>::new(gemm));
+        } else if gemm.code_rows() < panel::PANEL_ROWS {
+            isa.run(codes::Codes::<F>::new(&mut gemm));
         } else {
             let panel = panel.expect("a panel for rows of codes");
-            panel::multiply::<F>(isa, &mut walk, panel);
+            panel::multiply::<F>(isa, &mut gemm, panel);
         }
     }
 
     fn floats<F: FloatFormat>(self) {
-        self.isa.run(floats::Floats::<F>::new(self.walk));
+        self.isa.run(floats::Floats::<F>::new(self.gemm));
     }
 }
 
 /// The groups and input rows of a call, and where their products go. Where codes are multiplied,
 /// each plane of a row is a row of codes, the coarse one before the fine one.
-struct Walk<'a, 'b> {
+struct Gemm<'a, 'b> {
     product: Product<'a>,
     rows: &'b [u32],
     groups: Range<usize>,
@@ -123,11 +123,11 @@ struct Walk<'a, 'b> {
     columns: Range<usize>,
     planes: usize,
     /// How memory is read fastest.
-    reading: Reading,
+    policy: PrefetchPolicy,
     out: &'b mut [f32],
 }
 
-impl<'a, 'b> Walk<'a, 'b> {
+impl<'a, 'b> Gemm<'a, 'b> {
     #[inline(always)]
     fn new(
         product: Product<'a>,
@@ -143,13 +143,13 @@ impl<'a, 'b> Walk<'a, 'b> {
         if columns.is_empty() {
             out.fill(0.0);
         }
-        Self { product, rows, groups, columns, planes, reading: Reading::detect(), out }
+        Self { product, rows, groups, columns, planes, policy: PrefetchPolicy::detect(), out }
     }
 
     #[inline(always)]
     fn run(self, isa: Isa, panel: Option<&'b mut Panel>) {
         let format = self.product.matrix.packing.format;
-        format.visit(Call { isa, walk: self, panel });
+        format.visit(Call { isa, gemm: self, panel });
     }
 
     /// The bytes of a group.

@@ -1,10 +1,10 @@
 //! Root-mean-square normalisation: `x[i] · gain[i] / sqrt(mean(x²) + epsilon)` (Zhang and Sennrich,
 //! 2019).
 //!
-//! The root is one factor of the whole row, and products are linear in the row. So whoever has
-//! changed some columns leaves them times their gains, beside their sums of squares (see
-//! [`prepare_weighed`](crate::prepare_weighed)), and whoever multiplies the row multiplies the
-//! results by the factor: nobody has to wait for the root.
+//! The root is one factor of the whole row, and products are linear in the row. So the unit that
+//! has changed some columns stores them times their gains, beside their sums of squares (see
+//! [`prepare_with_gain`](crate::prepare_with_gain)), and the factor is applied to the results of
+//! the products: no unit has to wait for the root.
 
 /// `1 / sqrt(mean(x²) + epsilon)` of a row of `len` numbers, by the sums of squares of its parts,
 /// which are added one after the other.

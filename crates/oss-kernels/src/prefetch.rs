@@ -1,59 +1,59 @@
-//! Asking for memory before it is needed.
+//! Software prefetch.
 
 use crate::{CodeBlock, InputRowsMut, MAX_PLANES};
 use oss_quant::Matrix;
 use oss_simd::{Isa, Kernel, Simd};
 use std::ops::Range;
 
-/// Asks for numbers that will be read or written a while later: lines that others wrote last are
-/// far away, and writing waits for one after the other.
-pub fn expect_soon(isa: Isa, numbers: &[f32]) {
-    isa.run(Expect { bytes: bytemuck::cast_slice(numbers), len: size_of_val(numbers) });
+/// Prefetches numbers that will be read or written a while later: cache lines that another core
+/// wrote last take long to arrive, and stores wait for one after the other.
+pub fn prefetch_f32(isa: Isa, numbers: &[f32]) {
+    isa.run(Prefetch { bytes: bytemuck::cast_slice(numbers), len: size_of_val(numbers) });
 }
 
-/// Asks for the codes of `n` rows that will be written a while later.
-pub fn expect_rows(isa: Isa, rows: &mut impl InputRowsMut, n: usize) {
+/// Prefetches the codes of `n` rows that will be written a while later.
+pub fn prefetch_rows(isa: Isa, rows: &mut impl InputRowsMut, n: usize) {
     for row in 0..n {
         for plane in 0..MAX_PLANES {
             let blocks = rows.codes(row, plane);
             let len = size_of_val(blocks);
             if let Some(CodeBlock { codes, .. }) = blocks.first() {
-                isa.run(Expect { bytes: bytemuck::cast_slice(codes), len });
+                isa.run(Prefetch { bytes: bytemuck::cast_slice(codes), len });
             }
         }
     }
 }
 
-/// Asks for some columns of a matrix, in all of its rows.
-pub fn expect_columns(isa: Isa, matrix: Matrix<'_>, columns: Range<usize>) {
+/// Prefetches some columns of a matrix, in all of its rows.
+pub fn prefetch_columns(isa: Isa, matrix: Matrix<'_>, columns: Range<usize>) {
     for group in 0..matrix.packing.groups() {
         let group = matrix.group(group);
         // Columns lie one after the other, but for what blocks of codes have beside them.
         let at = |column: usize| column * group.len() / matrix.packing.cols;
         let bytes = &group[at(columns.start)..];
-        isa.run(Expect { bytes, len: at(columns.end) - at(columns.start) });
+        isa.run(Prefetch { bytes, len: at(columns.end) - at(columns.start) });
     }
 }
 
 /// `len` bytes from the first of `bytes` on.
-struct Expect<'a> {
+struct Prefetch<'a> {
     bytes: &'a [u8],
     len: usize,
 }
 
-impl Kernel for Expect<'_> {
+impl Kernel for Prefetch<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         // Up to the line in which the last byte lies, wherever lines begin.
-        ask(s, self.bytes, 0, self.len + 63);
+        prefetch(s, self.bytes, 0, self.len + 63);
     }
 }
 
-/// Asks for the lines of `len` bytes from `at` on.
+/// Prefetches the lines of `len` bytes from `at` on.
 #[inline(always)]
-pub(crate) fn ask<S: Simd>(s: S, bytes: &[u8], at: usize, len: usize) {
+pub(crate) fn prefetch<S: Simd>(s: S, bytes: &[u8], at: usize, len: usize) {
     for line in (0..len).step_by(64) {
         s.prefetch(bytes, at + line);
     }
@@ -63,38 +63,38 @@ pub(crate) fn ask<S: Simd>(s: S, bytes: &[u8], at: usize, len: usize) {
 /// and in a second-level cache they would take the place of what the next phase needs, its code
 /// first; several rows may come back to them.
 #[inline(always)]
-pub(crate) fn ask_for_weights<S: Simd, const ROWS: usize, const TIMES: usize>(
+pub(crate) fn prefetch_weights<S: Simd, const ROWS: usize, const TIMES: usize>(
     s: S,
     bytes: &[u8],
     at: usize,
     len: usize,
 ) {
-    let ask = |line| match const { ROWS == 1 } {
+    let prefetch = |line| match const { ROWS == 1 } {
         true => s.prefetch_once(bytes, at + line),
         false => s.prefetch(bytes, at + line),
     };
     // From 0, so that the compiler sees how many lines there are.
     for line in (0..len).step_by(64) {
-        ask(line);
+        prefetch(line);
         if const { TIMES > 1 } {
-            ask(line);
+            prefetch(line);
         }
     }
 }
 
-/// What comes next. The tiles of some rows ask for it together while they meet something else,
-/// each for its rows' share, evenly.
+/// What comes next. The tiles of some rows prefetch it together while they meet something else,
+/// each its rows' share, evenly.
 #[derive(Clone, Copy)]
-pub(crate) struct Shared<'a> {
+pub(crate) struct SharedPrefetch<'a> {
     bytes: &'a [u8],
-    /// Bytes that a row asks for, in all and at a time.
+    /// Bytes that a row prefetches, in all and at a time.
     row: (usize, usize),
-    /// Where a tile begins, and how much it asks for at a time.
+    /// Where a tile begins, and how much it prefetches at a time.
     tile: (usize, usize),
 }
 
-impl<'a> Shared<'a> {
-    /// For so many rows, each of which asks so many times.
+impl<'a> SharedPrefetch<'a> {
+    /// For so many rows, each of which prefetches so many times.
     #[inline(always)]
     pub(crate) fn new(bytes: &'a [u8], rows: usize, times: usize) -> Self {
         let share = bytes.len().div_ceil(rows);
@@ -107,9 +107,9 @@ impl<'a> Shared<'a> {
         Self { tile: (first * self.row.0, n * self.row.1), ..self }
     }
 
-    /// Asks for the i-th time.
+    /// Prefetches for the i-th time.
     #[inline(always)]
-    pub(crate) fn ask<S: Simd>(self, s: S, i: usize) {
+    pub(crate) fn prefetch<S: Simd>(self, s: S, i: usize) {
         s.prefetch(self.bytes, self.tile.0 + i * self.tile.1);
     }
 }

@@ -2,7 +2,7 @@
 
 use oss_kernels::attention::{
     PAGE, ParseSparseAttentionError, Query, Shape, SparseAttention, TILE, TileSlots, attend,
-    attend_split, choose, join_splits, splits,
+    attend_split, merge_splits, select_blocks, splits,
 };
 use oss_quant::kv::{KvFormat, mean_bytes};
 use oss_simd::Isa;
@@ -16,7 +16,7 @@ struct Pages {
 
 /// `n` positions; what lies behind them in the last page is as bad as it can be.
 fn pages(format: KvFormat, dim: usize, n: usize, seeded: &mut Seeded) -> Pages {
-    let bytes = format.slot_bytes(PAGE, dim);
+    let bytes = format.slot_bytes(dim);
     let mut slots = vec![vec![0xff; bytes]; n.div_ceil(PAGE)];
     let (mut keys, mut values) = (Vec::new(), Vec::new());
     for position in 0..n {
@@ -43,7 +43,7 @@ fn run(isa: Isa, shape: Shape, query: Query<'_>, pages: &Pages) -> Vec<f32> {
     out
 }
 
-/// The same split by split, joined afterwards; what each query gets.
+/// The same split by split, merged afterwards; what each query gets.
 fn run_split(isa: Isa, shape: Shape, queries: &[Query<'_>], pages: &Pages) -> Vec<Vec<f32>> {
     let n_heads = queries.len() * queries[0].heads.len() / shape.head_dim;
     let mut scratch = vec![f32::NAN; shape.scratch_len(n_heads)];
@@ -57,7 +57,7 @@ fn run_split(isa: Isa, shape: Shape, queries: &[Query<'_>], pages: &Pages) -> Ve
     let partial = |split: usize| partials[split - seen.start].as_slice();
     let mut out = vec![Vec::new(); queries.len()];
     scratch.fill(f32::NAN);
-    join_splits(isa, shape, queries, partial, &mut scratch, |t, heads| out[t] = heads.to_vec());
+    merge_splits(isa, shape, queries, partial, &mut scratch, |t, heads| out[t] = heads.to_vec());
     out
 }
 
@@ -117,7 +117,7 @@ fn chosen(
     let mut blocks = vec![u32::MAX; queries.len() * room];
     let mut scratch = vec![f32::NAN; sparse.scratch_len(dim, queries.len())];
     let mean = |page: usize| means[page].as_slice();
-    choose(isa, (dim, sparse), queries, mean, &mut scratch, &mut blocks);
+    select_blocks(isa, (dim, sparse), queries, mean, &mut scratch, &mut blocks);
     let all = queries.iter().zip(blocks.chunks(room));
     all.map(|(query, blocks)| {
         let n = sparse.n_blocks(query.end);
@@ -407,7 +407,7 @@ fn a_token_gets_the_same_bits_alone_and_among_its_neighbours() {
 fn the_smallest_sums_do_not_feel_their_neighbours_either() {
     let (dim, format) = (16, KvFormat::Bf16);
     let least = 1.0 / (1u64 << 50) as f32;
-    let mut slots = vec![vec![0; format.slot_bytes(PAGE, dim)]; 5];
+    let mut slots = vec![vec![0; format.slot_bytes(dim)]; 5];
     for position in 0..5 * PAGE {
         // Weights of 1, of about 2^-50 twice, and of 0.
         let (key, value) = match position {

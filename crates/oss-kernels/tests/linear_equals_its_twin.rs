@@ -2,10 +2,10 @@
 
 use oss_kernels::{
     Activation, CodeBlock, InputBuffer, InputRow, Panel, Product, linear, linear_columns,
-    linear_reading, prepare,
+    linear_with_prefetch, prepare,
 };
-use oss_quant::{Dtype, GROUP_ROWS, Matrix, Packing, Row};
-use oss_simd::{Isa, Reading};
+use oss_quant::{Dtype, Encoded, GROUP_ROWS, Matrix, Packing};
+use oss_simd::{Isa, PrefetchPolicy};
 use oss_testing::{Seeded, assert_close};
 
 fn prepared(isa: Isa, activation: Activation, x: &[Vec<f32>]) -> InputBuffer {
@@ -49,7 +49,9 @@ fn weights(dtype: Dtype, rows: usize, cols: usize, seeded: &mut Seeded) -> Weigh
     let packing = Packing::for_dtype(dtype, rows, cols).unwrap();
     let mut bytes = vec![0; packing.bytes()];
     for (g, out) in bytes.chunks_exact_mut(packing.group_bytes()).enumerate() {
-        packing.pack_group(g, |r| Row::Plain(&file[r * row_bytes..][..row_bytes]), out).unwrap();
+        packing
+            .pack_group(g, |r| Encoded::Plain(&file[r * row_bytes..][..row_bytes]), out)
+            .unwrap();
     }
     Weights { packing, bytes, numbers }
 }
@@ -195,8 +197,8 @@ fn codes_are_the_nearest_and_zero_stays_zero() {
         assert_eq!(rows.codes[0][0].codes[..4], [127, -127, 0, 2], "{isa}");
         let [low, high, all] = rows.codes[0][0].sums;
         assert_eq!([low, high, all], [2 << 16, 0xfff9, 2 << 16 | 0xfff9], "{isa}");
-        assert!((rows.codes[0][0].minus[2] - 0.05).abs() < 1e-6, "{isa}");
-        assert_eq!(rows.codes[0][0].centre, 5 * 128, "{isa}");
+        assert!((rows.codes[0][0].neg_sums[2] - 0.05).abs() < 1e-6, "{isa}");
+        assert_eq!(rows.codes[0][0].zero_point_sum, 5 * 128, "{isa}");
         assert_eq!(rows.codes[0][1], CodeBlock::default());
     }
 }
@@ -226,10 +228,10 @@ fn two_planes_are_codes_of_sixteen_bits() {
                 sums[column / 16] -= number;
             }
             let want = [sums[0], sums[1], sums[0] + sums[1]];
-            assert_close(&fine.minus, &want, 1e-6, 1e-6);
+            assert_close(&fine.neg_sums, &want, 1e-6, 1e-6);
             for plane in [coarse, fine] {
                 let sum: i32 = plane.codes.iter().map(|code| i32::from(*code)).sum();
-                assert_eq!(plane.centre, -128 * sum, "{isa} {block}");
+                assert_eq!(plane.zero_point_sum, -128 * sum, "{isa} {block}");
             }
         }
         assert_eq!((coarse[8].codes, fine[8].codes), ([0; 32], [0; 32]), "{isa}");
@@ -292,9 +294,9 @@ fn products_are_the_same_however_memory_is_read() {
                 for n in 1..=9 {
                     let [one, two] = [1, 2].map(|streams| {
                         let mut out = vec![f32::NAN; n * rows];
-                        let reading = Reading { streams, ..Reading::detect() };
+                        let policy = PrefetchPolicy { streams, ..PrefetchPolicy::detect() };
                         let all = (&[0, 1, 2, 3, 4, 5, 6, 7, 8][..n], 0..5);
-                        linear_reading(isa, reading, product, all, &mut panel, &mut out);
+                        linear_with_prefetch(isa, policy, product, all, &mut panel, &mut out);
                         out
                     });
                     assert!(one.iter().all(|x| x.is_finite()), "{isa} {dtype:?} {n}");

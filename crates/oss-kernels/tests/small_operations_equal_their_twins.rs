@@ -1,14 +1,18 @@
 //! Norm, elementwise work and routing against double precision, on every instruction set.
 
-use oss_kernels::elementwise::{Gate, add, rotate, scaled_add};
+use oss_kernels::elementwise::{Gate, rotate, scaled_add};
 use oss_kernels::{
-    Activation, GateUpSums, InputBuffer, InputRow, Weighed, prepare, prepare_gated,
-    prepare_weighed, rms_factor, route, softmax,
+    Activation, GainedRows, GateUpSums, InputBuffer, InputRow, prepare, prepare_gated,
+    prepare_with_gain, rms_factor, route,
 };
 use oss_simd::Isa;
 use oss_testing::{Seeded, assert_close, twins};
 
 const LENGTHS: [usize; 8] = [1, 15, 16, 17, 31, 33, 96, 2880];
+
+fn bits(numbers: &[f32]) -> Vec<u32> {
+    numbers.iter().map(|x| x.to_bits()).collect()
+}
 
 #[test]
 fn a_row_normalised_in_parts_equals_double_precision() {
@@ -19,8 +23,8 @@ fn a_row_normalised_in_parts_equals_double_precision() {
         let mut first = None;
         for isa in Isa::available() {
             let mut row = InputBuffer::new(1, n, Activation::F32).with_squares(1);
-            let numbers = Weighed { x: &x, width: n, gain: &gain };
-            prepare_weighed(isa, Activation::F32, numbers, &mut row);
+            let numbers = GainedRows { x: &x, width: n, gain: &gain };
+            prepare_with_gain(isa, Activation::F32, numbers, &mut row);
             let factor = rms_factor(&row.squares, n, 1e-5);
             let out: Vec<f32> = row.values[..n].iter().map(|x| x * factor).collect();
             assert_close(&out, &want, 1e-6, 1e-6);
@@ -30,7 +34,7 @@ fn a_row_normalised_in_parts_equals_double_precision() {
 }
 
 #[test]
-fn rows_are_weighed_together_and_in_pieces_as_their_products_one_by_one() {
+fn rows_with_gains_are_prepared_together_and_in_pieces_as_their_products_one_by_one() {
     let mut seeded = Seeded::new(11);
     for (n, width) in [(32, 32), (20, 32), (64, 64), (70, 80), (160, 160)] {
         let (x, gain) = (seeded.normals(5 * width, 1.0), seeded.normals(n, 1.0));
@@ -54,13 +58,13 @@ fn rows_are_weighed_together_and_in_pieces_as_their_products_one_by_one() {
                             }),
                             squares: &mut squares[blocks.clone()],
                         };
-                        let numbers = Weighed { x, width: x.len(), gain };
-                        prepare_weighed(isa, activation, numbers, &mut piece);
+                        let numbers = GainedRows { x, width: x.len(), gain };
+                        prepare_with_gain(isa, activation, numbers, &mut piece);
                     }
                 }
                 // The last row ends after its columns.
                 let x = &x[..4 * width + n];
-                prepare_weighed(isa, activation, Weighed { x, width, gain: &gain }, &mut got);
+                prepare_with_gain(isa, activation, GainedRows { x, width, gain: &gain }, &mut got);
                 for got in [&got, &pieces] {
                     assert_eq!(got.values, expected.values, "{isa} {activation:?} {n}");
                     assert_eq!(got.value_sums, expected.value_sums, "{isa} {activation:?} {n}");
@@ -108,10 +112,13 @@ fn gates_equal_double_precision() {
             let want: Vec<f64> = want.collect();
             let (width, n_sums) = (2 * n, 2 * n);
             let numbers = GateUpSums { gate, sums: &sums, width, n: n_sums, factors, bias };
+            let mut first = None;
             for isa in Isa::available() {
                 let mut exact = InputBuffer::new(rows, n, Activation::F32);
                 prepare_gated(isa, Activation::F32, numbers, &mut exact);
                 assert_close(&exact.values, &want, 1e-5, 2e-6);
+                let first = first.get_or_insert_with(|| bits(&exact.values));
+                assert_eq!(&bits(&exact.values), first, "{isa} {gate:?} {n}");
                 // Other forms are those of the same numbers, with and without the numbers beside.
                 for activation in Activation::ALL {
                     let mut expected = InputBuffer::new(rows, n, activation);
@@ -156,24 +163,33 @@ fn rotation_keeps_lengths_and_turns_by_the_angle() {
             want[i] = x * angles[i].cos() - y * angles[i].sin();
             want[i + half] = y * angles[i].cos() + x * angles[i].sin();
         }
+        let mut first = None;
         for isa in Isa::available() {
             let mut turned = head.clone();
             rotate(isa, &mut turned, &cos, &sin);
             assert_close(&turned, &want, 1e-6, 1e-6);
+            let first = first.get_or_insert_with(|| bits(&turned));
+            assert_eq!(&bits(&turned), first, "{isa}, {half}");
         }
     }
 }
 
 #[test]
 fn sums_are_rounded_once() {
-    for isa in Isa::available() {
-        for n in LENGTHS {
-            let mut to = vec![1.0; n];
-            add(isa, &vec![2.0; n], &mut to);
-            scaled_add(isa, 0.5, &vec![4.0; n], &mut to);
-            assert_eq!(to, vec![5.0; n]);
+    let mut seeded = Seeded::new(13);
+    let mut rounded_twice = 0;
+    for n in LENGTHS {
+        let (x, to, factor) = (seeded.normals(n, 2.0), seeded.normals(n, 2.0), 1.1);
+        let want: Vec<f32> = x.iter().zip(&to).map(|(x, to)| x.mul_add(factor, *to)).collect();
+        let twice = x.iter().zip(&to).map(|(x, to)| x * factor + to);
+        rounded_twice += twice.zip(&want).filter(|(twice, want)| twice != *want).count();
+        for isa in Isa::available() {
+            let mut got = to.clone();
+            scaled_add(isa, factor, &x, &mut got);
+            assert_eq!(bits(&got), bits(&want), "{isa}, {n}");
         }
     }
+    assert!(rounded_twice > 100, "only {rounded_twice} sums tell one rounding from two");
 }
 
 #[test]
@@ -189,11 +205,31 @@ fn the_lowest_id_wins_a_tie_and_shares_add_up() {
 }
 
 #[test]
-fn softmax_survives_large_and_infinite_logits() {
+fn shares_are_the_same_bits_on_every_isa() {
+    let mut seeded = Seeded::new(19);
+    for n in LENGTHS {
+        for k in [1, 4, 17, 40].into_iter().filter(|k| *k <= n) {
+            let logits = seeded.normals(n, 3.0);
+            let routed = |isa| {
+                let (mut experts, mut shares) = (vec![0; k], vec![0.0; k]);
+                route(isa, &logits, &mut experts, &mut shares);
+                (experts, bits(&shares))
+            };
+            let want = routed(Isa::scalar());
+            for isa in Isa::available() {
+                assert_eq!(routed(isa), want, "{isa}, {k} of {n}");
+            }
+        }
+    }
+}
+
+#[test]
+fn shares_survive_large_and_infinite_logits() {
     for isa in Isa::available() {
-        let mut x = [1e30, f32::NEG_INFINITY, 1e30, -5.0];
-        softmax(isa, &mut x);
-        assert_eq!(x, [0.5, 0.0, 0.5, 0.0]);
+        let logits = [1e30, f32::NEG_INFINITY, 1e30, -5.0];
+        let (mut experts, mut shares) = ([0; 4], [0.0; 4]);
+        route(isa, &logits, &mut experts, &mut shares);
+        assert_eq!((experts, shares), ([0, 2, 3, 1], [0.5, 0.5, 0.0, 0.0]));
     }
 }
 
@@ -206,9 +242,6 @@ fn a_logit_that_is_no_number_leaves_no_share() {
             let (mut experts, mut shares) = ([0; 4], [0.0; 4]);
             route(isa, &logits, &mut experts, &mut shares);
             assert!(shares.iter().all(|share| share.is_nan()), "{isa} {at}: {shares:?}");
-            let mut x = logits;
-            softmax(isa, &mut x);
-            assert!(x.iter().all(|x| x.is_nan()), "{isa} {at}: {x:?}");
         }
     }
 }

@@ -1,14 +1,16 @@
 //! How fast memory can be read: the best of several ways to read it.
 
+use crate::caches::cache_bytes;
 use crate::{Error, best};
-use oss_memory::{Buffer, Pages, file};
+use oss_memory::{Buffer, Pages};
 use oss_simd::{Isa, Kernel, Simd};
-use oss_threads::Team;
+use oss_threads::{Chunks, Team};
 use std::fmt;
 use std::hint::black_box;
 use std::path::Path;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Bytes that caches do not hold, at least.
 const BYTES: usize = 512 << 20;
@@ -16,10 +18,16 @@ const BYTES: usize = 512 << 20;
 const UNIT: usize = 1 << 20;
 /// Bytes of a stream that are read in one turn.
 const TURN: usize = 256;
+/// About so many bytes show which ways are worth reading all of them.
+const SOME: usize = 128 << 20;
+/// How many ways read all.
+const FINALISTS: usize = 12;
 /// How many of the ways are measured again in every sample.
 const KEPT: usize = 4;
 /// How many samples tell which of them is the best.
 const SAMPLES: usize = 5;
+/// The workers of a team that has just run a phase take up processors for half of this.
+const ASLEEP: Duration = Duration::from_millis(2);
 
 /// One way to read memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,16 +40,16 @@ pub struct ReadWay {
     pub streams: usize,
     /// How many bytes ahead lines are asked for.
     pub prefetch: usize,
-    /// How often each line is asked for.
-    pub asks: usize,
+    /// How often each line is asked for ahead.
+    pub prefetches_per_line: usize,
 }
 
 impl fmt::Display for ReadWay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pages = if self.huge_pages { "huge" } else { "ordinary" };
-        let Self { threads, streams, prefetch, asks, .. } = self;
+        let Self { threads, streams, prefetch, prefetches_per_line, .. } = self;
         write!(f, "{threads} threads, {pages} pages, {streams} streams, ")?;
-        write!(f, "prefetch {prefetch} ({asks} times)")
+        write!(f, "prefetch {prefetch} ({prefetches_per_line} times)")
     }
 }
 
@@ -66,9 +74,10 @@ pub struct ReadProbe {
 }
 
 impl ReadProbe {
-    /// Tries every way once with up to `threads` threads, keeps the best and finds by some samples
-    /// which of them is the best. Takes about two seconds and [`ReadProbe::bytes`] of memory: twice
-    /// what the caches hold.
+    /// Tries every way once with up to `threads` threads on a share of the memory, the best ones on
+    /// all of it, keeps the best of these and finds by some samples which of them is the best.
+    /// Takes about two seconds, more with many threads or large caches, and [`ReadProbe::bytes`] of
+    /// memory: two times [`beyond_caches`].
     ///
     /// # Errors
     /// When the system refuses memory or threads.
@@ -76,15 +85,19 @@ impl ReadProbe {
         let bytes = beyond_caches();
         let mut buffers =
             [Buffer::new(bytes, Pages::Ordinary)?, Buffer::new(bytes, Pages::Transparent)?];
-        for buffer in &mut buffers {
-            buffer.fill(1);
-        }
         let sizes = (1..=threads).filter(|n| *n <= 4 || n.is_power_of_two() || *n == threads);
-        let teams = sizes.map(Team::new).collect::<Result<_, _>>()?;
+        let teams = sizes.map(Team::new).collect::<Result<Vec<_>, _>>()?;
+        // Memory lies near to who touches it first: each worker of the largest team has its share.
+        if let Some(largest) = teams.last() {
+            for buffer in &mut buffers {
+                let units = buffer.len().div_ceil(UNIT);
+                largest.phase(units, Chunks::new(buffer, UNIT), |_, unit| unit.fill(1));
+            }
+        }
         let mut probe = Self { isa, teams, buffers, ways: Vec::new() };
-        let mut samples: Vec<Sample> = probe.all_ways().map(|way| probe.measure(way)).collect();
-        samples.sort_by(|a, b| b.rate.total_cmp(&a.rate));
-        probe.ways = samples.iter().take(KEPT).map(|sample| sample.way).collect();
+        let tried = (0..).zip(probe.all_ways()).map(|(turn, way)| probe.measure_some(way, turn));
+        let some = best_of(tried.collect(), FINALISTS);
+        probe.ways = best_of(some.into_iter().map(|way| probe.measure(way)).collect(), KEPT);
         // The winner of one sweep may be the luckiest.
         let samples: Vec<Vec<Sample>> = (0..SAMPLES).map(|_| probe.sample()).collect();
         if let Some((best, _)) = best_way(&samples) {
@@ -99,12 +112,12 @@ impl ReadProbe {
             [false, true].into_iter().flat_map(move |huge_pages| {
                 [1, 2, 4].into_iter().flat_map(move |streams| {
                     let ahead = [(0, 0), (1024, 1), (4096, 1), (8192, 1), (4096, 2), (8192, 2)];
-                    ahead.map(|(prefetch, asks)| ReadWay {
+                    ahead.map(|(prefetch, prefetches_per_line)| ReadWay {
                         threads,
                         huge_pages,
                         streams,
                         prefetch,
-                        asks,
+                        prefetches_per_line,
                     })
                 })
             })
@@ -134,18 +147,31 @@ impl ReadProbe {
         Sample { rate: self.rate(way, &[buffer]), way }
     }
 
+    /// Measures a way with every so many-th unit of its buffer, others in each turn: from one turn
+    /// with a unit to the next as much of the buffer is read as caches would hold.
+    fn measure_some(&self, way: ReadWay, turn: usize) -> Sample {
+        let buffer = &self.buffers[usize::from(way.huge_pages)];
+        let turns = (buffer.len() / SOME).max(1);
+        let units: Vec<&[u8]> = buffer.chunks(UNIT).skip(turn % turns).step_by(turns).collect();
+        Sample { rate: self.rate(way, &units), way }
+    }
+
     fn rate(&self, way: ReadWay, memory: &[&[u8]]) -> f64 {
         let team = self.teams.iter().find(|team| team.threads() == way.threads);
         let team = team.expect("every way has its team");
         let units: Vec<&[u8]> = memory.iter().flat_map(|bytes| bytes.chunks(UNIT)).collect();
         let sink = AtomicI32::new(0);
+        // Whoever ran before, another team or the model's, is to take up no processor, and this
+        // team to be awake: waking it is no reading.
+        thread::sleep(ASLEEP);
+        team.phase(way.threads, (), |_, ()| {});
         let start = Instant::now();
         team.phase(units.len(), (), |unit, ()| {
             let bytes = units[unit.index];
             let read = match way.streams {
-                1 => read::<1>(self.isa, bytes, way.prefetch, way.asks),
-                2 => read::<2>(self.isa, bytes, way.prefetch, way.asks),
-                _ => read::<4>(self.isa, bytes, way.prefetch, way.asks),
+                1 => read::<1>(self.isa, bytes, way.prefetch, way.prefetches_per_line),
+                2 => read::<2>(self.isa, bytes, way.prefetch, way.prefetches_per_line),
+                _ => read::<4>(self.isa, bytes, way.prefetch, way.prefetches_per_line),
             };
             sink.fetch_or(read, Ordering::Relaxed);
         });
@@ -153,6 +179,12 @@ impl ReadProbe {
         black_box(sink);
         units.iter().map(|bytes| bytes.len()).sum::<usize>() as f64 / seconds
     }
+}
+
+/// The ways of the best samples, the best first.
+fn best_of(mut samples: Vec<Sample>, most: usize) -> Vec<ReadWay> {
+    samples.sort_by(|a, b| b.rate.total_cmp(&a.rate));
+    samples.iter().take(most).map(|sample| sample.way).collect()
 }
 
 /// The way to read that was best in some samples of one probe, by its median, and what it gave in
@@ -171,10 +203,11 @@ pub fn best_way(samples: &[Vec<Sample>]) -> Option<(ReadWay, Vec<f64>)> {
     ways.max_by(|(_, a), (_, b)| median(a).total_cmp(&median(b)))
 }
 
-/// Bytes that no cache holds: twice what the largest does, at least 512 MiB.
+/// Bytes that the caches do not hold: twice what the last ones of all CPUs hold together, since
+/// each worker reads a share of them; at least 512 MiB.
 #[must_use]
 pub fn beyond_caches() -> usize {
-    BYTES.max(2 * largest_cache())
+    BYTES.max(2 * cache_bytes(Path::new("/")))
 }
 
 /// Bytes per second that one thread reads of so many bytes, again and again: the best of some
@@ -197,40 +230,24 @@ pub fn cached_read_rate(isa: Isa, bytes: usize) -> f64 {
     rate
 }
 
-/// Bytes of the largest cache that the first processor reaches; 0 where the system does not tell.
-fn largest_cache() -> usize {
-    let size = |level: usize| {
-        let path = format!("/sys/devices/system/cpu/cpu0/cache/index{level}/size");
-        let text = String::from_utf8(file::read(Path::new(&path), 4096).ok()?).ok()?;
-        let (number, unit) = text.trim().split_at_checked(text.trim().len().saturating_sub(1))?;
-        let unit = match unit {
-            "K" => 1 << 10,
-            "M" => 1 << 20,
-            _ => return None,
-        };
-        number.parse::<usize>().ok()?.checked_mul(unit)
-    };
-    (0..8).filter_map(size).max().unwrap_or(0)
-}
-
-/// Reads bytes as so many streams, and asks so often for each line so many bytes ahead.
-fn read<const STREAMS: usize>(isa: Isa, bytes: &[u8], ahead: usize, asks: usize) -> i32 {
+/// Reads bytes as so many streams, and prefetches each line so often and so many bytes ahead.
+fn read<const STREAMS: usize>(isa: Isa, bytes: &[u8], ahead: usize, prefetches: usize) -> i32 {
     let len = bytes.len() / STREAMS;
     let streams = std::array::from_fn(|n| &bytes[n * len..][..len]);
-    match asks {
+    match prefetches {
         0 => isa.run(Read::<STREAMS, 0> { streams, ahead }),
         1 => isa.run(Read::<STREAMS, 1> { streams, ahead }),
         _ => isa.run(Read::<STREAMS, 2> { streams, ahead }),
     }
 }
 
-/// Reads streams, asks so often for each line, and does next to nothing with them.
-struct Read<'a, const STREAMS: usize, const ASKS: usize> {
+/// Reads streams, prefetches each line so often, and does next to nothing with them.
+struct Read<'a, const STREAMS: usize, const PREFETCHES: usize> {
     streams: [&'a [u8]; STREAMS],
     ahead: usize,
 }
 
-impl<const STREAMS: usize, const ASKS: usize> Kernel for Read<'_, STREAMS, ASKS> {
+impl<const STREAMS: usize, const PREFETCHES: usize> Kernel for Read<'_, STREAMS, PREFETCHES> {
     type Output = i32;
 
     #[inline(always)]
@@ -241,7 +258,7 @@ impl<const STREAMS: usize, const ASKS: usize> Kernel for Read<'_, STREAMS, ASKS>
             for stream in self.streams {
                 let (lines, _) = stream[at..at + TURN].as_chunks::<64>();
                 for (n, (acc, line)) in acc.iter_mut().zip(lines).enumerate() {
-                    for _ in 0..ASKS {
+                    for _ in 0..PREFETCHES {
                         s.prefetch_once(stream, at + n * 64 + self.ahead);
                     }
                     *acc = s.or_i32(*acc, s.u8_as_i32(s.load_u8(line)));
@@ -273,8 +290,13 @@ mod tests {
 
     #[test]
     fn the_best_way_is_that_of_the_best_median_not_of_the_best_sample() {
-        let way =
-            |threads| ReadWay { threads, huge_pages: true, streams: 1, prefetch: 4096, asks: 1 };
+        let way = |threads| ReadWay {
+            threads,
+            huge_pages: true,
+            streams: 1,
+            prefetch: 4096,
+            prefetches_per_line: 1,
+        };
         let sample = |[one, two]: [f64; 2]| {
             vec![Sample { rate: one, way: way(1) }, Sample { rate: two, way: way(2) }]
         };

@@ -1,14 +1,15 @@
-//! Large zeroed memory straight from the system.
+//! Large zeroed memory straight from the OS.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
+use std::path::Path;
 use std::str::FromStr;
 
 use bytemuck::Pod;
 use memmap2::MmapMut;
 
 use crate::os::{self, Advice, HUGE_PAGE};
-use crate::{Error, Result};
+use crate::{Error, Result, pressure};
 
 /// The pages that a buffer should lie on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,8 +20,8 @@ pub enum Pages {
     /// Huge pages wherever the system has them to give while the buffer is touched (Linux's
     /// transparent ones), ordinary pages elsewhere.
     Transparent,
-    /// Huge pages that the administrator has set aside (`vm.nr_hugepages`), otherwise as
-    /// `Transparent`.
+    /// Huge pages that the administrator has set aside (`vm.nr_hugepages`), where there are enough
+    /// and this process's control groups let it have them; otherwise as `Transparent`.
     Reserved,
 }
 
@@ -54,7 +55,8 @@ impl FromStr for Pages {
 }
 
 /// Zeroed memory that begins on a page (a huge page, if it was asked for) and takes no room before
-/// it is touched.
+/// it is touched. (Of [`Pages::Reserved`] the first page is taken at once, and all of them are kept
+/// from others.)
 pub struct Buffer {
     map: Option<MmapMut>,
     /// Where the buffer lies in the map.
@@ -103,7 +105,16 @@ impl Buffer {
     }
 
     fn reserved(bytes: usize) -> Option<Self> {
-        let map = os::map_huge(bytes.checked_next_multiple_of(HUGE_PAGE)?).ok()?;
+        let whole = bytes.checked_next_multiple_of(HUGE_PAGE)?;
+        // What is mapped is there, but who touches more than its group may have is killed.
+        let room = pressure::room_of_huge_pages(Path::new("/")).ok().flatten();
+        if room.is_some_and(|room| room < whole as u64) {
+            return None;
+        }
+        let mut map = os::map_huge(whole).ok()?;
+        // So is who may have none for another reason, as on nodes that have none. The others are
+        // taken when they are touched: they may have to lie somewhere.
+        os::populate(&mut map[..HUGE_PAGE]).ok()?;
         Some(Self { map: Some(map), range: 0..bytes, pages: Pages::Reserved })
     }
 

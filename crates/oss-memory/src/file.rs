@@ -113,9 +113,14 @@ pub fn rename(from: &Path, to: &Path) -> Result<()> {
 /// Makes the name that a file has just been given survive a power cut, as far as the file system
 /// knows how.
 fn sync_name(path: &Path) -> Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let directory = parent.unwrap_or(Path::new("."));
+    let directory = directory_of(path);
     os::sync_directory(directory).map_err(Error::file("synchronise", directory))
+}
+
+/// The directory that a file lies in.
+fn directory_of(path: &Path) -> &Path {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    parent.unwrap_or(Path::new("."))
 }
 
 #[cfg(all(test, target_os = "linux"))]

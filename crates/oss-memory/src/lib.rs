@@ -1,11 +1,13 @@
-//! Memory and files: the one door between the engine and the operating system.
+//! Memory and files: the engine's interface to the operating system, except for threads and CPUs
+//! (`oss-threads`).
 //!
 //! Weights are read through maps ([`file::Map`]), results are written so that a crash cannot leave
-//! half a file ([`file::Writer`]), and large working memory comes straight from the system
-//! ([`Buffer`]) and is handed out in extents ([`Extents`]) or pieces with owners of their own
-//! ([`Piece`]). Vectors that grow with a model or a context are [`zeros`], [`lengthen`]ed: refusing
-//! them is an error, not the end of the process. [`pressure`] tells when the system itself runs
-//! short, and [`placement`] lays memory over the nodes of a large machine.
+//! half a file ([`file::Writer`]), and large working memory comes straight from the OS
+//! ([`Buffer`]) and is handed out in extents ([`BuddyAllocator`]) or slices with owners of their
+//! own ([`OwnedSlice`]). Vectors that grow with a model or a context are made by [`try_zeroed`],
+//! [`try_grow_zeroed`] and [`try_to_vec`]: refusing them is an error, not the end of the process.
+//! [`pressure`] reports when the machine itself runs short, and [`placement`] distributes memory
+//! over the nodes of a large machine.
 //!
 //! ```
 //! use oss_memory::{Buffer, Pages, file};
@@ -32,23 +34,23 @@
 //! - System calls occur only in the `os` module, each with a plain fallback.
 //! - Errors name the path, what was got and what was expected.
 //! - A path that [`file::Writer`] writes holds the old file or the new one, never a part.
-//! - [`Extents`] never overlap.
+//! - Extents of one [`BuddyAllocator`] never overlap.
 //!
 //! It knows no arithmetic and no file format.
 
+mod buddy;
 mod buffer;
 mod error;
-mod extents;
 pub mod file;
 mod os;
-mod piece;
+mod owned_slice;
 pub mod placement;
 pub mod pressure;
 mod vector;
 
+pub use buddy::{BuddyAllocator, Extent, Move};
 pub use buffer::{Buffer, Pages};
 pub use error::{Error, Result};
-pub use extents::{Extent, Extents, Move};
 pub use os::{HUGE_PAGE, page_size};
-pub use piece::Piece;
-pub use vector::{copy, lengthen, zeros};
+pub use owned_slice::OwnedSlice;
+pub use vector::{try_grow_zeroed, try_to_vec, try_zeroed};

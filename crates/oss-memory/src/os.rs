@@ -1,4 +1,4 @@
-//! The operating system: the only place with system calls.
+//! The operating system: the only place in this crate with system calls.
 //!
 //! Each has a plain fallback for systems that lack it; what a fallback loses is said beside it.
 
@@ -16,16 +16,16 @@ mod unix;
 pub use plain::page_size;
 #[cfg(not(unix))]
 pub(crate) use plain::{
-    advise, bind_thread, clear, create_private_directory, current_cpu, forget, huge_bytes,
-    is_named, lock, open_direct, open_private, place, read_at, read_some_at, sync_directory,
+    advise, bind_thread, clear, create_private_directory, current_cpu, evict, huge_bytes, is_named,
+    lock, open_direct, open_private, place, populate, read_at, read_some_at, sync_directory,
     write_at,
 };
 #[cfg(unix)]
 pub use unix::page_size;
 #[cfg(unix)]
 pub(crate) use unix::{
-    advise, bind_thread, clear, create_private_directory, current_cpu, forget, huge_bytes,
-    is_named, lock, open_direct, open_private, place, read_at, read_some_at, sync_directory,
+    advise, bind_thread, clear, create_private_directory, current_cpu, evict, huge_bytes, is_named,
+    lock, open_direct, open_private, place, populate, read_at, read_some_at, sync_directory,
     write_at,
 };
 

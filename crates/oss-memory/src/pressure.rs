@@ -1,26 +1,37 @@
-//! How short of memory the system is, so that caches shrink before the kernel kills the process.
+//! How short of memory the machine is, so that caches shrink before the kernel kills the process.
 //!
-//! Read from the control group (version 2), the pressure stall information and `/proc/meminfo`, all
-//! under a root path. Reading takes a few system calls; once a second is often enough.
+//! Read from the control groups (version 2, or 1 where that has the memory), the pressure stall
+//! information and `/proc/meminfo`, all under a root path. Reading takes a few system calls; once a
+//! second is often enough.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::{Error, Result};
 
-/// Room below this share of the limit is tight.
+mod groups;
+
+use groups::Groups;
+pub(crate) use groups::room_of_huge_pages;
+
+/// Room below this share of the limit is tight, where it is also below [`TIGHT_BYTES`].
 pub const TIGHT_SHARE: f64 = 0.10;
-/// Room below this share of the limit is critical.
+/// So many bytes of room are never tight, however large the limit is.
+pub const TIGHT_BYTES: u64 = 4 << 30;
+/// Room below this share of the limit is critical, where it is also below [`CRITICAL_BYTES`].
 pub const CRITICAL_SHARE: f64 = 0.03;
+/// So many bytes of room are never critical, however large the limit is.
+pub const CRITICAL_BYTES: u64 = 1 << 30;
 /// Some task waited for memory this share of the last ten seconds, in percent: tight.
 pub const TIGHT_STALL: f64 = 10.0;
 /// All tasks waited for memory this share of the last ten seconds, in percent: critical.
 pub const CRITICAL_STALL: f64 = 5.0;
 
 /// How urgently memory is needed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// There is room.
+    #[default]
     Calm,
     /// Caches should shrink: see [`Pressure::shed_bytes`].
     Tight,
@@ -41,11 +52,11 @@ pub struct Pressure {
     pub some_stalled: Option<f64>,
     /// Percent of the last ten seconds in which all tasks did.
     pub all_stalled: Option<f64>,
-    /// The least room as a share of its limit, of all limits: of a large one little may be left.
-    least_share: Option<f64>,
-    /// The most bytes that any of them lacks of [`TIGHT_SHARE`].
+    /// How urgent the most urgent of all limits is, which need not be the one with the least room.
+    most_urgent: Level,
+    /// The most bytes that any of them lacks of what is not tight.
     lacking: u64,
-    /// The least bytes that any of them has beyond twice [`TIGHT_SHARE`].
+    /// The least bytes that any of them has beyond twice that.
     spare: Option<u64>,
 }
 
@@ -67,21 +78,13 @@ impl Pressure {
         if let Some(info) = Lines::read(root.join("proc/meminfo")) {
             pressure.restrict(info.kilobytes("MemTotal:")?, info.kilobytes("MemAvailable:")?);
         }
-        let groups = groups(root);
-        for group in &groups {
-            // Above `high` the kernel stalls the group, above `max` it kills.
-            let limits = [limit(group.join("memory.max"))?, limit(group.join("memory.high"))?];
-            let Some(limit) = limits.into_iter().flatten().min() else { continue };
-            let current = number(group.join("memory.current"))?.unwrap_or(0);
-            let stat = Lines::read(group.join("memory.stat"));
-            let unused = stat.map(|stat| stat.number("inactive_file")).transpose()?.flatten();
-            let used = current.saturating_sub(unused.unwrap_or(0));
-            pressure.restrict(Some(limit), Some(limit.saturating_sub(used)));
+        let groups = Groups::of(root, "memory");
+        for group in groups.memory()? {
+            pressure.restrict(Some(group.limit), Some(group.room));
         }
         // The group's own stalls say more than the machine's.
-        let own = groups.first().map(|group| group.join("memory.pressure"));
-        let machine = root.join("proc/pressure/memory");
-        if let Some(stalls) = own.and_then(Lines::read).or_else(|| Lines::read(machine)) {
+        let machine = || Lines::read(root.join("proc/pressure/memory"));
+        if let Some(stalls) = groups.stalls().or_else(machine) {
             pressure.some_stalled = stalls.stalled("some")?;
             pressure.all_stalled = stalls.stalled("full")?;
         }
@@ -90,25 +93,27 @@ impl Pressure {
 
     /// How urgently memory is needed. Without any word from the system there is room.
     pub fn level(&self) -> Level {
-        let share = self.least_share.unwrap_or(1.0);
         let some = self.some_stalled.unwrap_or(0.0);
         let all = self.all_stalled.unwrap_or(0.0);
-        if share < CRITICAL_SHARE || all > CRITICAL_STALL {
+        let stalled = if all > CRITICAL_STALL {
             Level::Critical
-        } else if share < TIGHT_SHARE || some > TIGHT_STALL {
+        } else if some > TIGHT_STALL {
             Level::Tight
         } else {
             Level::Calm
-        }
+        };
+        self.most_urgent.max(stalled)
     }
 
-    /// Bytes that caches should give back to have [`TIGHT_SHARE`] of each limit as room again.
+    /// Bytes that caches should give back so that the room below each limit is no longer tight:
+    /// [`TIGHT_SHARE`] of it, or [`TIGHT_BYTES`] where that is less.
     pub fn shed_bytes(&self) -> u64 {
         self.lacking
     }
 
-    /// Bytes that can be taken while twice [`TIGHT_SHARE`] of each limit stays as room, so that who
-    /// takes them need not give them back at once. None where the system does not say.
+    /// Bytes that can be taken while twice as much room stays below each limit as is no longer
+    /// tight, so that who takes them need not give them back at once. None where the system does
+    /// not say.
     pub fn spare_bytes(&self) -> Option<u64> {
         self.spare
     }
@@ -116,11 +121,19 @@ impl Pressure {
     /// Takes in one more limit and the room below it.
     fn restrict(&mut self, limit: Option<u64>, room: Option<u64>) {
         if let (Some(limit), Some(room)) = (limit, room) {
-            let share = if limit == 0 { 0.0 } else { room as f64 / limit as f64 };
-            self.least_share = Some(self.least_share.map_or(share, |least| least.min(share)));
-            let wanted = (limit as f64 * TIGHT_SHARE) as u64;
-            self.lacking = self.lacking.max(wanted.saturating_sub(room));
-            let spare = room.saturating_sub((limit as f64 * 2.0 * TIGHT_SHARE) as u64);
+            let part = |share: f64, most: u64| ((limit as f64 * share) as u64).min(most);
+            let tight = part(TIGHT_SHARE, TIGHT_BYTES);
+            let critical = part(CRITICAL_SHARE, CRITICAL_BYTES);
+            // A limit of nothing leaves nothing.
+            self.most_urgent = self.most_urgent.max(if room < critical.max(1) {
+                Level::Critical
+            } else if room < tight {
+                Level::Tight
+            } else {
+                Level::Calm
+            });
+            self.lacking = self.lacking.max(tight.saturating_sub(room));
+            let spare = room.saturating_sub(2 * tight);
             self.spare = Some(self.spare.map_or(spare, |least| least.min(spare)));
         }
         // Where no room is told, any that is told counts as less.
@@ -129,30 +142,6 @@ impl Pressure {
             (self.limit, self.room) = (limit, room);
         }
     }
-}
-
-/// The folders of this process's control groups of version 2, the innermost first.
-fn groups(root: &Path) -> Vec<PathBuf> {
-    let text = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    let Some(group) = text.lines().find_map(|line| line.strip_prefix("0::/")) else {
-        return Vec::new();
-    };
-    // Outside of its namespace a group is called /.., and its limits cannot be seen.
-    let inside = if group.starts_with("..") { "" } else { group };
-    let mounted = root.join("sys/fs/cgroup");
-    let inner = mounted.join(inside);
-    let up = inner.ancestors().take_while(|folder| folder.starts_with(&mounted));
-    up.map(Path::to_path_buf).collect()
-}
-
-/// A limit, none for `max` or a missing file.
-fn limit(path: PathBuf) -> Result<Option<u64>> {
-    let Some(file) = Lines::read(path) else { return Ok(None) };
-    if file.text.trim() == "max" { Ok(None) } else { file.whole().map(Some) }
-}
-
-fn number(path: PathBuf) -> Result<Option<u64>> {
-    Lines::read(path).map(|file| file.whole()).transpose()
 }
 
 /// A file of the system.

@@ -17,7 +17,7 @@ fn refused<T>(len: usize) -> Error {
 ///
 /// # Errors
 /// When the system has not that much memory to give.
-pub fn zeros<T: Zeroable>(len: usize) -> Result<Vec<T>> {
+pub fn try_zeroed<T: Zeroable>(len: usize) -> Result<Vec<T>> {
     const { assert!(size_of::<T>() > 0, "no memory to ask for") };
     if len == 0 {
         return Ok(Vec::new());
@@ -39,7 +39,7 @@ pub fn zeros<T: Zeroable>(len: usize) -> Result<Vec<T>> {
 ///
 /// # Errors
 /// When the system has not that much memory to give; the vector is then as it was.
-pub fn lengthen<T: Zeroable + Clone>(vector: &mut Vec<T>, len: usize) -> Result<()> {
+pub fn try_grow_zeroed<T: Zeroable + Clone>(vector: &mut Vec<T>, len: usize) -> Result<()> {
     let more = len.saturating_sub(vector.len());
     vector.try_reserve(more).map_err(|_| refused::<T>(len))?;
     vector.resize(vector.len() + more, T::zeroed());
@@ -50,7 +50,7 @@ pub fn lengthen<T: Zeroable + Clone>(vector: &mut Vec<T>, len: usize) -> Result<
 ///
 /// # Errors
 /// When the system has not that much memory to give.
-pub fn copy<T: Copy>(values: &[T]) -> Result<Vec<T>> {
+pub fn try_to_vec<T: Copy>(values: &[T]) -> Result<Vec<T>> {
     let mut vector = Vec::new();
     vector.try_reserve_exact(values.len()).map_err(|_| refused::<T>(values.len()))?;
     vector.extend_from_slice(values);
@@ -63,15 +63,15 @@ mod tests {
 
     #[test]
     fn what_is_given_is_zero_or_a_copy() {
-        assert_eq!(zeros::<f32>(0).expect("nothing").capacity(), 0);
-        let mut vector = zeros::<u32>(1 << 20).expect("4 MiB");
+        assert_eq!(try_zeroed::<f32>(0).expect("nothing").capacity(), 0);
+        let mut vector = try_zeroed::<u32>(1 << 20).expect("4 MiB");
         assert!(vector.len() == 1 << 20 && vector.iter().all(|&x| x == 0));
         vector[7] = 3;
-        lengthen(&mut vector, (1 << 20) + 1).expect("a little more");
+        try_grow_zeroed(&mut vector, (1 << 20) + 1).expect("a little more");
         assert_eq!((vector.len(), vector[7], vector.last()), ((1 << 20) + 1, 3, Some(&0)));
-        lengthen(&mut vector, 1).expect("no more");
+        try_grow_zeroed(&mut vector, 1).expect("no more");
         assert_eq!(vector.len(), (1 << 20) + 1);
-        assert_eq!(copy(&vector).expect("4 MiB"), vector);
+        assert_eq!(try_to_vec(&vector).expect("4 MiB"), vector);
     }
 
     #[test]
@@ -79,9 +79,9 @@ mod tests {
         let most = isize::MAX as usize / 4;
         let mut vector = vec![1u32];
         let errors = [
-            zeros::<u32>(most).expect_err("all that can be addressed"),
-            zeros::<u32>(usize::MAX).expect_err("more than can be addressed"),
-            lengthen(&mut vector, most).expect_err("all that can be addressed"),
+            try_zeroed::<u32>(most).expect_err("all that can be addressed"),
+            try_zeroed::<u32>(usize::MAX).expect_err("more than can be addressed"),
+            try_grow_zeroed(&mut vector, most).expect_err("all that can be addressed"),
         ];
         assert_eq!(vector, [1]);
         for (error, bytes) in errors.iter().zip([4 * most, usize::MAX, 4 * most]) {

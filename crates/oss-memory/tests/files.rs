@@ -11,6 +11,46 @@ fn names(directory: &Path) -> Vec<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
+/// Bytes of whole pages of `memory` that are mapped to memory just now; none where the system does
+/// not say.
+fn mapped(memory: &[u8]) -> Option<usize> {
+    let page = oss_memory::page_size();
+    let (first, end) =
+        (memory.as_ptr().addr() / page, (memory.as_ptr().addr() + memory.len()) / page);
+    let pages = RandomAccess::open_read_only(Path::new("/proc/self/pagemap")).ok()?;
+    let mut words = vec![0; 8 * (end - first)];
+    pages.read_at(&mut words, 8 * first as u64).ok()?;
+    let is_mapped = |word: &&[u8]| word[7] >> 7 == 1;
+    Some(words.chunks(8).filter(is_mapped).count() * page)
+}
+
+#[test]
+fn memory_that_is_given_back_is_no_longer_mapped() {
+    let bytes = 8 * HUGE_PAGE;
+    for pages in [Pages::Ordinary, Pages::Transparent] {
+        let mut buffer = Buffer::new(bytes, pages).expect("memory");
+        assert_eq!(mapped(&buffer).unwrap_or(0), 0, "{pages}: taken when it is touched");
+        buffer.fill(1);
+        assert_eq!(mapped(&buffer).unwrap_or(bytes), bytes, "{pages}");
+        buffer.release(HUGE_PAGE..bytes).expect("release");
+        assert_eq!(mapped(&buffer).unwrap_or(HUGE_PAGE), HUGE_PAGE, "{pages}");
+    }
+    let directory = tempfile::tempdir().expect("directory");
+    let path = directory.path().join("weights");
+    fs::write(&path, vec![1; bytes]).expect("write");
+    let map = Map::open(&path).expect("map");
+    let give_back: [fn(&Map, usize); 2] = [
+        |map, bytes| map.advise(0..bytes, Advice::DontNeed).expect("advice"),
+        |map, bytes| map.evict(0..bytes).expect("evicted"),
+    ];
+    for give_back in give_back {
+        assert!(map.bytes().iter().all(|byte| *byte == 1));
+        assert_eq!(mapped(map.bytes()).unwrap_or(bytes), bytes);
+        give_back(&map, bytes);
+        assert_eq!(mapped(map.bytes()).unwrap_or(0), 0);
+    }
+}
+
 #[test]
 fn a_map_shows_the_file_also_after_advice_and_refuses_it_past_the_end() {
     let directory = tempfile::tempdir().expect("directory");
@@ -26,7 +66,7 @@ fn a_map_shows_the_file_also_after_advice_and_refuses_it_past_the_end() {
 }
 
 #[test]
-fn what_is_forgotten_is_read_again_and_huge_pages_are_counted() {
+fn what_is_evicted_is_read_again_and_huge_pages_are_counted() {
     let directory = tempfile::tempdir().expect("directory");
     let path = directory.path().join("weights");
     let bytes: Vec<u8> = (0..3 * HUGE_PAGE).map(|index| (index % 251) as u8).collect();
@@ -41,10 +81,10 @@ fn what_is_forgotten_is_read_again_and_huge_pages_are_counted() {
             assert!(huge <= 3 * HUGE_PAGE && huge.is_multiple_of(oss_memory::page_size()));
             assert_eq!(map.huge_bytes(0..0).expect("it said so before"), 0);
         }
-        map.forget(range.clone()).expect("forget");
+        map.evict(range.clone()).expect("evict");
         assert_eq!(map.huge_bytes(HUGE_PAGE..HUGE_PAGE + 1).unwrap_or(0), 0, "nothing is mapped");
     }
-    map.forget(0..3 * HUGE_PAGE + 1).expect_err("past the end");
+    map.evict(0..3 * HUGE_PAGE + 1).expect_err("past the end");
     map.huge_bytes(0..3 * HUGE_PAGE + 1).expect_err("past the end");
 }
 

@@ -5,9 +5,9 @@ mod gpt_oss;
 mod llama;
 
 use crate::config::Config;
+use crate::config_reader::ConfigReader;
 use crate::error::{Error, Result};
 use crate::plan::ModelPlan;
-use crate::source::Source;
 use oss_weights::{Container, shown};
 
 /// How to read one architecture's files.
@@ -16,7 +16,7 @@ struct Architecture {
     gguf: &'static str,
     /// `model_type` in `config.json`.
     model_type: &'static str,
-    describe: fn(&Source<'_>) -> Result<(Config, ModelPlan)>,
+    describe: fn(&ConfigReader<'_>) -> Result<(Config, ModelPlan)>,
 }
 
 const TABLE: [Architecture; 2] = [
@@ -30,26 +30,26 @@ const TABLE: [Architecture; 2] = [
 /// When the architecture or one of its options is not supported, a field is missing or wrong, or
 /// the container has tensors of which nothing is made.
 pub fn describe(container: &Container) -> Result<(Config, ModelPlan)> {
-    let source = Source::new(container)?;
-    let name = source.architecture()?;
-    let known = |row: &Architecture| if source.is_gguf() { row.gguf } else { row.model_type };
+    let reader = ConfigReader::new(container)?;
+    let name = reader.architecture()?;
+    let known = |row: &Architecture| if reader.is_gguf() { row.gguf } else { row.model_type };
     let Some(row) = TABLE.iter().find(|row| known(row) == name) else {
         let all: Vec<&str> = TABLE.iter().map(known).collect();
-        return Err(source.unsupported("architecture", &name, &all.join(" or ")));
+        return Err(reader.unsupported("architecture", &name, &all.join(" or ")));
     };
-    let (config, plan) = (row.describe)(&source)?;
-    refuse_left_over(&source, &config, &plan)?;
+    let (config, plan) = (row.describe)(&reader)?;
+    refuse_left_over(&reader, &config, &plan)?;
     Ok((config, plan))
 }
 
 /// Refuses tensors that the plan has no use for: what they are for would be left out silently.
-fn refuse_left_over(source: &Source<'_>, config: &Config, plan: &ModelPlan) -> Result<()> {
+fn refuse_left_over(reader: &ConfigReader<'_>, config: &Config, plan: &ModelPlan) -> Result<()> {
     let taken = plan.tensors();
-    let is_left = |name: &&str| !taken.contains(*name) && !common::is_spare(source, plan, name);
-    let left: Vec<&str> = source.tensor_names().filter(is_left).collect();
+    let is_left = |name: &&str| !taken.contains(*name) && !common::is_ignored(reader, plan, name);
+    let left: Vec<&str> = reader.tensor_names().filter(is_left).collect();
     let Some(first) = left.iter().min() else { return Ok(()) };
     Err(Error::LeftOver {
-        path: source.path().to_owned(),
+        path: reader.path().to_owned(),
         tensor: shown(first),
         architecture: config.architecture,
         layers: config.layers.len(),

@@ -46,7 +46,13 @@ impl Batch<'_> {
                     }
                     before.position + 1
                 }
-                _ => cache.len(row.sequence),
+                _ => {
+                    let same = |other: &Row| other.sequence == row.sequence;
+                    if let Some(last) = self.rows[..i].iter().rposition(same) {
+                        return wrong(i, "row before of its sequence", last, format!("{}", i - 1));
+                    }
+                    cache.len(row.sequence)
+                }
             };
             if row.position != expected {
                 return wrong(i, "position", row.position, expected.to_string());
@@ -71,5 +77,26 @@ impl Batch<'_> {
         self.rows
             .chunk_by(|a, b| a.sequence == b.sequence)
             .map(|rows| (rows[0].sequence, rows.len()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use oss_cache::{Group, Shape};
+
+    #[test]
+    fn rows_of_a_sequence_that_stand_apart_are_refused() {
+        let groups = vec![Group { layers: vec![0], window: None }];
+        let shape = Shape { page_tokens: 16, n_kv_heads: 1, head_dim: 4, slot_bytes: 64, groups };
+        let mut cache = KvCache::new(shape, 1 << 20).unwrap();
+        let (one, other) = (cache.create(), cache.create());
+        let row =
+            |sequence, position| Row { sequence, position, token: 0, wanted: false, draft: false };
+        let check = |rows: &[Row]| Batch { rows }.check(&cache, 1, 8);
+        check(&[row(one, 0), row(one, 1), row(other, 0)]).unwrap();
+        let apart = [row(one, 0), row(one, 1), row(other, 0), row(one, 0)];
+        let error = check(&apart).unwrap_err().to_string();
+        assert_eq!(error, "batch row 3: row before of its sequence: got 1, expected 2");
     }
 }

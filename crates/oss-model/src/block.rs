@@ -3,7 +3,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod feed_forward;
-pub(crate) mod foresee;
 pub(crate) mod norm;
+pub(crate) mod predict;
 pub(crate) mod project;
 pub(crate) mod router;

@@ -1,4 +1,4 @@
-//! What a model is, in numbers: everything the forward page needs to know.
+//! What a model is, in numbers: everything the forward pass needs to know.
 
 use oss_kernels::Activation;
 use oss_kernels::elementwise::Gate;
@@ -45,25 +45,35 @@ pub enum FeedForward {
     /// One network for all tokens.
     Dense {
         /// Numbers between its matrices.
-        inner_dim: usize,
+        intermediate_dim: usize,
     },
     /// A router sends each token to a few of many networks.
     Experts {
         /// Numbers between an expert's matrices.
-        inner_dim: usize,
+        intermediate_dim: usize,
         /// How many experts there are.
         n_experts: usize,
         /// How many of them a token goes to.
-        top: usize,
+        top_k: usize,
     },
 }
 
 impl FeedForward {
     /// Numbers between the two matrices.
     #[must_use]
-    pub const fn inner_dim(self) -> usize {
+    pub const fn intermediate_dim(self) -> usize {
         match self {
-            Self::Dense { inner_dim } | Self::Experts { inner_dim, .. } => inner_dim,
+            Self::Dense { intermediate_dim } | Self::Experts { intermediate_dim, .. } => {
+                intermediate_dim
+            }
+        }
+    }
+
+    /// How many networks a token goes to.
+    pub(crate) const fn top_k(self) -> usize {
+        match self {
+            Self::Dense { .. } => 1,
+            Self::Experts { top_k, .. } => top_k,
         }
     }
 }
@@ -88,9 +98,9 @@ pub enum RopeScaling {
         factor: f64,
     },
     /// Each by its own divisor of the frequency (GGUF's `rope_freqs.weight`).
-    Divisors(Vec<f32>),
+    FrequencyFactors(Vec<f32>),
     /// By bands of wavelengths, as Llama 3.1 does.
-    Bands {
+    FrequencyBands {
         /// The factor for long wavelengths.
         factor: f64,
         /// Wavelengths beyond `original / low` are stretched in full.
@@ -166,18 +176,14 @@ impl Config {
 
     /// The widest feed-forward layer.
     #[must_use]
-    pub fn max_inner_dim(&self) -> usize {
-        self.layers.iter().map(|layer| layer.feed_forward.inner_dim()).max().unwrap_or(0)
+    pub fn max_intermediate_dim(&self) -> usize {
+        self.layers.iter().map(|layer| layer.feed_forward.intermediate_dim()).max().unwrap_or(0)
     }
 
     /// The most experts that a token goes to in any layer; 1 where there are none.
     #[must_use]
-    pub fn max_top(&self) -> usize {
-        let top = |layer: &LayerConfig| match layer.feed_forward {
-            FeedForward::Dense { .. } => 1,
-            FeedForward::Experts { top, .. } => top,
-        };
-        self.layers.iter().map(top).max().unwrap_or(1)
+    pub fn max_top_k(&self) -> usize {
+        self.layers.iter().map(|layer| layer.feed_forward.top_k()).max().unwrap_or(1)
     }
 
     /// The most experts of any layer; 0 where there are none.

@@ -5,7 +5,7 @@ use std::time::UNIX_EPOCH;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::model::Model;
-use oss_weights::{Container, Data, packed};
+use oss_weights::{Container, Encoded, packed};
 
 /// Changes whenever the same model, tokens and options give other bits than before, or keys and
 /// values lie in pages as other bytes.
@@ -81,8 +81,8 @@ fn add_samples(container: &Container, hash: &mut Xxh3) {
         add(hash, info.name.as_bytes());
         let Some(tensor) = container.find(&info.name) else { continue };
         let parts = match tensor.data {
-            Data::Plain(bytes) => [bytes, &[]],
-            Data::Split { codes, scales } => [codes, scales],
+            Encoded::Plain(bytes) => [bytes, &[]],
+            Encoded::Split { codes, scales } => [codes, scales],
         };
         for part in parts {
             if !is_in_files {

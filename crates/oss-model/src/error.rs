@@ -11,6 +11,9 @@ pub enum Error {
     /// A container could not be read.
     #[error(transparent)]
     Weights(#[from] oss_weights::Error),
+    /// Who was told of the progress wanted no more.
+    #[error("loading was cancelled")]
+    Cancelled,
     /// A matrix could not be packed.
     #[error("{path}: tensor {tensor}: {cause}")]
     Packing {
@@ -121,7 +124,8 @@ pub enum Error {
         /// The row's token.
         token: u32,
     },
-    /// A batch names a token outside the vocabulary, or positions that do not continue.
+    /// A batch names a token outside the vocabulary, or positions that do not continue, or rows of
+    /// one sequence stand apart.
     #[error("batch row {row}: {what}: got {got}, expected {expected}")]
     Batch {
         /// The row.

@@ -1,25 +1,27 @@
-//! THE PAGE: from tokens to hidden rows, and from hidden rows to logits.
+//! The forward pass: from tokens to hidden rows, and from hidden rows to logits.
 //!
-//! `R` is the number of rows of the batch. Every line that works on much data is a phase of the
-//! team; the calling thread does the rest.
+//! `R` is the number of rows of the batch. Every statement that works on much data is a phase of
+//! the team; the calling thread does the rest.
 
 use crate::batch::{Batch, Row};
-use crate::block::norm::Next;
+use crate::block::norm::NextNorm;
 use crate::block::{attention, feed_forward, project};
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::state::{Event, State};
 use oss_cache::KvCache;
 use oss_threads::Team;
-use std::{mem, ops::Range};
+use std::mem;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What the page is computed with, besides the model: who works, in what, on which cache.
-pub(crate) struct Page<'a> {
+/// What a forward pass is computed with, besides the model: who works, in what, on which cache.
+pub(crate) struct ForwardPass<'a> {
     pub(crate) model: &'a Model,
     pub(crate) team: &'a Team,
     pub(crate) state: &'a mut State,
     pub(crate) cache: &'a mut KvCache,
-    /// The rows that pass through the page.
+    /// The rows that go through the pass.
     pub(crate) batch: Batch<'a>,
     /// Those of them that leave it.
     wanted: Batch<'a>,
@@ -63,26 +65,27 @@ pub fn forward(
     let mut wanted = mem::take(&mut state.wanted_rows);
     wanted.clear();
     wanted.extend(batch.rows.iter().filter(|row| row.wanted));
-    let mut page = Page { model, team, state, cache, batch, wanted: Batch { rows: &wanted } };
-    page.norm(layers.start); //                                                  normed [R, hidden]
+    let mut pass =
+        ForwardPass { model, team, state, cache, batch, wanted: Batch { rows: &wanted } };
+    pass.norm(layers.start); //                                                  normed [R, hidden]
     for layer in layers.clone() {
         let is_last = layer + 1 == config.layers.len();
-        page.show_residual(layer);
-        attention::qkv(&mut page, layer); //              qkv [R, qkv_dim], keys and values in pages
+        pass.show_residual(layer);
+        attention::qkv(&mut pass, layer); //              qkv [R, qkv_dim], keys and values in pages
         if is_last {
-            page.check_all()?;
-            page.keep_wanted(); //                                                   R = wanted rows
+            pass.check_all()?;
+            pass.keep_wanted(); //                                                   R = wanted rows
             if wanted.is_empty() {
                 break;
             }
         }
-        attention::run(&mut page, layer)?; //                            x += attention(qkv), normed
-        feed_forward::run(&mut page, layer)?; //                   x += feed_forward(normed), normed
+        attention::run(&mut pass, layer)?; //                            x += attention(qkv), normed
+        feed_forward::run(&mut pass, layer)?; //                   x += feed_forward(normed), normed
     }
 
     if layers.end == config.layers.len() {
-        page.show_residual(config.layers.len());
-        page.check(&page.state.x, hidden)?;
+        pass.show_residual(config.layers.len());
+        pass.check(&pass.state.x, hidden)?;
         for rows in batch.rows.chunk_by(|a, b| a.sequence == b.sequence) {
             let (known, drafts) = rows.split_at(rows.partition_point(|row| !row.draft));
             cache.commit_tokens(rows[0].sequence, known.iter().map(|row| row.token));
@@ -128,12 +131,37 @@ fn reserve(cache: &mut KvCache, batch: Batch<'_>) -> Result<()> {
     Ok(())
 }
 
-impl Page<'_> {
+/// From so many rows on, they are looked at by the team,
+const MANY_ROWS: usize = 64;
+/// so many by a unit.
+const UNIT: usize = 8;
+
+/// The first of some rows, `width` numbers each, that is not finite.
+fn first_not_finite(team: &Team, numbers: &[f32], width: usize) -> Option<usize> {
+    // As integers, so that the compiler makes vectors of it.
+    let most = |row: &[f32]| row.iter().map(|x| x.abs().to_bits()).fold(0, u32::max);
+    let is_wrong = |row: &[f32]| most(row) >= f32::INFINITY.to_bits();
+    let first = |rows: &[f32]| rows.chunks_exact(width).position(is_wrong);
+    let n_rows = numbers.len() / width;
+    if n_rows < MANY_ROWS {
+        return first(numbers);
+    }
+    let found = AtomicUsize::new(usize::MAX);
+    team.phase(n_rows.div_ceil(UNIT), (), |unit, ()| {
+        let begin = unit.index * UNIT;
+        if let Some(row) = first(&numbers[begin * width..n_rows.min(begin + UNIT) * width]) {
+            found.fetch_min(begin + row, Ordering::Relaxed);
+        }
+    });
+    Some(found.into_inner()).filter(|row| *row < n_rows)
+}
+
+impl ForwardPass<'_> {
     /// Normalises the residual stream for the first layer that it meets.
     fn norm(&mut self, layer: usize) {
         let State { x, normed, .. } = &mut *self.state;
         let x = &x[..self.batch.rows.len() * self.model.config.hidden_dim];
-        Next::attention(self.model, layer).run(self.team, x, normed);
+        NextNorm::attention(self.model, layer).run(self.team, x, normed);
     }
 
     /// Checks what the pages of the batch are made of: the last layer's keys and values, and the
@@ -147,12 +175,10 @@ impl Page<'_> {
 
     /// Refuses the batch if `numbers`, `width` of them a row, are not all finite.
     fn check(&self, numbers: &[f32], width: usize) -> Result<()> {
-        // As integers, so that the compiler makes vectors of it.
-        let most = |row: &[f32]| row.iter().map(|x| x.abs().to_bits()).fold(0, u32::max);
-        let is_finite = |row: &[f32]| most(row) < f32::INFINITY.to_bits();
-        let mut rows = self.batch.rows.iter().zip(numbers.chunks_exact(width));
-        match rows.find(|(_, numbers)| !is_finite(numbers)) {
-            Some((&Row { sequence, position, token, .. }, _)) => {
+        let rows = self.batch.rows;
+        match first_not_finite(self.team, &numbers[..rows.len() * width], width) {
+            Some(row) => {
+                let Row { sequence, position, token, .. } = rows[row];
                 Err(Error::NotFinite { sequence, position, token })
             }
             None => Ok(()),
@@ -179,6 +205,26 @@ impl Page<'_> {
         let State { probe, x, .. } = &mut *self.state;
         if let Some(probe) = probe {
             probe(Event::Residual { layer, rows: &x[..n] });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::first_not_finite;
+    use oss_threads::Team;
+
+    #[test]
+    fn the_first_row_that_is_not_finite_is_found_among_few_and_many() {
+        let (team, width) = (Team::new(3).unwrap(), 5);
+        for rows in [0, 1, 63, 64, 65, 200] {
+            let mut numbers = vec![f32::MAX; rows * width];
+            assert_eq!(first_not_finite(&team, &numbers, width), None, "{rows} rows");
+            for row in (0..rows).rev().step_by(7) {
+                let number = if row % 2 == 0 { f32::NAN } else { f32::NEG_INFINITY };
+                numbers[row * width + row % width] = number;
+                assert_eq!(first_not_finite(&team, &numbers, width), Some(row), "{rows} rows");
+            }
         }
     }
 }

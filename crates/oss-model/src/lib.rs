@@ -1,9 +1,9 @@
-//! Model architectures and the forward page.
+//! Model architectures and the forward pass.
 //!
-//! A model is four nouns: [`Config`] (its numbers), [`Weights`] (packed matrices), [`State`]
-//! (scratch, allocated once) and the cache of keys and values. [`forward`] takes a [`Batch`] of
-//! rows, in any mix of prompts and decoding, to hidden rows; [`head`] takes those to logits. Both
-//! are one page, `forward.rs`, the same for every architecture: what differs is data.
+//! A model has four parts: [`Config`] (its hyperparameters), [`Weights`] (packed matrices),
+//! [`State`] (scratch, allocated once) and the KV cache. [`forward`] takes a [`Batch`] of rows, in
+//! any mix of prompts and decoding, to hidden rows; [`head`] takes those to logits. Both are in
+//! `forward.rs`, the same for every architecture: what differs is data.
 //!
 //! ```
 //! use oss_model::{Batch, LoadOptions, Model, Row, State, forward, head};
@@ -40,6 +40,7 @@ mod batch;
 mod block;
 mod catalog;
 mod config;
+mod config_reader;
 mod content_key;
 mod error;
 mod forward;
@@ -48,7 +49,6 @@ mod model;
 mod plan;
 mod precision;
 mod rope;
-mod source;
 mod state;
 mod tiling;
 mod weights;

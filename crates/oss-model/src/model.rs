@@ -101,6 +101,6 @@ impl Model {
 
     /// Bytes of the keys and values of a slot.
     pub(crate) fn kv_bytes(&self) -> usize {
-        self.kv_format.slot_bytes(attention::PAGE, self.config.head_dim)
+        self.kv_format.slot_bytes(self.config.head_dim)
     }
 }

@@ -284,7 +284,7 @@ impl ModelPlan {
                 (layer, &self.layers[layer].feed_forward)
             }
         };
-        let inner = config.layers[layer].feed_forward.inner_dim();
+        let inner = config.layers[layer].feed_forward.intermediate_dim();
         let gate_up = |network: &NetworkPlan| (network.gate_up.clone(), hidden);
         let down = |network: &NetworkPlan| (network.down.clone(), inner);
         match (network, site) {
@@ -332,7 +332,7 @@ pub(crate) struct LayerPlan {
     pub(crate) feed_forward_norm: VectorPlan,
     /// The feed-forward half.
     pub(crate) feed_forward: FeedForwardPlan,
-    /// `[networks, 2 inner_dim]`, paired: the biases of its first matrices.
+    /// `[networks, 2 intermediate_dim]`, paired: the biases of its first matrices.
     pub(crate) gate_up_bias: Option<VectorPlan>,
     /// `[networks, hidden_dim]`: those of its second ones.
     pub(crate) down_bias: Option<VectorPlan>,
@@ -361,9 +361,9 @@ pub(crate) struct ExpertsPlan {
 /// The two matrices of a gated network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NetworkPlan {
-    /// `[2 inner_dim, hidden_dim]`, paired.
+    /// `[2 intermediate_dim, hidden_dim]`, paired.
     pub(crate) gate_up: MatrixPlan,
-    /// `[hidden_dim, inner_dim]`.
+    /// `[hidden_dim, intermediate_dim]`.
     pub(crate) down: MatrixPlan,
 }
 

@@ -23,10 +23,10 @@ impl Rope {
         let frequencies = match &config.scaling {
             RopeScaling::None => plain,
             RopeScaling::Linear { factor } => plain.iter().map(|f| f / factor).collect(),
-            RopeScaling::Divisors(divisors) => {
+            RopeScaling::FrequencyFactors(divisors) => {
                 plain.iter().zip(divisors).map(|(f, d)| f / f64::from(*d)).collect()
             }
-            &RopeScaling::Bands { factor, low, high, original } => {
+            &RopeScaling::FrequencyBands { factor, low, high, original } => {
                 plain.iter().map(|f| banded(*f, factor, (low, high), original)).collect()
             }
             &RopeScaling::Yarn {

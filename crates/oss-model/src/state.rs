@@ -1,16 +1,16 @@
-//! The scratch of the forward page, by role, allocated once.
+//! The scratch of the forward pass, by role, allocated once.
 
 use crate::batch::Row;
 use crate::block::attention::most_shared;
-use crate::block::foresee;
 use crate::block::norm::Normed;
+use crate::block::predict;
 use crate::config::Config;
 use crate::error::Result;
 use crate::model::Model;
 use crate::tiling::Tiling;
 use crate::weights::FEW_INPUTS;
 use oss_kernels::{Activation, InputBuffer, Panel, Product, attention, linear};
-use oss_memory::{Buffer, Pages, lengthen, zeros};
+use oss_memory::{Buffer, Pages, try_grow_zeroed, try_zeroed};
 use oss_quant::GROUP_ROWS;
 use oss_simd::Isa;
 use std::ops::Range;
@@ -20,55 +20,67 @@ use std::ops::Range;
 pub(crate) struct Routing {
     /// `[rows, n_experts]`.
     pub(crate) logits: Vec<f32>,
-    /// `[rows, top]`: chosen experts, the best first.
+    /// `[rows, top_k]`: chosen experts, the best first.
     pub(crate) experts: Vec<u32>,
-    /// `[rows, top]`: their shares.
-    pub(crate) shares: Vec<f32>,
+    /// `[rows, top_k]`: what the outputs of these are multiplied by.
+    pub(crate) expert_weights: Vec<f32>,
     /// The experts that have rows, in the order in which they are computed.
     pub(crate) active: Vec<u32>,
     /// Where each active expert's slots begin, and the end of the last.
     pub(crate) splits: Vec<usize>,
-    /// `[rows · top]`: the row of each slot, slots ordered by expert as in `active`, then by row.
+    /// `[n_experts]`: how many rows chose each, and then where its next slot is.
+    next_slot: Vec<usize>,
+    /// `[rows · top_k]`: the row of each slot, slots ordered by expert as in `active`, then by row.
     pub(crate) row_of_slot: Vec<u32>,
-    /// `[rows · top]`: the factor of each slot's row.
+    /// `[rows · top_k]`: the factor of each slot's row.
     pub(crate) factor_of_slot: Vec<f32>,
-    /// `[rows, top]`: the slot of each choice.
+    /// `[rows, top_k]`: the slot of each choice.
     pub(crate) slot_of_choice: Vec<u32>,
 }
 
 impl Routing {
-    /// Lists the experts that some of `rows` rows chose.
-    pub(crate) fn list_active(&mut self, rows: usize, top: usize, n_experts: usize) {
-        let choices = &self.experts[..rows * top];
+    /// Counts the rows of each expert, of `rows` rows, and lists the experts that have some.
+    pub(crate) fn list_active(&mut self, rows: usize, top_k: usize, n_experts: usize) {
+        self.next_slot.clear();
+        self.next_slot.resize(n_experts, 0);
+        for expert in &self.experts[..rows * top_k] {
+            self.next_slot[*expert as usize] += 1;
+        }
+        let chosen = (0..).zip(&self.next_slot).filter(|(_, rows)| **rows > 0);
         self.active.clear();
-        self.active.extend((0..n_experts as u32).filter(|expert| choices.contains(expert)));
+        self.active.extend(chosen.map(|(expert, _)| expert));
     }
 
     fn bytes(&self) -> usize {
-        let numbers = [self.logits.len(), self.shares.len(), self.factor_of_slot.capacity()];
+        let numbers =
+            [self.logits.len(), self.expert_weights.len(), self.factor_of_slot.capacity()];
         let indices = [self.experts.len(), self.slot_of_choice.len(), self.row_of_slot.capacity()];
         4 * numbers.into_iter().chain(indices).sum::<usize>()
     }
 
-    /// Orders the choices of all rows by expert, experts as `active` has them; `factors` are the
-    /// rows'.
-    pub(crate) fn sort(&mut self, factors: &[f32], top: usize) {
-        let rows = factors.len();
+    /// Orders the choices of all rows by expert, experts as `active` has them since they were
+    /// listed; `factors` are the rows'.
+    pub(crate) fn sort(&mut self, factors: &[f32], top_k: usize) {
+        let choices = &self.experts[..factors.len() * top_k];
+        let mut end = 0;
         self.splits.clear();
-        self.row_of_slot.clear();
-        self.factor_of_slot.clear();
-        let choices = &self.experts[..rows * top];
+        self.splits.push(end);
         for expert in &self.active {
-            self.splits.push(self.row_of_slot.len());
-            for (choice, chosen) in choices.iter().enumerate() {
-                if chosen == expert {
-                    self.slot_of_choice[choice] = self.row_of_slot.len() as u32;
-                    self.row_of_slot.push((choice / top) as u32);
-                    self.factor_of_slot.push(factors[choice / top]);
-                }
-            }
+            let slot = &mut self.next_slot[*expert as usize];
+            (*slot, end) = (end, end + *slot);
+            self.splits.push(end);
         }
-        self.splits.push(self.row_of_slot.len());
+        assert!(end == choices.len(), "{end} choices are listed, expected {}", choices.len());
+        self.row_of_slot.resize(end, 0);
+        self.factor_of_slot.resize(end, 0.0);
+        for (choice, expert) in choices.iter().enumerate() {
+            let next = &mut self.next_slot[*expert as usize];
+            let slot = *next;
+            *next += 1;
+            self.slot_of_choice[choice] = slot as u32;
+            self.row_of_slot[slot] = (choice / top_k) as u32;
+            self.factor_of_slot[slot] = factors[choice / top_k];
+        }
     }
 }
 
@@ -95,9 +107,9 @@ impl WorkerScratch {
         let heads = attention::QUERIES * config.group();
         let attended = heads * config.head_dim * config.kv_heads_per_unit();
         Ok(Self {
-            numbers: zeros(numbers)?,
-            turned: zeros(heads.max(attention::PAGE) * config.head_dim)?,
-            attended: zeros(attended)?,
+            numbers: try_zeroed(numbers)?,
+            turned: try_zeroed(heads.max(attention::PAGE) * config.head_dim)?,
+            attended: try_zeroed(attended)?,
             panel: Panel::ZERO,
         })
     }
@@ -139,16 +151,18 @@ pub struct State {
     pub(crate) cos: Vec<f32>,
     pub(crate) sin: Vec<f32>,
     pub(crate) routing: Routing,
-    /// Guesses at the next layer's routing; made where they are of use.
-    pub(crate) foresee: Option<Box<foresee::Scratch>>,
-    /// `[slots, inner_dim]`: between the feed-forward matrices.
+    /// Predictions of the next layer's routing; made where they are of use.
+    pub(crate) predictions: Option<Box<predict::Scratch>>,
+    /// `[slots, intermediate_dim]`: between the feed-forward matrices.
     pub(crate) inner: InputBuffer,
     /// `[slots, hidden_dim]`: what the experts give.
-    pub(crate) outer: Vec<f32>,
+    pub(crate) expert_outputs: Vec<f32>,
     /// 0, 1, 2, …
     pub(crate) identity: Vec<u32>,
     /// Where runs of neighbouring rows begin that attend together.
     pub(crate) run_starts: Vec<usize>,
+    /// How many splits of positions the runs before each one see, and all.
+    pub(crate) split_starts: Vec<usize>,
     /// The blocks that rows of long contexts chose, for each key/value head: as long as was needed
     /// yet.
     pub(crate) blocks: Vec<u32>,
@@ -164,7 +178,7 @@ pub struct State {
     /// The rows that the last forward pass was asked for: the first of `x` after its last layer.
     pub(crate) wanted_rows: Vec<Row>,
     pub(crate) logits: Vec<f32>,
-    /// Called with what passes through the page, for tests and measurements.
+    /// Called with what goes through the forward pass, for tests and measurements.
     pub(crate) probe: Option<Probe>,
 }
 
@@ -186,7 +200,7 @@ fn input(
     Ok(make(rows, cols, activation))
 }
 
-/// Something on its way through the forward page.
+/// Something on its way through the forward pass.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -198,15 +212,15 @@ pub enum Event<'a> {
         /// The numbers.
         rows: &'a [f32],
     },
-    /// The experts of all rows (`[rows, top]`), in the last layer of the wanted ones, and their
-    /// shares.
+    /// The experts of all rows (`[rows, top_k]`), in the last layer of the wanted ones, and their
+    /// weights.
     Routing {
         /// The layer.
         layer: usize,
         /// Chosen experts, the best first.
         experts: &'a [u32],
-        /// Their shares.
-        shares: &'a [f32],
+        /// What their outputs are multiplied by.
+        expert_weights: &'a [f32],
     },
 }
 
@@ -221,8 +235,8 @@ impl State {
     pub fn new(model: &Model, max_rows: usize, threads: usize) -> Result<Self> {
         let Model { config, activation, .. } = model;
         let (hidden, rows) = (config.hidden_dim, max_rows);
-        let slots = rows * config.max_top();
-        let inner = config.max_inner_dim();
+        let slots = rows * config.max_top_k();
+        let inner = config.max_intermediate_dim();
         let make = match model.weights.has_float_matrices() {
             true => InputBuffer::new,
             false => InputBuffer::for_codes,
@@ -239,30 +253,32 @@ impl State {
         Ok(Self {
             max_rows,
             tiling,
-            x: zeros(rows * hidden)?,
+            x: try_zeroed(rows * hidden)?,
             normed: Normed::new(config, rows, input(rows, hidden)?)?,
-            qkv: zeros(rows * config.qkv_dim())?,
+            qkv: try_zeroed(rows * config.qkv_dim())?,
             attended: input(rows, config.q_dim())?,
-            cos: zeros(rows * config.head_dim / 2)?,
-            sin: zeros(rows * config.head_dim / 2)?,
+            cos: try_zeroed(rows * config.head_dim / 2)?,
+            sin: try_zeroed(rows * config.head_dim / 2)?,
             routing: Routing {
-                logits: zeros(rows * config.max_experts())?,
-                experts: zeros(slots)?,
-                shares: zeros(slots)?,
+                logits: try_zeroed(rows * config.max_experts())?,
+                experts: try_zeroed(slots)?,
+                expert_weights: try_zeroed(slots)?,
                 active: Vec::with_capacity(config.max_experts()),
                 splits: Vec::with_capacity(config.max_experts() + 1),
+                next_slot: Vec::with_capacity(config.max_experts()),
                 row_of_slot: Vec::with_capacity(slots),
                 factor_of_slot: Vec::with_capacity(slots),
-                slot_of_choice: zeros(slots)?,
+                slot_of_choice: try_zeroed(slots)?,
             },
-            foresee: None,
+            predictions: None,
             inner: input(slots, inner)?,
-            outer: zeros(slots * hidden)?,
+            expert_outputs: try_zeroed(slots * hidden)?,
             identity: (0..slots as u32).collect(),
             run_starts: Vec::with_capacity(rows + 1),
+            split_starts: Vec::with_capacity(rows + 1),
             blocks: Vec::new(),
             partials: Vec::new(),
-            most_partials: most_shared(config, shape, threads),
+            most_partials: most_shared(config, shape, (rows, threads)),
             writes: Vec::new(),
             write_ranges: Vec::new(),
             write_order: Vec::new(),
@@ -296,7 +312,7 @@ impl State {
         assert!(tiling.is_possible(), "{tiling:?}");
         let sums = sums_len(self.max_rows, tiling);
         for WorkerScratch { numbers, .. } in &mut self.scratch {
-            lengthen(numbers, sums)?;
+            try_grow_zeroed(numbers, sums)?;
         }
         self.tiling = tiling;
         Ok(())
@@ -307,7 +323,7 @@ impl State {
     /// # Errors
     /// When memory is refused.
     pub fn reserve_logits(&mut self, model: &Model, rows: usize) -> Result<()> {
-        Ok(lengthen(&mut self.logits, rows * model.config.vocabulary)?)
+        Ok(try_grow_zeroed(&mut self.logits, rows * model.config.vocabulary)?)
     }
 
     /// How many hidden rows the last forward pass left for the head.
@@ -327,7 +343,7 @@ impl State {
         &mut self.x[..rows * hidden]
     }
 
-    /// Shows what passes through the page to `probe`.
+    /// Shows what goes through the forward pass to `probe`.
     pub fn set_probe(&mut self, probe: Option<Probe>) {
         self.probe = probe;
     }
@@ -336,7 +352,8 @@ impl State {
     #[must_use]
     pub fn bytes(&self) -> usize {
         let inputs = [&self.attended, &self.inner];
-        let vectors = [&self.x, &self.qkv, &self.outer, &self.logits, &self.cos, &self.sin];
+        let vectors =
+            [&self.x, &self.qkv, &self.expert_outputs, &self.logits, &self.cos, &self.sin];
         let plain: usize = vectors.into_iter().map(Vec::len).sum();
         let partials = self.most_partials.max(self.partials.len());
         4 * (plain + partials + self.blocks.len() + self.identity.len())
@@ -344,5 +361,47 @@ impl State {
             + self.normed.bytes()
             + self.scratch.iter().map(WorkerScratch::bytes).sum::<usize>()
             + inputs.into_iter().map(InputBuffer::bytes).sum::<usize>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Routing;
+    use oss_testing::Seeded;
+
+    #[test]
+    fn slots_are_in_the_order_of_the_active_experts_then_of_their_rows() {
+        let (n_experts, mut seeded, mut routing) = (13, Seeded::new(5), Routing::default());
+        for (rows, top_k) in [(1, 1), (1, 4), (7, 2), (300, 4), (40, 3), (0, 2)] {
+            // One expert is never chosen; a row may choose another one twice.
+            routing.experts =
+                (0..rows * top_k).map(|_| seeded.below(n_experts - 1) as u32).collect();
+            routing.slot_of_choice = vec![u32::MAX; rows * top_k];
+            routing.list_active(rows, top_k, n_experts);
+            let mut chosen = routing.experts.clone();
+            chosen.sort_unstable();
+            chosen.dedup();
+            assert_eq!(routing.active, chosen);
+            routing.active.sort_by_key(|expert| (expert % 3, *expert));
+            let factors: Vec<f32> = (0..rows).map(|row| row as f32 + 0.5).collect();
+            routing.sort(&factors, top_k);
+
+            let mut row_of_slot = Vec::new();
+            let mut slot_of_choice = vec![0; rows * top_k];
+            let mut splits = vec![0];
+            for expert in &routing.active {
+                for choice in (0..rows * top_k).filter(|choice| routing.experts[*choice] == *expert)
+                {
+                    slot_of_choice[choice] = row_of_slot.len() as u32;
+                    row_of_slot.push((choice / top_k) as u32);
+                }
+                splits.push(row_of_slot.len());
+            }
+            let factor_of_slot: Vec<f32> =
+                row_of_slot.iter().map(|row| factors[*row as usize]).collect();
+            assert_eq!((&routing.splits, &routing.row_of_slot), (&splits, &row_of_slot));
+            assert_eq!(routing.slot_of_choice, slot_of_choice);
+            assert_eq!(routing.factor_of_slot, factor_of_slot);
+        }
     }
 }

@@ -4,22 +4,22 @@
 //! are packed in parallel, slab by slab, and the pages of the source are handed back, so that no
 //! more than a slab is resident twice. The same layout describes a packed file,
 //! which is mapped instead: nothing is read before it is used. Where memory is short, its experts
-//! stay in the file, but for as many as there are slots.
+//! stay in the file, except as many as there are slots.
 
 mod content;
 mod experts;
 mod layout;
+mod load_pool;
 mod pack;
 mod packed_file;
 mod placement;
 mod repack;
 mod rounds;
 mod storage;
-mod together;
 mod vectors;
 mod verify;
 
-pub(crate) use experts::Guesses;
+pub(crate) use experts::Predictions;
 pub use experts::{ExpertUse, Popularity};
 pub use placement::{memory_policy, team_options};
 pub use repack::site_bytes;
@@ -39,17 +39,18 @@ use oss_quant::{GROUP_ROWS, Matrix, Packing};
 use oss_simd::Isa;
 use oss_weights::{Container, Kind};
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use storage::Storage;
 
-/// What loading reports: bytes packed so far, of how many.
-pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
+/// What loading reports: bytes packed so far, of how many. A break ends it
+/// ([`Error::Cancelled`](crate::Error::Cancelled)).
+pub type Progress<'a> = &'a (dyn Fn(u64, u64) -> ControlFlow<()> + Sync);
 
 /// Where one packed matrix lies.
 #[derive(Clone, Debug)]
-pub(crate) struct Stored {
+pub(crate) struct MatrixLocation {
     /// Its format and size.
     pub(crate) packing: Packing,
     /// The section of the layout.
@@ -58,7 +59,7 @@ pub(crate) struct Stored {
     start: usize,
 }
 
-impl Stored {
+impl MatrixLocation {
     /// Its bytes of the section.
     fn bytes(&self) -> Range<usize> {
         self.start..self.start + self.packing.bytes()
@@ -67,9 +68,9 @@ impl Stored {
 
 /// A matrix whose parts may have different formats: its rows are those of the parts, in order.
 #[derive(Clone, Debug)]
-pub(crate) struct Fused {
+pub(crate) struct PackedMatrix {
     /// The parts, each with the first of its rows.
-    pub(crate) parts: Vec<(usize, Stored)>,
+    pub(crate) parts: Vec<(usize, MatrixLocation)>,
     /// Rows of all parts.
     pub(crate) rows: usize,
     /// Parts begin at multiples of so many rows: 64, or 16.
@@ -87,30 +88,38 @@ const MANY_INPUTS: usize = 32;
 pub(crate) const FEW_INPUTS: usize = 16;
 /// as long as each worker has so many units, so that all end at about the same time.
 const UNITS: usize = 16;
+/// Rows that a unit computes where these would be fewer than so many units for each worker of a
+/// large matrix: sums of squares are those of so many columns.
+pub(crate) const FINE_ROWS: usize = 32;
+/// As of [`FINE_ROWS`].
+const LEAST_UNITS: usize = 3;
 
-impl Fused {
+impl PackedMatrix {
     /// Bytes of its packed parts.
     pub(crate) fn bytes(&self) -> usize {
-        self.parts.iter().map(|(_, stored)| stored.packing.bytes()).sum()
+        self.parts.iter().map(|(_, location)| location.packing.bytes()).sum()
     }
 
     /// Rows that a unit of work computes for so many input rows where several such matrices are
     /// shared out to `threads`: what the tiling says, or 16 of small matrices and where a part
-    /// begins elsewhere.
+    /// begins elsewhere. Of large ones not fewer than `least`, which is 64 or 32.
     pub(crate) fn unit_rows(
         &self,
         tiling: Tiling,
         (inputs, matrices): (usize, usize),
-        threads: usize,
+        (threads, least): (usize, usize),
     ) -> usize {
         let coarse = self.rows >= COARSE_ROWS || inputs >= MANY_INPUTS;
         if !coarse {
-            GROUP_ROWS
-        } else if self.parts_begin_at < UNIT_ROWS {
-            self.parts_begin_at
-        } else {
-            self.coarse_unit_rows(tiling, (inputs, matrices), threads)
+            return GROUP_ROWS;
         }
+        if self.parts_begin_at < UNIT_ROWS {
+            return self.parts_begin_at;
+        }
+        let rows = self.coarse_unit_rows(tiling, (inputs, matrices), threads);
+        let units = matrices * self.rows / UNIT_ROWS * inputs.div_ceil(tiling.input_rows);
+        let is_large = self.rows >= COARSE_ROWS && rows == UNIT_ROWS;
+        if is_large && units < LEAST_UNITS * threads { least.min(rows) } else { rows }
     }
 
     /// The same for matrices whose units are never cut finer than 64 rows.
@@ -132,13 +141,17 @@ impl Fused {
 
     /// The part that a unit of `unit_rows` lies in, the unit's groups of 16 rows there, and how
     /// many of those rows are no padding.
-    pub(crate) fn unit(&self, unit: usize, unit_rows: usize) -> (&Stored, Range<usize>, usize) {
+    pub(crate) fn unit(
+        &self,
+        unit: usize,
+        unit_rows: usize,
+    ) -> (&MatrixLocation, Range<usize>, usize) {
         let row = unit * unit_rows;
         let index = self.parts.partition_point(|(first, _)| *first <= row) - 1;
-        let (first, stored) = &self.parts[index];
+        let (first, location) = &self.parts[index];
         let local = row - first;
-        let rows = unit_rows.min(stored.packing.rows - local);
-        (stored, local / GROUP_ROWS..(local + rows).div_ceil(GROUP_ROWS), rows)
+        let rows = unit_rows.min(location.packing.rows - local);
+        (location, local / GROUP_ROWS..(local + rows).div_ceil(GROUP_ROWS), rows)
     }
 }
 
@@ -154,7 +167,7 @@ pub struct Weights {
     damage: OnceLock<Arc<oss_weights::Error>>,
     pub(crate) embedding: Embedding,
     pub(crate) norm: Vec<f32>,
-    pub(crate) head: Fused,
+    pub(crate) head: PackedMatrix,
     pub(crate) layers: Vec<LayerWeights>,
 }
 
@@ -168,14 +181,14 @@ pub(crate) enum Embedding {
 
 pub(crate) struct LayerWeights {
     pub(crate) attention_norm: Vec<f32>,
-    pub(crate) qkv: Fused,
+    pub(crate) qkv: PackedMatrix,
     pub(crate) qkv_bias: Option<Vec<f32>>,
-    pub(crate) output: Fused,
+    pub(crate) output: PackedMatrix,
     pub(crate) output_bias: Option<Vec<f32>>,
     pub(crate) sinks: Option<Vec<f32>>,
     pub(crate) feed_forward_norm: Vec<f32>,
     pub(crate) feed_forward: FeedForwardWeights,
-    /// `[networks, 2 inner_dim]`, paired as the matrices are.
+    /// `[networks, 2 intermediate_dim]`, paired as the matrices are.
     pub(crate) gate_up_bias: Option<Vec<f32>>,
     /// `[networks, hidden_dim]`.
     pub(crate) down_bias: Option<Vec<f32>>,
@@ -193,7 +206,11 @@ impl FeedForwardWeights {
 }
 
 pub(crate) struct ExpertWeights {
-    pub(crate) router: Fused,
+    /// How many of them a row goes to.
+    pub(crate) top_k: usize,
+    /// Numbers between an expert's matrices.
+    pub(crate) intermediate_dim: usize,
+    pub(crate) router: PackedMatrix,
     pub(crate) router_bias: Option<Vec<f32>>,
     pub(crate) experts: Vec<Network>,
 }
@@ -202,9 +219,9 @@ pub(crate) struct ExpertWeights {
 #[derive(Clone, Debug)]
 pub(crate) struct Network {
     /// Sixteen gate rows, sixteen up rows, and so on.
-    pub(crate) gate_up: Fused,
-    /// `[hidden_dim, inner_dim]`.
-    pub(crate) down: Fused,
+    pub(crate) gate_up: PackedMatrix,
+    /// `[hidden_dim, intermediate_dim]`.
+    pub(crate) down: PackedMatrix,
 }
 
 impl Network {
@@ -239,13 +256,13 @@ impl Weights {
     }
 
     /// A packed matrix.
-    pub(crate) fn matrix(&self, stored: &Stored) -> Matrix<'_> {
-        let section = self.storage.section(&self.container, stored.section);
-        Matrix { packing: stored.packing, bytes: &section[stored.bytes()] }
+    pub(crate) fn matrix(&self, location: &MatrixLocation) -> Matrix<'_> {
+        let section = self.storage.section(&self.container, location.section);
+        Matrix { packing: location.packing, bytes: &section[location.bytes()] }
     }
 
     /// All matrices but for routers.
-    fn matrices(&self) -> impl Iterator<Item = &Fused> {
+    fn matrices(&self) -> impl Iterator<Item = &PackedMatrix> {
         let in_layers = self.layers.iter().flat_map(|layer| {
             let networks = match &layer.feed_forward {
                 FeedForwardWeights::Dense(network) => std::slice::from_ref(network),
@@ -258,26 +275,29 @@ impl Weights {
     }
 
     /// All packed parts of matrices, those of routers too.
-    fn all_stored(&self) -> impl Iterator<Item = &Stored> {
+    fn locations(&self) -> impl Iterator<Item = &MatrixLocation> {
         let routers = self.layers.iter().filter_map(|layer| match &layer.feed_forward {
             FeedForwardWeights::Experts(weights) => Some(&weights.router),
             FeedForwardWeights::Dense(_) => None,
         });
-        self.matrices().chain(routers).flat_map(|matrix| &matrix.parts).map(|(_, stored)| stored)
+        self.matrices()
+            .chain(routers)
+            .flat_map(|matrix| &matrix.parts)
+            .map(|(_, location)| location)
     }
 
     /// Whether some matrices, but for routers, are of floating-point numbers.
     pub(crate) fn has_float_matrices(&self) -> bool {
         let mut all = self.matrices().flat_map(|matrix| &matrix.parts);
-        all.any(|(_, stored)| stored.packing.format.is_float())
+        all.any(|(_, location)| location.packing.format.is_float())
     }
 
     /// Brings the matrices of a packed file into memory, section by section, and sees to it that
     /// they lie on huge pages: addresses are then translated sooner. Where the system can keep the
     /// file itself on huge pages, what lies on small ones is read again; elsewhere sections are
     /// copied, to memory of this process's own. Others may compute meanwhile. `go_on` is asked
-    /// before each section, with its bytes. Where the weights are not mapped there is nothing to
-    /// do.
+    /// before each section, with its bytes, and before each few megabytes of it. Where the weights
+    /// are not mapped there is nothing to do.
     ///
     /// # Errors
     /// When memory is refused; what has been copied stays.
@@ -311,12 +331,12 @@ impl Weights {
         self.storage.bytes()
     }
 
-    /// Bytes that one token's forward pass and head read: all dense matrices once, and `top`
+    /// Bytes that one token's forward pass and head read: all dense matrices once, and `top_k`
     /// experts of each layer.
     #[must_use]
     pub fn bytes_per_token(&self, config: &Config) -> usize {
         let experts = |(layer, config): (usize, &LayerConfig)| match config.feed_forward {
-            FeedForward::Experts { top, .. } => top * self.expert_bytes(layer),
+            FeedForward::Experts { top_k, .. } => top_k * self.expert_bytes(layer),
             FeedForward::Dense { .. } => 0,
         };
         self.dense_bytes() + config.layers.iter().enumerate().map(experts).sum::<usize>()
@@ -351,8 +371,8 @@ impl Weights {
         match &self.embedding {
             Embedding::Tied => {
                 let index = self.head.parts.partition_point(|(first, _)| *first <= token) - 1;
-                let (first, stored) = &self.head.parts[index];
-                stored.packing.unpack_row(isa, self.matrix(stored).bytes, token - first, out);
+                let (first, location) = &self.head.parts[index];
+                location.packing.unpack_row(isa, self.matrix(location).bytes, token - first, out);
                 Ok(())
             }
             Embedding::Tensor(name) => {
@@ -366,7 +386,7 @@ impl Weights {
 struct Parts {
     embedding: Embedding,
     norm: Vec<f32>,
-    head: Fused,
+    head: PackedMatrix,
     layers: Vec<LayerWeights>,
 }
 
@@ -382,14 +402,14 @@ fn arrange<'a>(
     layout.begin("dense".to_owned());
     let mut layers = Vec::with_capacity(plan.layers.len());
     for (plan, layer) in plan.layers.iter().zip(&config.layers) {
-        layers.push(dense_weights(&mut layout, config, plan, layer.feed_forward.inner_dim())?);
+        layers.push(dense_weights(&mut layout, config, plan, layer.feed_forward)?);
     }
     let head = plan.head.as_ref().unwrap_or(&plan.embedding);
     let head = layout.matrix(&MatrixPlan::one(head.clone(), config.vocabulary), hidden)?;
     for (index, (plan, layer)) in plan.layers.iter().zip(&mut layers).enumerate() {
         let FeedForwardPlan::Experts(plan) = &plan.feed_forward else { continue };
         let FeedForwardWeights::Experts(weights) = &mut layer.feed_forward else { continue };
-        let inner = config.layers[index].feed_forward.inner_dim();
+        let inner = config.layers[index].feed_forward.intermediate_dim();
         layout.begin(format!("experts.{index}"));
         for network in &plan.experts {
             let gate_up = layout.matrix(&network.gate_up, hidden)?;
@@ -428,11 +448,11 @@ pub fn packed_bytes_by_type(container: &Container) -> Result<BTreeMap<&'static s
     let (layout, _) = arrange(container, &config, &plan, &Precision::default())?;
     let mut types = BTreeMap::new();
     for job in layout.sections.iter().flat_map(|section| &section.jobs) {
-        let Packing { rows, cols, .. } = job.stored.packing;
+        let Packing { rows, cols, .. } = job.location.packing;
         let row_bytes = job.dtype.row_bytes(cols).expect("the layout has checked the columns");
         let [file, packed] = types.entry(job.dtype.name()).or_insert([0, 0]);
         *file += rows * row_bytes;
-        *packed += job.stored.packing.bytes();
+        *packed += job.location.packing.bytes();
     }
     Ok(types)
 }
@@ -484,9 +504,9 @@ fn dense_weights(
     layout: &mut Layout<'_>,
     config: &Config,
     plan: &LayerPlan,
-    inner: usize,
+    feed_forward: FeedForward,
 ) -> Result<LayerWeights> {
-    let hidden = config.hidden_dim;
+    let (hidden, intermediate_dim) = (config.hidden_dim, feed_forward.intermediate_dim());
     let container = layout.container();
     let optional =
         |plan: &Option<_>| plan.as_ref().map(|p| vectors::read(container, p)).transpose();
@@ -503,13 +523,51 @@ fn dense_weights(
         feed_forward: match &plan.feed_forward {
             FeedForwardPlan::Dense(network) => FeedForwardWeights::Dense(Network {
                 gate_up: layout.matrix(&network.gate_up, hidden)?,
-                down: layout.matrix(&network.down, inner)?,
+                down: layout.matrix(&network.down, intermediate_dim)?,
             }),
             FeedForwardPlan::Experts(plan) => FeedForwardWeights::Experts(ExpertWeights {
+                top_k: feed_forward.top_k(),
+                intermediate_dim,
                 router_bias: optional(&plan.router_bias)?,
                 router: layout.matrix(&plan.router, hidden)?,
                 experts: Vec::with_capacity(plan.experts.len()),
             }),
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FINE_ROWS, MatrixLocation, PackedMatrix, Packing, Tiling, UNIT_ROWS};
+    use oss_quant::Dtype;
+
+    #[test]
+    fn large_matrices_are_cut_finer_where_threads_would_have_few_units() {
+        let unit_rows = |rows, inputs, (threads, least)| {
+            let packing = Packing::for_dtype(Dtype::Q8_0, rows, 64).unwrap();
+            let parts = vec![(0, MatrixLocation { packing, section: 0, start: 0 })];
+            let matrix = PackedMatrix { parts, rows, parts_begin_at: 64 };
+            matrix.unit_rows(Tiling::DEFAULT, (inputs, 1), (threads, least))
+        };
+        for inputs in [1, 17, 100] {
+            assert_eq!(unit_rows(2880, inputs, (15, FINE_ROWS)), 64, "45 units for 15 threads");
+            assert_eq!(unit_rows(2880, inputs, (16, FINE_ROWS)), 32, "45 units for 16");
+            assert_eq!(unit_rows(2880, inputs, (16, UNIT_ROWS)), 64, "with a router");
+            assert_eq!(unit_rows(4096, inputs, (16, FINE_ROWS)), 64);
+            assert_eq!(unit_rows(4096, inputs, (24, FINE_ROWS)), 32);
+        }
+        assert_eq!(unit_rows(4096, 512, (24, FINE_ROWS)), 64, "inputs are cut too");
+        // As ever: small matrices, and two threads.
+        assert_eq!(
+            (unit_rows(1024, 1, (64, FINE_ROWS)), unit_rows(1024, 64, (64, FINE_ROWS))),
+            (16, 64)
+        );
+        for rows in [2048, 2880, 4096, 65_536] {
+            for inputs in [1, 16, 17, 31, 32, 512] {
+                let least = [FINE_ROWS, UNIT_ROWS];
+                let [fine, coarse] = least.map(|least| unit_rows(rows, inputs, (2, least)));
+                assert_eq!(fine, coarse, "{rows} rows, {inputs} inputs");
+            }
+        }
+    }
 }

@@ -8,7 +8,7 @@ use oss_model::{Precision, pack_to_file};
 use oss_quant::Packing;
 use oss_simd::Isa;
 use oss_weights::packed::Reader;
-use oss_weights::{Container, Data};
+use oss_weights::{Container, Encoded};
 
 const LAYERS: usize = 4;
 const EXPERTS: usize = 8;
@@ -32,7 +32,7 @@ impl Rest<'_> {
         self.bytes = rest;
         let (mut got, mut expected) = (vec![0.0; cols], vec![0.0; cols]);
         for (index, (name, row)) in rows.iter().enumerate() {
-            let Data::Plain(bytes) = self.source.tensor(name).unwrap().data else {
+            let Encoded::Plain(bytes) = self.source.tensor(name).unwrap().data else {
                 panic!("GGUF has no planes apart")
             };
             let row_bytes = first.dtype.row_bytes(cols).unwrap();

@@ -8,7 +8,7 @@ use common::{Runner, Setting, data};
 use oss_model::{Precision, Site, describe, pack_to_file, site_bytes};
 use oss_quant::Dtype;
 use oss_simd::Isa;
-use oss_weights::{Container, Data, TensorPlan, gguf};
+use oss_weights::{Container, Encoded, TensorPlan, gguf};
 use std::path::Path;
 
 /// Writes the GGUF file with the tensors that the plan names converted.
@@ -18,7 +18,7 @@ fn write_converted(container: &Container, precision: &Precision, path: &Path) {
     let converted: Vec<(TensorPlan, Vec<u8>)> = container
         .tensors()
         .map(|info| {
-            let Data::Plain(bytes) = container.tensor(&info.name).unwrap().data else {
+            let Encoded::Plain(bytes) = container.tensor(&info.name).unwrap().data else {
                 panic!("GGUF has no planes apart")
             };
             let (name, shape) = (info.name.clone(), info.shape.clone());

@@ -452,7 +452,7 @@ fn a_wide_prompt_gives_the_same_bits_in_chunks_of_any_size() {
         let whole = Runner::new(&path, setting(2)).logits(&ids, 48);
         let off = relative_rms(&whole, &twin);
         assert!(off < error, "{activation:?}: {off}");
-        for threads in [1, 2] {
+        for threads in [1, 2, 12] {
             let mut runner = Runner::new(&path, setting(threads));
             for chunk in [1, 7, 40] {
                 let same = runner.logits(&ids, chunk) == whole;

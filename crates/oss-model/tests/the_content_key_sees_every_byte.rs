@@ -7,7 +7,7 @@ mod common;
 use common::data;
 use oss_model::{LoadOptions, Model, Precision, pack_to_file, packed_name};
 use oss_simd::Isa;
-use oss_weights::{Container, Data};
+use oss_weights::{Container, Encoded};
 use std::sync::Arc;
 
 fn load(container: Container) -> Model {
@@ -24,7 +24,7 @@ fn a_bit_of_any_tensor_gives_another_key() {
     let container = Container::from_bytes("model", whole, Vec::new()).unwrap();
     let mut keys = vec![key_of(whole)];
     for info in container.tensors() {
-        let Data::Plain(bytes) = container.find(&info.name).unwrap().data else {
+        let Encoded::Plain(bytes) = container.find(&info.name).unwrap().data else {
             panic!("{}: two parts", info.name);
         };
         // A byte that no sample of a large tensor holds.

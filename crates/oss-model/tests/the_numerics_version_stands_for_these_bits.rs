@@ -30,7 +30,7 @@ fn the_numerics_version_stands_for_these_bits() {
     }
     for format in KvFormat::ALL {
         let numbers: Vec<f32> = (0..64).map(|i| ((i * 37 % 64) as f32 - 31.3) / 9.7).collect();
-        let mut slot = vec![0; format.slot_bytes(16, 64)];
+        let mut slot = vec![0; format.slot_bytes(64)];
         for position in [3, 8] {
             format.write_key(Isa::scalar(), &mut slot, position, &numbers);
             format.write_value(Isa::scalar(), &mut slot, position, &numbers);

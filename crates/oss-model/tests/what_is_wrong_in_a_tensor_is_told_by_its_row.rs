@@ -7,7 +7,7 @@ mod common;
 use common::data;
 use oss_model::{Precision, pack_to_file, packed_bytes};
 use oss_quant::Dtype;
-use oss_weights::{Container, Data, TensorPlan, gguf};
+use oss_weights::{Container, Encoded, TensorPlan, gguf};
 
 /// The edge model with one tensor changed.
 fn changed(tensor: &str, change: impl Fn(&mut TensorPlan, &mut Vec<u8>)) -> Container {
@@ -16,7 +16,7 @@ fn changed(tensor: &str, change: impl Fn(&mut TensorPlan, &mut Vec<u8>)) -> Cont
         edge.metadata().iter().map(|(key, value)| (key.to_owned(), value.clone())).collect();
     let mut tensors: Vec<(TensorPlan, Vec<u8>)> = Vec::new();
     for info in edge.tensors() {
-        let Data::Plain(bytes) = edge.tensor(&info.name).unwrap().data else {
+        let Encoded::Plain(bytes) = edge.tensor(&info.name).unwrap().data else {
             panic!("GGUF has no planes apart")
         };
         let (name, shape) = (info.name.clone(), info.shape.clone());

@@ -1,6 +1,6 @@
 //! Single rows as numbers: those of files, and those of packed matrices.
 
-use crate::formats::{Blocks, Floats, Step};
+use crate::formats::{Blocks, Floats, ScaleMin};
 use crate::packing::{BLOCK_COLS, GROUP_ROWS};
 use crate::planes::{Codes, Plane};
 use crate::record::Place;
@@ -26,7 +26,7 @@ impl<B: Blocks> Kernel for RowOfCodes<'_, B> {
         let blocks = self.bytes.chunks_exact(B::BYTES);
         for (block, out) in blocks.zip(self.out.chunks_exact_mut(B::LEN)) {
             for (part, out) in out.as_chunks_mut::<BLOCK_COLS>().0.iter_mut().enumerate() {
-                values::<S, B>(s, &B::codes(block, part), B::steps(block, part), out);
+                values::<S, B>(s, &B::codes(block, part), B::scale_min(block, part), out);
             }
         }
     }
@@ -87,7 +87,7 @@ impl<B: Blocks> Kernel for PackedCodes<'_, B> {
             let tail = &group[B::RECORD.tail_at(n_blocks, block)..][..B::RECORD.tail_bytes];
             let place = Place { block: block % B::RECORD.blocks, lane };
             let codes = <B as Blocks>::Codes::get(codes, lane);
-            values::<S, B>(s, &codes, B::packed_steps(tail, place), out);
+            values::<S, B>(s, &codes, B::packed_scale_min(tail, place), out);
         }
     }
 }
@@ -131,12 +131,17 @@ const MOST_BYTES: usize = 16 * size_of::<f32>();
 
 /// The values of 32 columns.
 #[inline(always)]
-fn values<S: Simd, B: Blocks>(s: S, codes: &Codes, steps: [Step; 2], out: &mut [f32; BLOCK_COLS]) {
-    let levels = codes.map(|code| B::meaning(code) as i8);
+fn values<S: Simd, B: Blocks>(
+    s: S,
+    codes: &Codes,
+    of_halves: [ScaleMin; 2],
+    out: &mut [f32; BLOCK_COLS],
+) {
+    let levels = codes.map(|code| B::level(code) as i8);
     let (levels, out) = (levels.as_chunks::<16>().0, out.as_chunks_mut::<16>().0);
-    for ((levels, step), out) in levels.iter().zip(steps).zip(out) {
+    for ((levels, ScaleMin { scale, min }), out) in levels.iter().zip(of_halves).zip(out) {
         let levels = s.i32_to_f32(s.load_i8_i32(levels));
-        let scaled = s.mul(s.splat(step.scale), levels);
-        s.store(s.sub(scaled, s.splat(step.min)), out);
+        let scaled = s.mul(s.splat(scale), levels);
+        s.store(s.sub(scaled, s.splat(min)), out);
     }
 }

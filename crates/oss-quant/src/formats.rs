@@ -11,9 +11,9 @@ use oss_simd::Simd;
 
 pub(crate) mod bf16;
 pub(crate) mod f16;
+pub(crate) mod f16_scale;
 pub(crate) mod f32;
 pub(crate) mod fit;
-pub(crate) mod half_scale;
 pub(crate) mod iq4_nl;
 pub(crate) mod k_scale;
 pub(crate) mod mxfp4;
@@ -31,9 +31,9 @@ pub(crate) mod q8_0;
 /// A number of the formats' arithmetic (the module `f32` hides the name here).
 type Number = std::primitive::f32;
 
-/// What turns sixteen codes into numbers: `value = scale * meaning(code) - min`.
+/// What turns sixteen codes into numbers: `value = scale * level(code) - min`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Step {
+pub(crate) struct ScaleMin {
     pub(crate) scale: Number,
     pub(crate) min: Number,
 }
@@ -47,7 +47,7 @@ pub(crate) trait Blocks: 'static {
     /// Bytes of a file block.
     const BYTES: usize;
     /// Where a file block has f16 scales and minima.
-    const HALVES_AT: &'static [usize];
+    const F16_AT: &'static [usize];
     /// How codes are stored when packed.
     type Codes: Plane;
     /// What kernels unpack it with.
@@ -58,16 +58,16 @@ pub(crate) trait Blocks: 'static {
     /// The codes of one part of a file block.
     fn codes(block: &[u8], part: usize) -> Codes;
     /// What a code stands for before scaling; a signed byte holds it.
-    fn meaning(code: u8) -> i32;
-    /// The steps of columns 0..16 and 16..32 of one part.
-    fn steps(block: &[u8], part: usize) -> [Step; 2];
+    fn level(code: u8) -> i32;
+    /// Scale and minimum of columns 0..16 and 16..32 of one part.
+    fn scale_min(block: &[u8], part: usize) -> [ScaleMin; 2];
     /// Encodes `LEN` finite values.
     fn encode(values: &[Number], block: &mut [u8]);
 
     /// Refuses a damaged block, of which a scale or minimum is not finite: its bits.
     fn check(block: &[u8]) -> Result<(), u16> {
-        let mut halves = Self::HALVES_AT.iter().map(|at| u16::from_le_bytes(*array(block, *at)));
-        halves.find(|bits| !half_scale::is_finite(*bits)).map_or(Ok(()), Err)
+        let mut scales = Self::F16_AT.iter().map(|at| u16::from_le_bytes(*array(block, *at)));
+        scales.find(|bits| !f16_scale::is_finite(*bits)).map_or(Ok(()), Err)
     }
     /// Stores the codes of one part where the plane wants them.
     fn put_codes(block: &[u8], part: usize, plane: &mut [u8], lane: usize) {
@@ -76,8 +76,8 @@ pub(crate) trait Blocks: 'static {
     /// Stores what a file block's scales are made of in the tail of the record; `place` is the
     /// place of its first part.
     fn put_tail(block: &[u8], tail: &mut [u8], place: Place);
-    /// The steps of a packed block, by the arithmetic of [`Blocks::steps`].
-    fn packed_steps(tail: &[u8], place: Place) -> [Step; 2];
+    /// Scales and minima of a packed block, by the arithmetic of [`Blocks::scale_min`].
+    fn packed_scale_min(tail: &[u8], place: Place) -> [ScaleMin; 2];
 }
 
 /// A format of floating-point numbers, as files hold it and as it is packed.

@@ -133,12 +133,11 @@ impl KvFormat {
         }
     }
 
-    /// Bytes of one head's page of `page_tokens` (always [`PAGE_TOKENS`]) positions.
+    /// Bytes of one head's page of [`PAGE_TOKENS`] positions.
     ///
     /// # Panics
-    /// When `page_tokens` is not 16, or the size does not fit in `usize`.
-    pub fn slot_bytes(self, page_tokens: usize, head_dim: usize) -> usize {
-        assert_eq!(page_tokens, PAGE_TOKENS, "positions in a page (left), the layout's (right)");
+    /// When `head_dim` is above [`MAX_HEAD_DIM`].
+    pub fn slot_bytes(self, head_dim: usize) -> usize {
         assert!(head_dim <= MAX_HEAD_DIM, "head_dim is {head_dim}, at most {MAX_HEAD_DIM}");
         struct Bytes(usize);
         impl KvVisitor for Bytes {
@@ -231,7 +230,7 @@ impl KvFormat {
     }
 
     fn check(self, slot: usize, end: usize, head_dim: usize) {
-        let expected = self.slot_bytes(PAGE_TOKENS, head_dim);
+        let expected = self.slot_bytes(head_dim);
         assert_eq!(slot, expected, "bytes of the slot (left), of head_dim {head_dim} (right)");
         assert!(end <= PAGE_TOKENS, "position {} in a page of {PAGE_TOKENS}", end - 1);
     }

@@ -8,7 +8,7 @@
 //! once for all formats of floats ([`FloatFormat`]).
 //!
 //! ```
-//! use oss_quant::{Dtype, Packing, Row};
+//! use oss_quant::{Dtype, Encoded, Packing};
 //! use oss_simd::Isa;
 //!
 //! // Three rows of 64 columns, as a file would hold them.
@@ -19,7 +19,7 @@
 //! // Packed: one group of sixteen rows, thirteen of them padding.
 //! let packing = Packing::for_dtype(Dtype::Q8_0, 3, 64)?;
 //! let mut packed = vec![0; packing.bytes()];
-//! packing.pack_group(0, |_| Row::Plain(&row), &mut packed)?;
+//! packing.pack_group(0, |_| Encoded::Plain(&row), &mut packed)?;
 //!
 //! // Packing loses nothing.
 //! let (mut from_file, mut from_packed) = ([0.0; 64], [0.0; 64]);
@@ -34,7 +34,7 @@
 //!   the same bits, on every instruction set.
 //! - Packed groups are multiples of 64 bytes; padding rows and columns are worth zero.
 //! - A format is one file in `formats/` and one row in each of two tables (`dtype.rs`,
-//!   `packed.rs`); its name occurs nowhere else, but for MXFP4's, whose codes and scales may lie
+//!   `packed.rs`); its name occurs nowhere else, except MXFP4's, whose codes and scales may lie
 //!   apart in a file.
 //!
 //! # What it does not do
@@ -59,7 +59,7 @@ mod unpack;
 pub use dtype::Dtype;
 pub use error::{Error, Result};
 pub use packed::Packed;
-pub use packing::{BLOCK_COLS, GROUP_ROWS, Matrix, Packing, Row};
+pub use packing::{BLOCK_COLS, Encoded, GROUP_ROWS, Matrix, Packing};
 pub use record::{RUN_BLOCKS, Record, RecordBytes};
 pub use unpack::{Block, CodeFormat, FloatFormat, Visitor};
 

@@ -16,16 +16,20 @@ pub const GROUP_ROWS: usize = 16;
 /// Columns of a block; packed rows are padded with zeros to whole blocks.
 pub const BLOCK_COLS: usize = 32;
 
-/// One row of a source tensor.
-#[derive(Clone, Copy, Debug)]
-pub enum Row<'a> {
-    /// The bytes of the row, block after block, as GGUF and safetensors store them.
+/// A tensor, or one row of it, as its file holds it.
+///
+/// The bytes are *not* aligned to the element type: safetensors promises nothing, and a file in
+/// memory may start anywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoded<'a> {
+    /// Elements or blocks, and rows, one after another without gaps.
     Plain(&'a [u8]),
-    /// MXFP4 with its scales apart: 16 bytes of codes and one scale byte per 32 columns.
+    /// Codes and scales apart, as the published gpt-oss checkpoints hold MXFP4.
     Split {
-        /// Byte `i` of each 16: column `2 i` in the low nibble, `2 i + 1` in the high one.
+        /// 16 bytes for each block of 32; byte `i` holds element `2 i` in its low and `2 i + 1` in
+        /// its high nibble.
         codes: &'a [u8],
-        /// One e8m0 byte per block.
+        /// One e8m0 scale for each block.
         scales: &'a [u8],
     },
 }
@@ -134,7 +138,7 @@ impl Packing {
     pub fn pack_group<'a>(
         &self,
         g: usize,
-        row: impl Fn(usize) -> Row<'a>,
+        row: impl Fn(usize) -> Encoded<'a>,
         out: &mut [u8],
     ) -> Result<()> {
         assert!(g < self.groups(), "group {g} of {}", self.groups());
@@ -156,17 +160,17 @@ impl Packing {
     }
 
     /// The row, if its slices have the lengths of a source row.
-    fn checked<'a>(&self, row: Row<'a>) -> Result<Row<'a>> {
+    fn checked<'a>(&self, row: Encoded<'a>) -> Result<Encoded<'a>> {
         let lengths = match row {
-            Row::Plain(bytes) => {
+            Encoded::Plain(bytes) => {
                 let dtype = self.format.dtype();
                 let expected = self.cols / dtype.block_len() * dtype.block_bytes();
                 [("the source row", bytes.len(), expected); 2]
             }
-            Row::Split { .. } if self.format != Packed::Mxfp4 => {
+            Encoded::Split { .. } if self.format != Packed::Mxfp4 => {
                 return Err(Error::NotSplit { got: self.format.dtype(), expected: Dtype::Mxfp4 });
             }
-            Row::Split { codes, scales } => {
+            Encoded::Split { codes, scales } => {
                 let n = self.n_blocks();
                 let codes = ("the source row's code plane", codes.len(), n * SPLIT_CODES);
                 [codes, ("the source row's scale plane", scales.len(), n)]
@@ -200,7 +204,7 @@ impl Packing {
 fn pack_codes<B: Blocks>(
     packing: &Packing,
     first: usize,
-    rows: &[Option<Row<'_>>; GROUP_ROWS],
+    rows: &[Option<Encoded<'_>>; GROUP_ROWS],
     out: &mut [u8],
 ) -> Result<()> {
     for index in 0..packing.cols / B::LEN {
@@ -208,8 +212,8 @@ fn pack_codes<B: Blocks>(
             let joined;
             let block = match *row {
                 None => break,
-                Some(Row::Plain(bytes)) => &bytes[index * B::BYTES..][..B::BYTES],
-                Some(Row::Split { codes, scales }) => {
+                Some(Encoded::Plain(bytes)) => &bytes[index * B::BYTES..][..B::BYTES],
+                Some(Encoded::Split { codes, scales }) => {
                     joined = plain_block(array(codes, index * SPLIT_CODES), scales[index]);
                     &joined[..]
                 }
@@ -241,12 +245,12 @@ fn pack_block<B: Blocks>(
 }
 
 /// Packs a group, 32 columns at a time, so that both sides are walked once.
-fn pack_floats<F: Floats>(rows: &[Option<Row<'_>>; GROUP_ROWS], out: &mut [u8]) {
+fn pack_floats<F: Floats>(rows: &[Option<Encoded<'_>>; GROUP_ROWS], out: &mut [u8]) {
     let tile_bytes = BLOCK_COLS * F::BYTES;
     for (tile, out) in out.chunks_exact_mut(GROUP_ROWS * tile_bytes).enumerate() {
         for (lane, row) in rows.iter().enumerate() {
             // Rows with separate planes have been refused.
-            let Some(Row::Plain(bytes)) = row else { break };
+            let Some(Encoded::Plain(bytes)) = row else { break };
             let numbers = bytes[tile * tile_bytes..].chunks_exact(F::BYTES).take(BLOCK_COLS);
             for (column, number) in numbers.enumerate() {
                 out[F::offset(lane, column)..][..F::BYTES].copy_from_slice(number);
@@ -255,7 +259,7 @@ fn pack_floats<F: Floats>(rows: &[Option<Row<'_>>; GROUP_ROWS], out: &mut [u8]) 
     }
 }
 
-impl Row<'_> {
+impl Encoded<'_> {
     /// Decodes a source row of `dtype`, as [`Dtype::dequantise_row`] does.
     ///
     /// # Errors
@@ -263,8 +267,8 @@ impl Row<'_> {
     /// MXFP4.
     pub fn dequantise(self, isa: Isa, dtype: Dtype, out: &mut [f32]) -> Result<()> {
         let (codes, scales) = match self {
-            Row::Plain(bytes) => return dtype.dequantise_row(isa, bytes, out),
-            Row::Split { codes, scales } => (codes, scales),
+            Encoded::Plain(bytes) => return dtype.dequantise_row(isa, bytes, out),
+            Encoded::Split { codes, scales } => (codes, scales),
         };
         if dtype != Dtype::Mxfp4 {
             return Err(Error::NotSplit { got: dtype, expected: Dtype::Mxfp4 });

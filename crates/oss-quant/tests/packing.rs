@@ -1,6 +1,8 @@
 //! Packing, unpacking and the SIMD unpackers against `dequantise_row` of the source rows.
 
-use oss_quant::{CodeFormat, Dtype, Error, FloatFormat, GROUP_ROWS, Packed, Packing, Row, Visitor};
+use oss_quant::{
+    CodeFormat, Dtype, Encoded, Error, FloatFormat, GROUP_ROWS, Packed, Packing, Visitor,
+};
 use oss_simd::{Isa, Kernel, Simd};
 use oss_testing::Seeded;
 use proptest::prelude::*;
@@ -56,7 +58,7 @@ fn pack(source: &Source, cols: usize) -> (Packing, Vec<u8>) {
     // Whatever was in the buffer must not shine through.
     let mut bytes = vec![0xa5; packing.bytes()];
     for (g, group) in bytes.chunks_exact_mut(packing.group_bytes()).enumerate() {
-        packing.pack_group(g, |row| Row::Plain(&source.rows[row]), group).unwrap();
+        packing.pack_group(g, |row| Encoded::Plain(&source.rows[row]), group).unwrap();
     }
     (packing, bytes)
 }
@@ -273,7 +275,7 @@ fn separate_planes_pack_to_the_same_bytes_as_whole_blocks() {
     let source = source(Dtype::Mxfp4, 18, 160, 3);
     let (packing, expected) = pack(&source, 160);
     let planes: Vec<_> = source.rows.iter().map(|row| split(row)).collect();
-    let row = |index: usize| Row::Split { codes: &planes[index].0, scales: &planes[index].1 };
+    let row = |index: usize| Encoded::Split { codes: &planes[index].0, scales: &planes[index].1 };
     let mut packed = vec![0; packing.bytes()];
     for (g, group) in packed.chunks_exact_mut(packing.group_bytes()).enumerate() {
         packing.pack_group(g, row, group).unwrap();
@@ -290,7 +292,7 @@ fn a_published_block_decodes_as_its_documentation_says() {
     let mut codes = [0; 16];
     codes[0] = 0xf1;
     let mut values = [0.0; 32];
-    let row = Row::Split { codes: &codes, scales: &[128] };
+    let row = Encoded::Split { codes: &codes, scales: &[128] };
     row.dequantise(Isa::scalar(), Dtype::Mxfp4, &mut values).unwrap();
     assert_eq!(values[..3], [1.0, -12.0, 0.0]);
 }
@@ -301,15 +303,16 @@ fn damaged_or_misshapen_sources_are_refused_by_name() {
     let packing = Packing::for_dtype(Dtype::Mxfp4, 2, 64).unwrap();
     let mut out = vec![0; packing.bytes()];
     source.rows[1][17] = 255;
-    let error = packing.pack_group(0, |row| Row::Plain(&source.rows[row]), &mut out).unwrap_err();
+    let error =
+        packing.pack_group(0, |row| Encoded::Plain(&source.rows[row]), &mut out).unwrap_err();
     assert_eq!(error, Error::ScaleNotFinite { row: 1, block: 1, got: 255 });
     let message = "a scale of block 1 in row 1 is 0xff, expected a finite number's bits";
     assert_eq!(error.to_string(), message);
-    let error = packing.pack_group(0, |_| Row::Plain(&[0; 33]), &mut out).unwrap_err();
+    let error = packing.pack_group(0, |_| Encoded::Plain(&[0; 33]), &mut out).unwrap_err();
     assert_eq!(error.to_string(), "the source row has 33 bytes, expected 34");
-    let error = packing.pack_group(0, |_| Row::Plain(&[0; 34]), &mut out[1..]).unwrap_err();
+    let error = packing.pack_group(0, |_| Encoded::Plain(&[0; 34]), &mut out[1..]).unwrap_err();
     assert_eq!(error.to_string(), "the packed group has 575 bytes, expected 576");
-    let row = |_| Row::Split { codes: &[0; 32], scales: &[0; 1] };
+    let row = |_| Encoded::Split { codes: &[0; 32], scales: &[0; 1] };
     let error = packing.pack_group(0, row, &mut out).unwrap_err();
     assert_eq!(error.to_string(), "the source row's scale plane has 1 bytes, expected 2");
     let other = Packing::for_dtype(Dtype::Q4_0, 2, 64).unwrap();
@@ -327,7 +330,7 @@ fn a_scale_or_minimum_that_is_not_finite_is_refused_in_every_format() {
                 source.rows[2][block + at..][..2].copy_from_slice(&bits.to_le_bytes());
                 let packing = Packing::for_dtype(dtype, 3, 2 * dtype.block_len()).unwrap();
                 let mut out = vec![0; packing.bytes()];
-                let row = |row: usize| Row::Plain(&source.rows[row]);
+                let row = |row: usize| Encoded::Plain(&source.rows[row]);
                 let error = packing.pack_group(0, row, &mut out).unwrap_err();
                 let expected = Error::ScaleNotFinite { row: 2, block: 1, got: bits };
                 assert_eq!(error, expected, "{dtype}, byte {at}");
@@ -349,12 +352,52 @@ fn impossible_shapes_are_refused() {
     assert!(matches!(error, Error::TooLarge { .. }), "{error}");
 }
 
+/// 64 bits of what bytes are (FNV-1a).
+fn hash(bytes: &[u8]) -> u64 {
+    let add = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, add)
+}
+
+/// Packed files hold these bytes: whoever changes them makes another layout of it.
+#[test]
+fn the_packed_bytes_are_those_of_the_layout() {
+    let mut wrong = Vec::new();
+    let dtypes: Vec<Dtype> = weights().collect();
+    assert!(dtypes.iter().eq(PACKED.iter().map(|(dtype, _)| dtype)));
+    for (dtype, expected) in PACKED {
+        // Two groups, one of them not whole, and a last record that is not whole.
+        let cols = 3 * dtype.block_len().max(32);
+        let got = hash(&pack(&source(dtype, 20, cols, 20), cols).1);
+        if got != expected {
+            wrong.push(format!("(Dtype::{dtype:?}, {got:#018x}),"));
+        }
+    }
+    assert!(wrong.is_empty(), "raise LAYOUT of oss-model/src/weights/packed_file.rs: {wrong:#?}");
+}
+
+const PACKED: [(Dtype, u64); 15] = [
+    (Dtype::F32, 0xbcf2_9f57_7f18_5ac3),
+    (Dtype::F16, 0xc03c_8a4e_9859_6c7a),
+    (Dtype::Bf16, 0xe610_46ef_1575_9a06),
+    (Dtype::Mxfp4, 0x209c_be32_5565_8dc1),
+    (Dtype::Q4_0, 0xcb8c_56a5_963a_3ae3),
+    (Dtype::Q4_1, 0xcfac_157a_0c48_c4d1),
+    (Dtype::Q5_0, 0x5fd8_2ccf_20d1_0c1a),
+    (Dtype::Q5_1, 0x994f_93e9_17ba_3ed0),
+    (Dtype::Q8_0, 0x3da3_7ec9_44ef_a0a8),
+    (Dtype::Q2K, 0x0806_0e64_dec2_e196),
+    (Dtype::Q3K, 0xb1a7_1448_1a81_14ef),
+    (Dtype::Q4K, 0xadfc_7e7c_079d_6d95),
+    (Dtype::Q5K, 0x9cd7_dda0_4635_af0e),
+    (Dtype::Q6K, 0x049e_464d_a81e_d6dd),
+    (Dtype::Iq4Nl, 0xcb8c_56a5_963a_3ae3),
+];
+
 #[test]
 fn every_weight_type_has_a_packed_format_of_its_own() {
-    assert!(Packed::all().map(Packed::dtype).eq(Packed::all().map(|packed| {
+    for packed in Packed::all() {
         assert_eq!(Packed::for_dtype(packed.dtype()).unwrap(), packed);
-        packed.dtype()
-    })));
+    }
     for dtype in weights() {
         assert_eq!(Packed::for_dtype(dtype).unwrap().dtype(), dtype);
     }
@@ -379,7 +422,7 @@ proptest! {
 #[test]
 fn part_of_a_block_is_no_row_of_planes() {
     let (codes, scales) = ([0; 16], [127]);
-    let row = Row::Split { codes: &codes, scales: &scales };
+    let row = Encoded::Split { codes: &codes, scales: &scales };
     let mut out = [0.0; 40];
     let error = row.dequantise(Isa::scalar(), Dtype::Mxfp4, &mut out).unwrap_err();
     assert!(matches!(error, Error::Columns { got: 40, expected: 32, .. }), "{error}");

@@ -1,6 +1,6 @@
 //! What the quantisers lose, and what they must never do.
 
-use oss_quant::kv::{KvFormat, PAGE_TOKENS};
+use oss_quant::kv::KvFormat;
 use oss_quant::{Dtype, Error};
 use oss_simd::Isa;
 use oss_testing::{ADVERSARIAL, Seeded, relative_rms};
@@ -56,7 +56,7 @@ fn keys_and_values_lose_no_more_than_the_limits() {
     let limits = [0.0, 0.000_215, 0.001_7, 0.006, 0.085];
     let row = Seeded::new(2).normals(64 * 64, 1.0);
     for (format, limit) in KvFormat::ALL.into_iter().zip(limits) {
-        let mut slot = vec![0; format.slot_bytes(PAGE_TOKENS, 64)];
+        let mut slot = vec![0; format.slot_bytes(64)];
         let (mut keys, mut values) = (vec![0.0; row.len()], vec![0.0; row.len()]);
         for (index, vector) in row.chunks_exact(64).enumerate() {
             let at = index * 64..(index + 1) * 64;

@@ -1,11 +1,12 @@
 //! The tokens that may still be drawn.
 //!
-//! At first they are all tokens, standing as logits and block peaks; the first filter that narrows
-//! them down makes a list. Every decision depends on the set alone, never on the list's order:
-//! probabilities are summed as fixed-point integers, and orders are total (ties by lowest id).
+//! At first they are all tokens, standing as logits and the largest one of each block; the first
+//! filter that narrows them down makes a list. Every decision depends on the set alone, never on
+//! the list's order: probabilities are summed as fixed-point integers, and orders are total (ties
+//! by lowest id).
 
 use crate::noise::{self, Key};
-use crate::scan::{self, BLOCK, Field};
+use crate::scan::{self, BLOCK, ScaledLogits};
 use oss_simd::{Isa, Kernel, Simd, math};
 
 /// One token of the list.
@@ -19,19 +20,39 @@ pub(crate) struct Candidate {
     pub(crate) weight: f32,
 }
 
-/// Buffers that a sampler keeps from draw to draw.
-#[derive(Clone, Debug, Default)]
+/// Buffers that are kept from draw to draw.
+#[derive(Clone, Debug)]
 pub(crate) struct Buffers {
     list: Vec<Candidate>,
-    peaks: Vec<f32>,
+    /// The largest of [`ScaledLogits::block_max`].
+    largest: Vec<f32>,
+}
+
+impl Buffers {
+    /// Room for every token, so that nothing grows.
+    pub(crate) fn new(vocabulary: usize) -> Buffers {
+        let list = Vec::with_capacity(vocabulary);
+        Buffers { list, largest: Vec::with_capacity(vocabulary.div_ceil(BLOCK)) }
+    }
+
+    /// Bytes of them, as they are.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> usize {
+        size_of::<Candidate>() * self.list.capacity() + size_of::<f32>() * self.largest.capacity()
+    }
+
+    /// Bytes of them.
+    pub(crate) fn bytes(vocabulary: usize) -> usize {
+        size_of::<Candidate>() * vocabulary + size_of::<f32>() * vocabulary.div_ceil(BLOCK)
+    }
 }
 
 /// See the module.
 pub(crate) struct Candidates<'a> {
     isa: Isa,
-    field: Field<'a>,
+    scaled: ScaledLogits<'a>,
     buffers: &'a mut Buffers,
-    /// Whether the list stands for the candidates, no longer the field.
+    /// Whether the list stands for the candidates, no longer all logits.
     listed: bool,
 }
 
@@ -67,21 +88,25 @@ fn rank(key: f32, id: u32) -> u64 {
 }
 
 impl<'a> Candidates<'a> {
-    /// All tokens with a finite logit. `field.max` is finite.
-    pub(crate) fn new(isa: Isa, field: Field<'a>, buffers: &'a mut Buffers) -> Candidates<'a> {
-        assert!(field.max.is_finite(), "largest logit: got {}, expected a number", field.max);
+    /// All tokens with a finite logit. `scaled.max` is finite.
+    pub(crate) fn new(
+        isa: Isa,
+        scaled: ScaledLogits<'a>,
+        buffers: &'a mut Buffers,
+    ) -> Candidates<'a> {
+        assert!(scaled.max.is_finite(), "largest logit: got {}, expected a number", scaled.max);
         buffers.list.clear();
-        Candidates { isa, field, buffers, listed: false }
+        Candidates { isa, scaled, buffers, listed: false }
     }
 
     /// Sets the temperature, before anything is listed.
     pub(crate) fn set_temperature(&mut self, temperature: f32) {
         assert!(!self.listed, "the temperature is set before candidates are listed");
-        self.field.temperature = temperature;
+        self.scaled.temperature = temperature;
     }
 
     /// Keeps the `k` largest logits.
-    pub(crate) fn keep_best(&mut self, k: usize) {
+    pub(crate) fn top_k(&mut self, k: usize) {
         if !self.listed {
             self.list_best(k);
         }
@@ -94,16 +119,16 @@ impl<'a> Candidates<'a> {
     }
 
     /// Keeps the smallest set of best tokens with at least the fraction `p` of all mass.
-    pub(crate) fn keep_best_mass(&mut self, p: f32) {
+    pub(crate) fn top_p(&mut self, p: f32) {
         if self.listed {
             let target = part(mass(&self.buffers.list), p);
             return self.keep_mass(target);
         }
-        let total = (scan::mass(self.isa, self.field) * ONE) as u128;
+        let total = (scan::sum_exp(self.isa, self.scaled) * ONE) as u128;
         let target = part(total, p);
         // Few tokens usually suffice: look ever farther below the best.
         for distance in [3.0, 9.0, 27.0, f32::INFINITY] {
-            self.list_from(self.field.max - self.field.temperature * distance);
+            self.list_from(self.scaled.max - self.scaled.temperature * distance);
             self.weigh();
             if mass(&self.buffers.list) >= target {
                 break;
@@ -113,11 +138,11 @@ impl<'a> Candidates<'a> {
     }
 
     /// Keeps tokens whose weight is at least `least`, in (0, 1].
-    pub(crate) fn keep_weights_from(&mut self, least: f32) {
+    pub(crate) fn min_p(&mut self, least: f32) {
         if !self.listed {
             // A little lower than exact, so that rounding of the logarithm loses nothing.
-            let distance = self.field.temperature * (0.001 - least.ln() * 1.001);
-            self.list_from(self.field.max - distance);
+            let distance = self.scaled.temperature * (0.001 - least.ln() * 1.001);
+            self.list_from(self.scaled.max - distance);
             self.weigh();
         }
         self.buffers.list.retain(|candidate| candidate.weight >= least);
@@ -150,24 +175,23 @@ impl<'a> Candidates<'a> {
 
     /// The mean, by probability, of the candidates' tempered distances from the best: at most zero.
     pub(crate) fn mean_value(&mut self) -> f64 {
-        let field = self.field;
+        let scaled = self.scaled;
         let list = self.list();
         // A weight of zero has a distance that may be infinite.
         let weighed = list.iter().filter(|candidate| candidate.weight > 0.0);
         // |w v| is at most 1 / e.
-        let product = |c: &Candidate| -f64::from(c.weight) * f64::from(field.value(c.logit));
+        let product = |c: &Candidate| -f64::from(c.weight) * f64::from(scaled.value(c.logit));
         let sum: u128 = weighed.map(|c| (product(c) * ONE) as u128).sum();
         -(sum as f64) / mass(list) as f64
     }
 
     /// Keeps the candidates of smallest `key`, as few as have at least the fraction `p` of all
-    /// mass.
-    /// The key is taken of the tempered distance from the best; it is not −0.
-    pub(crate) fn keep_mass_by(&mut self, p: f32, key: impl Fn(f32) -> f32) {
+    /// mass. The key is taken of the tempered distance from the best; it is not −0.
+    pub(crate) fn typical_p(&mut self, p: f32, key: impl Fn(f32) -> f32) {
         self.list();
-        let field = self.field;
+        let scaled = self.scaled;
         for candidate in &mut self.buffers.list {
-            candidate.rank = rank(key(field.value(candidate.logit)), candidate.id());
+            candidate.rank = rank(key(scaled.value(candidate.logit)), candidate.id());
         }
         self.keep_mass(part(mass(&self.buffers.list), p));
     }
@@ -175,14 +199,14 @@ impl<'a> Candidates<'a> {
     /// Draws a token: the largest noisy value.
     pub(crate) fn draw(&mut self, key: Key) -> u32 {
         if !self.listed {
-            return scan::noisiest(self.isa, self.field, key);
+            return scan::gumbel_argmax(self.isa, self.scaled, key);
         }
         let (mut best, mut winner) = (f32::NEG_INFINITY, u32::MAX);
         for candidates in self.buffers.list.chunks(16) {
             let (mut ids, mut values) = ([0; 16], [f32::NEG_INFINITY; 16]);
             for (lane, candidate) in candidates.iter().enumerate() {
                 ids[lane] = candidate.id();
-                values[lane] = self.field.value(candidate.logit);
+                values[lane] = self.scaled.value(candidate.logit);
             }
             noise::add(self.isa, key, &ids, &mut values);
             for (&id, &value) in ids.iter().zip(&values).take(candidates.len()) {
@@ -195,8 +219,7 @@ impl<'a> Candidates<'a> {
     }
 
     /// Keeps as few candidates of lowest rank as have at least `target` mass; at least one.
-    /// Expected
-    /// linear time: halves are selected, never the whole sorted.
+    /// Expected linear time: halves are selected, never the whole sorted.
     fn keep_mass(&mut self, target: u128) {
         let list = &mut self.buffers.list;
         let (mut start, mut end, mut before) = (0, list.len(), 0);
@@ -226,9 +249,9 @@ impl<'a> Candidates<'a> {
         let list = &mut self.buffers.list;
         list.clear();
         let least = least.max(f32::MIN);
-        for (block, &peak) in self.field.peaks.iter().enumerate() {
-            if peak >= least {
-                push_from(list, self.field.logits, block, least);
+        for (block, &largest) in self.scaled.block_max.iter().enumerate() {
+            if largest >= least {
+                push_from(list, self.scaled.logits, block, least);
             }
         }
     }
@@ -236,16 +259,16 @@ impl<'a> Candidates<'a> {
     /// Lists at least the `k` best tokens (all, if they are fewer), and at most `2 k + 63`.
     fn list_best(&mut self, k: usize) {
         self.listed = true;
-        let Buffers { list, peaks } = &mut *self.buffers;
+        let Buffers { list, largest } = &mut *self.buffers;
         list.clear();
-        // Each block has its peak, so the k-th largest peak bounds the k-th largest logit from
-        // below.
-        let mut least = kth_largest(self.field.peaks, k, peaks).max(f32::MIN);
-        for (block, &peak) in self.field.peaks.iter().enumerate() {
-            if peak < least {
+        // The largest logits of blocks are logits, so the k-th largest of them bounds the k-th
+        // largest logit from below.
+        let mut least = kth_largest(self.scaled.block_max, k, largest).max(f32::MIN);
+        for (block, &largest) in self.scaled.block_max.iter().enumerate() {
+            if largest < least {
                 continue;
             }
-            push_from(list, self.field.logits, block, least);
+            push_from(list, self.scaled.logits, block, least);
             if list.len() >= k.saturating_mul(2) {
                 let (_, worst, _) =
                     list.select_nth_unstable_by_key(k - 1, |candidate| candidate.rank);
@@ -258,8 +281,8 @@ impl<'a> Candidates<'a> {
 
     /// Fills in the weights.
     fn weigh(&mut self) {
-        let Candidates { isa, field, buffers, .. } = self;
-        isa.run(Weigh { field: *field, list: &mut buffers.list });
+        let Candidates { isa, scaled, buffers, .. } = self;
+        isa.run(Weigh { scaled: *scaled, list: &mut buffers.list });
     }
 }
 
@@ -307,7 +330,7 @@ fn kth_largest(values: &[f32], k: usize, buffer: &mut Vec<f32>) -> f32 {
 }
 
 struct Weigh<'a> {
-    field: Field<'a>,
+    scaled: ScaledLogits<'a>,
     list: &'a mut [Candidate],
 }
 
@@ -319,7 +342,7 @@ impl Kernel for Weigh<'_> {
         for candidates in self.list.chunks_mut(16) {
             let mut values = [0.0; 16];
             for (value, candidate) in values.iter_mut().zip(candidates.iter()) {
-                *value = self.field.value(candidate.logit);
+                *value = self.scaled.value(candidate.logit);
             }
             let mut weights = [0.0; 16];
             s.store(math::exp(s, s.load(&values)), &mut weights);

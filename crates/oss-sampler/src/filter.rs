@@ -1,25 +1,23 @@
 //! The steps between the model's logits and a draw: one row each, in the order in which they act.
 
 mod dry;
-mod frequency_penalty;
 mod logit_bias;
 mod mask;
 mod min_p;
-mod presence_penalty;
-mod repetition_penalty;
+mod penalties;
 mod temperature;
 mod top_k;
 mod top_p;
 mod typical_p;
 
 use crate::candidates::Candidates;
-use crate::history::History;
+use crate::history::{Counted, History};
 use crate::{Error, Mask, Options};
 use oss_simd::Isa;
 
-/// A step; each is one file of `filter/` with these three functions.
+/// A step; each is one file of `filter/`.
 pub(crate) struct Filter {
-    /// The name, as in [`Options`].
+    /// The name, as in [`Options`]; the three penalties are one filter.
     pub(crate) name: &'static str,
     /// Checks its options.
     pub(crate) check: fn(&Options, vocabulary: usize) -> Result<(), Error>,
@@ -43,24 +41,48 @@ pub(crate) struct Adjust<'a> {
     pub(crate) options: &'a Options,
     pub(crate) history: &'a History,
     pub(crate) allowed: Option<&'a Mask>,
-    pub(crate) scratch: &'a mut DryScratch,
-    pub(crate) logits: &'a mut [f32],
+    pub(crate) dry: &'a mut DryScratch,
+    pub(crate) logits: Logits<'a>,
 }
 
 pub(crate) use dry::Scratch as DryScratch;
 
-/// Changes a logit. What a penalty or bias that was accepted makes too large stays a number:
-/// infinity is the model's fault, and −∞ a token that cannot be drawn, which this leaves as it is.
-fn change(logit: &mut f32, to: impl FnOnce(f32) -> f32) {
-    if *logit > f32::NEG_INFINITY {
-        *logit = to(*logit).clamp(f32::MIN, f32::MAX);
+/// The logits that penalties and biases work on.
+pub(crate) struct Logits<'a> {
+    pub(crate) values: &'a mut [f32],
+    /// Where the model's own logit of each token that is changed is noted, if anybody wants it.
+    pub(crate) changed: Option<&'a mut Vec<(u32, f32)>>,
+}
+
+impl Logits<'_> {
+    /// Changes a logit, but −∞: a token that cannot be drawn stays one.
+    fn change(&mut self, id: u32, to: impl FnOnce(f32) -> f32) {
+        let logit = &mut self.values[id as usize];
+        if *logit > f32::NEG_INFINITY {
+            if let Some(changed) = &mut self.changed {
+                changed.push((id, *logit));
+            }
+            *logit = to(*logit);
+        }
     }
+}
+
+/// The model's own logit of a token, by what was noted in [`Logits::changed`]: the first note.
+pub(crate) fn raw_logit(logits: &[f32], changed: &[(u32, f32)], id: u32) -> f32 {
+    let noted = changed.iter().find(|(changed, _)| *changed == id);
+    noted.map_or(logits[id as usize], |&(_, logit)| logit)
+}
+
+/// What a penalty or bias that was accepted makes too large stays a number: infinity is the model's
+/// fault.
+fn finite(logit: f32) -> f32 {
+    logit.clamp(f32::MIN, f32::MAX)
 }
 
 /// The names of the filters in the order in which they act.
 ///
-/// 1. `repetition_penalty`, `presence_penalty`, `frequency_penalty`, `dry`: they correct the
-///    model's own logits, whose sign and scale they rely on, so they come before all else.
+/// 1. `penalties` (repetition, then presence, then frequency) and `dry`: they correct the model's
+///    own logits, whose sign and scale they rely on, so they come before all else.
 /// 2. `logit_bias`: what the caller wants is added to the corrected logits and not penalised away.
 /// 3. `mask`: what is forbidden stays forbidden, whatever the bias says; and the probability of
 ///    forbidden tokens is not counted by the filters below.
@@ -80,10 +102,8 @@ pub const ORDER: [&str; FILTERS.len()] = {
 };
 
 /// The table; see [`ORDER`] for the reasons.
-pub(crate) const FILTERS: [Filter; 11] = [
-    repetition_penalty::FILTER,
-    presence_penalty::FILTER,
-    frequency_penalty::FILTER,
+pub(crate) const FILTERS: [Filter; 9] = [
+    penalties::FILTER,
     dry::FILTER,
     logit_bias::FILTER,
     mask::FILTER,
@@ -100,11 +120,13 @@ pub(crate) fn adjusts(options: &Options) -> bool {
     FILTERS.iter().any(|filter| changes(filter) && (filter.active)(options))
 }
 
-/// Whether the penalties' counts are needed.
-pub(crate) fn counts(options: &Options) -> bool {
-    let penalties =
-        [repetition_penalty::FILTER, presence_penalty::FILTER, frequency_penalty::FILTER];
-    penalties.iter().any(|filter| (filter.active)(options))
+/// What the penalties need to have counted.
+pub(crate) fn counted(options: &Options) -> Counted {
+    match ((penalties::FILTER.active)(options), penalties::counts_prompt(options)) {
+        (false, _) => Counted::Nothing,
+        (true, false) => Counted::Generated,
+        (true, true) => Counted::All,
+    }
 }
 
 /// Runs the filters of logits.

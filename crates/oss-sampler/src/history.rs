@@ -5,35 +5,38 @@ use std::collections::HashMap;
 /// How often a token occurs in the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
-    /// In prompt and generated tokens.
+    /// In all that is counted.
     pub(crate) all: u32,
     /// In generated tokens alone.
     pub(crate) generated: u32,
 }
 
-/// Prompt and generated tokens. The counts are a function of the tokens and the window alone.
+/// Which tokens of the window are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Counted {
+    #[default]
+    Nothing,
+    /// Those that were generated.
+    Generated,
+    /// Those of the prompt, too.
+    All,
+}
+
+/// Prompt and generated tokens. The counts are a function of the tokens, the window and what is
+/// counted alone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     tokens: Vec<u32>,
     prompt_len: usize,
-    /// How many of the last tokens are counted, 0 is all; `None` counts nothing.
-    window: Option<usize>,
+    counted: Counted,
+    /// How many of the last tokens are looked at; 0 is all.
+    window: usize,
     counts: HashMap<u32, Count>,
 }
 
 impl History {
-    pub(crate) fn new(window: Option<usize>) -> History {
-        History { window, ..History::default() }
-    }
-
-    /// Makes room, so that the next `tokens` tokens need no allocation.
-    pub(crate) fn reserve(&mut self, tokens: usize, vocabulary: usize) {
-        self.tokens.reserve(tokens);
-        match self.window {
-            None => {}
-            Some(0) => self.counts.reserve(tokens.min(vocabulary)),
-            Some(window) => self.counts.reserve(tokens.min(window + 1).min(vocabulary)),
-        }
+    pub(crate) fn new(counted: Counted, window: usize) -> History {
+        History { counted, window, ..History::default() }
     }
 
     pub(crate) fn prompt(&mut self, ids: &[u32]) {
@@ -46,10 +49,16 @@ impl History {
     /// Appends a token: generated, unless it lies within the prompt's length.
     pub(crate) fn push(&mut self, id: u32) {
         self.tokens.push(id);
-        let Some(window) = self.window else { return };
-        self.count(self.tokens.len() - 1);
-        if window > 0 && self.tokens.len() > window {
-            self.uncount(self.tokens.len() - 1 - window);
+        let index = self.tokens.len() - 1;
+        if self.is_counted(index) {
+            let count = self.counts.entry(id).or_default();
+            count.all += 1;
+            count.generated += u32::from(index >= self.prompt_len);
+        }
+        if let (1.., Some(gone)) = (self.window, index.checked_sub(self.window))
+            && self.is_counted(gone)
+        {
+            self.uncount(gone);
         }
     }
 
@@ -57,8 +66,9 @@ impl History {
         &self.tokens
     }
 
-    pub(crate) fn generated(&self) -> &[u32] {
-        &self.tokens[self.prompt_len..]
+    /// How many tokens were generated.
+    pub(crate) fn generated(&self) -> usize {
+        self.tokens.len() - self.prompt_len
     }
 
     /// Each token of the window once, in no particular order.
@@ -66,10 +76,13 @@ impl History {
         self.counts.iter().map(|(&id, &count)| (id, count))
     }
 
-    fn count(&mut self, index: usize) {
-        let count = self.counts.entry(self.tokens[index]).or_default();
-        count.all += 1;
-        count.generated += u32::from(index >= self.prompt_len);
+    /// Whether the token at that index is counted while it is in the window.
+    fn is_counted(&self, index: usize) -> bool {
+        match self.counted {
+            Counted::Nothing => false,
+            Counted::Generated => index >= self.prompt_len,
+            Counted::All => true,
+        }
     }
 
     fn uncount(&mut self, index: usize) {
@@ -91,8 +104,12 @@ mod tests {
     fn recount(history: &History) -> HashMap<u32, Count> {
         let len = history.tokens.len();
         let start = match history.window {
-            Some(window @ 1..) => len.saturating_sub(window),
-            _ => 0,
+            0 => 0,
+            window => len.saturating_sub(window),
+        };
+        let start = match history.counted {
+            Counted::Generated => start.max(history.prompt_len),
+            _ => start,
         };
         let mut counts: HashMap<u32, Count> = HashMap::new();
         for index in start..len {
@@ -106,13 +123,25 @@ mod tests {
     #[test]
     fn counts_equal_a_recount_of_the_window_after_every_token() {
         let mut seeded = Seeded::new(11);
-        for window in [0, 1, 2, 7, 100] {
-            let mut history = History::new(Some(window));
+        let cases = [0, 1, 2, 7, 100].map(|w| [(Counted::All, w), (Counted::Generated, w)]);
+        for (counted, window) in cases.into_iter().flatten() {
+            let mut history = History::new(counted, window);
             history.prompt(&[1, 2, 1, 3, 1, 1]);
             for _ in 0..400 {
                 history.push(seeded.below(5) as u32);
-                assert_eq!(history.counts, recount(&history), "window {window}");
+                assert_eq!(history.counts, recount(&history), "{counted:?}, window {window}");
             }
+        }
+    }
+
+    #[test]
+    fn a_prompt_that_no_penalty_looks_at_is_not_counted() {
+        for (counted, expected) in
+            [(Counted::Nothing, 0), (Counted::Generated, 0), (Counted::All, 3)]
+        {
+            let mut history = History::new(counted, 0);
+            history.prompt(&[1, 2, 1, 3]);
+            assert_eq!(history.counts.len(), expected, "{counted:?}");
         }
     }
 }

@@ -1,12 +1,12 @@
 //! From a model's logits to a token: penalties, filters, reproducible draws.
 //!
-//! A [`Sampler`] belongs to one sequence. Each step it is given the logits of the next token and
-//! draws one ([`Sampler::draw`]), and is told the token that was taken ([`Sampler::accept`]).
-//! [`Options`] say how, in the fixed order [`ORDER`]; a [`Mask`] says which tokens a grammar
-//! allows.
+//! A [`Sampler`] belongs to one sequence, a [`Scratch`] to the thread that draws for many. Each
+//! step the sampler gets the logits of the next token and draws one ([`Sampler::draw`]), and then
+//! gets the token that was accepted ([`Sampler::accept`]). [`Options`] say how, in the fixed order
+//! [`ORDER`]; a [`Mask`] says which tokens a grammar allows.
 //!
 //! ```
-//! use oss_sampler::{Mask, Options, Sampler};
+//! use oss_sampler::{Mask, Options, Sampler, Scratch};
 //! use oss_simd::Isa;
 //!
 //! let isa = Isa::detect().unwrap();
@@ -14,7 +14,8 @@
 //! let mut sampler = Sampler::new(options, 4, 0)?;
 //! sampler.prompt(&[3, 0]);
 //!
-//! let draw = sampler.draw(isa, &mut [0.0, 2.0, 1.0, -5.0], 2, None)?;
+//! let mut scratch = Scratch::new(4);
+//! let draw = sampler.draw(isa, &mut [0.0, 2.0, 1.0, -5.0], 2, None, &mut scratch)?;
 //! assert!(draw.token == 1 || draw.token == 2);
 //! assert_eq!(draw.top[0].0, 1);
 //! let token = draw.token;
@@ -22,7 +23,8 @@
 //!
 //! let mut mask = Mask::new(4);
 //! mask.allow(3);
-//! assert_eq!(sampler.draw(isa, &mut [0.0, 2.0, 1.0, -5.0], 3, Some(&mask))?.token, 3);
+//! let draw = sampler.draw(isa, &mut [0.0, 2.0, 1.0, -5.0], 3, Some(&mask), &mut scratch)?;
+//! assert_eq!(draw.token, 3);
 //! # Ok::<(), oss_sampler::Error>(())
 //! ```
 //!
@@ -31,8 +33,7 @@
 //! single logits; filters then select among the few blocks that matter, in linear time, and never
 //! sort the vocabulary. Of the tokens that are left, the one with the largest
 //! `logit / temperature + noise` is taken, with Gumbel noise from (seed, choice, position, id):
-//! that
-//! draws from the softmax (the Gumbel-max identity).
+//! that draws from the softmax (the Gumbel-max identity).
 //!
 //! # Invariants
 //! - **A draw is a function of the logits, the options, the history, the choice and the position.**
@@ -43,7 +44,8 @@
 //! - Ties go to the lowest id.
 //! - Options in their range make no error of finite logits: penalties and biases that overflow give
 //!   the largest number there is.
-//! - Drawing allocates nothing once the buffers have grown to what the options and logits need.
+//! - Drawing allocates nothing once [`Scratch`] has seen as many best log-probabilities, changed
+//!   logits and tokens of DRY's window.
 //!
 //! # What it does not do
 //! It knows no text (a sequence breaker is a token id), no stop conditions and no grammar; beam
@@ -62,6 +64,7 @@ mod options;
 mod report;
 mod sampler;
 mod scan;
+mod scratch;
 
 pub use error::Error;
 pub use filter::ORDER;
@@ -69,3 +72,4 @@ pub use mask::Mask;
 pub use options::{Dry, Options};
 pub use report::Report;
 pub use sampler::{Draw, Sampler};
+pub use scratch::Scratch;

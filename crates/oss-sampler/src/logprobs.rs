@@ -1,7 +1,7 @@
 //! Log-probabilities of the model's own distribution.
 
 use crate::candidates::{Buffers, Candidates};
-use crate::scan::{self, Field};
+use crate::scan::{self, ScaledLogits};
 use oss_simd::Isa;
 
 /// What is kept of the distribution until the token is drawn.
@@ -13,25 +13,28 @@ pub(crate) struct Logprobs {
     log_sum: f64,
     /// The best tokens, best first.
     pub(crate) top: Vec<(u32, f32)>,
-    buffers: Buffers,
 }
 
 impl Logprobs {
     /// Takes the measures of untempered logits and their `n` best.
-    pub(crate) fn take(&mut self, isa: Isa, field: Field<'_>, n: usize) {
-        self.max = field.max;
-        self.log_sum = scan::mass(isa, field).ln();
+    pub(crate) fn take(
+        &mut self,
+        isa: Isa,
+        scaled: ScaledLogits<'_>,
+        buffers: &mut Buffers,
+        n: usize,
+    ) {
+        self.max = scaled.max;
+        self.log_sum = scan::sum_exp(isa, scaled).ln();
         self.top.clear();
         if n == 0 {
             return;
         }
-        let mut buffers = std::mem::take(&mut self.buffers);
-        let mut best = Candidates::new(isa, field, &mut buffers);
-        best.keep_best(n);
+        let mut best = Candidates::new(isa, scaled, buffers);
+        best.top_k(n);
         for candidate in best.sorted() {
             self.top.push((candidate.id(), self.of(candidate.logit)));
         }
-        self.buffers = buffers;
     }
 
     /// The log-probability of a token with this logit.

@@ -43,16 +43,8 @@ impl Mask {
         mask
     }
 
-    /// A mask of 32-bit words, bit `id % 32` of word `id / 32`; bits past the vocabulary and
-    /// missing words count as not allowed.
-    #[must_use]
-    pub fn from_words_u32(vocabulary: usize, words: &[u32]) -> Mask {
-        let mut mask = Mask::new(vocabulary);
-        mask.copy_from_words_u32(words);
-        mask
-    }
-
-    /// Overwrites the mask as [`Mask::from_words_u32`] would build it, without allocating.
+    /// Overwrites the mask with 32-bit words, bit `id % 32` of word `id / 32`; bits past the
+    /// vocabulary and missing words count as not allowed. Allocates nothing.
     pub fn copy_from_words_u32(&mut self, words: &[u32]) {
         let half = |index: usize| words.get(index).map_or(0, |&word| u64::from(word));
         for (index, word) in self.words.iter_mut().enumerate() {
@@ -103,20 +95,10 @@ impl Mask {
     /// # Panics
     /// If the vocabularies differ.
     pub fn intersect(&mut self, other: &Mask) {
-        self.same_vocabulary(other);
+        let (got, expected) = (other.vocabulary, self.vocabulary);
+        assert_eq!(got, expected, "vocabulary of a mask: got {got}, expected {expected}");
         for (word, other) in self.words.iter_mut().zip(&other.words) {
             *word &= other;
-        }
-    }
-
-    /// Adds the tokens that the other mask allows.
-    ///
-    /// # Panics
-    /// If the vocabularies differ.
-    pub fn unite(&mut self, other: &Mask) {
-        self.same_vocabulary(other);
-        for (word, other) in self.words.iter_mut().zip(&other.words) {
-            *word |= other;
         }
     }
 
@@ -141,11 +123,6 @@ impl Mask {
         let vocabulary = self.vocabulary;
         assert!((id as usize) < vocabulary, "token: got {id}, expected one below {vocabulary}");
         (id as usize / 64, 1 << (id % 64))
-    }
-
-    fn same_vocabulary(&self, other: &Mask) {
-        let (got, expected) = (other.vocabulary, self.vocabulary);
-        assert_eq!(got, expected, "vocabulary of a mask: got {got}, expected {expected}");
     }
 
     fn clear_tail(&mut self) {
@@ -175,22 +152,21 @@ mod tests {
     }
 
     #[test]
-    fn intersection_and_union_are_those_of_sets() {
+    fn an_intersection_is_that_of_sets() {
         let (mut evens, mut threes) = (Mask::new(100), Mask::new(100));
         (0..100).step_by(2).for_each(|id| evens.allow(id));
         (0..100).step_by(3).for_each(|id| threes.allow(id));
-        let mut both = evens.clone();
-        both.intersect(&threes);
-        assert_eq!(both.allowed().collect::<Vec<_>>(), (0..100).step_by(6).collect::<Vec<_>>());
-        evens.unite(&threes);
-        assert_eq!(evens.count(), 50 + 34 - 17);
+        evens.intersect(&threes);
+        assert_eq!(evens.allowed().collect::<Vec<_>>(), (0..100).step_by(6).collect::<Vec<_>>());
     }
 
     #[test]
     fn words_of_32_bits_are_joined_and_cut_at_the_vocabulary() {
-        let mask = Mask::from_words_u32(70, &[1, 2, u32::MAX, u32::MAX]);
+        let mut mask = Mask::new(70);
+        mask.copy_from_words_u32(&[1, 2, u32::MAX, u32::MAX]);
         assert_eq!(mask.allowed().collect::<Vec<_>>(), [0, 33, 64, 65, 66, 67, 68, 69]);
-        assert_eq!(Mask::from_words_u32(70, &[1]).count(), 1);
+        mask.copy_from_words_u32(&[1]);
+        assert_eq!(mask.count(), 1);
     }
 
     #[test]

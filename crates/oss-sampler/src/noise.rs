@@ -58,9 +58,8 @@ pub(crate) fn consecutive<S: Simd>(s: S, first: u32) -> S::I32 {
 /// `−ln(−ln u)` for a uniform `u` of each id.
 ///
 /// With 32 random bits h, u = 1 − (h + ½) / 2³². The inner logarithm is taken so that it is exact
-/// to
-/// single precision at both ends, so rare tokens (down to about 1e-10) are drawn as often as they
-/// should be.
+/// to single precision at both ends, so rare tokens (down to about 1e-10) are drawn as often as
+/// they should be.
 #[inline(always)]
 pub(crate) fn gumbel<S: Simd>(s: S, key: Key, ids: S::I32) -> S::F32 {
     let bits = random_bits(s, key, ids);
@@ -117,8 +116,7 @@ fn split<S: Simd>(s: S, x: S::F32) -> (S::F32, S::F32) {
 }
 
 /// `ln(2^e (1 + f))` for f in [√½ − 1, √2 − 1]: ln(1 + f) = 2 artanh(f / (2 + f)), whose series is
-/// cut
-/// after the ninth power (next term below 3e-9).
+/// cut after the ninth power (next term below 3e-9).
 #[inline(always)]
 fn logarithm<S: Simd>(s: S, e: S::F32, f: S::F32) -> S::F32 {
     let t = s.div(f, s.add(f, s.splat(2.0)));
@@ -221,6 +219,27 @@ mod tests {
                 flips.iter_mut().enumerate().for_each(|(b, f)| *f += change >> b & 1);
             }
             assert!(flips.iter().all(|f| (4750..5250).contains(f)), "{which}: {flips:?}");
+        }
+    }
+
+    #[test]
+    fn noise_is_these_bits() {
+        let pinned: [(u64, u32, u64, u32, u32); 8] = [
+            (0, 0, 0, 0, 0x3fc1_5762),
+            (1, 0, 0, 0, 0xbe4d_c71e),
+            (0, 1, 0, 0, 0x3fbf_fd23),
+            (0, 0, 1, 0, 0x4038_70c7),
+            (42, 0, 4095, 201_087, 0x3f4d_389b),
+            (7, 127, 131_072, 1, 0xbebe_dd6a),
+            (u64::MAX, 3, 12, 99, 0x4000_fa7e),
+            (0x0123_4567_89ab_cdef, 1, 1_000_000, 0x7fff_ffff, 0xbfa9_0e3f),
+        ];
+        for (seed, choice, position, id, want) in pinned {
+            let key = Key::new(seed, choice, position);
+            for isa in Isa::available() {
+                let got = noise(isa, key, &[id; 16]).map(f32::to_bits);
+                assert_eq!(got, [want; 16], "{isa}: {seed} {choice} {position} {id}");
+            }
         }
     }
 }

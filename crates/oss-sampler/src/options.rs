@@ -28,7 +28,7 @@ pub struct Options {
     /// off.
     pub frequency_penalty: f32,
     /// How many of the last tokens, prompt included, the three penalties look at. 0 is all.
-    pub penalty_window: usize,
+    pub repeat_last_n: usize,
     /// Penalises tokens that would continue a repeated sequence.
     pub dry: Dry,
     /// Added to the logits of these tokens; −∞ forbids one.
@@ -70,13 +70,20 @@ pub struct Dry {
     pub allowed_length: usize,
     /// How many of the last tokens, prompt included, are searched. 0 is all.
     pub window: usize,
-    /// Tokens over which no repetition extends: line ends, quotes, colons, chat markers.
-    pub breakers: Vec<u32>,
+    /// Tokens over which no repetition extends, and which are not penalised: line ends, quotes,
+    /// colons, chat markers. In any order.
+    pub sequence_breakers: Vec<u32>,
 }
 
 impl Default for Dry {
     fn default() -> Dry {
-        Dry { multiplier: 0.0, base: 1.75, allowed_length: 2, window: 0, breakers: Vec::new() }
+        Dry {
+            multiplier: 0.0,
+            base: 1.75,
+            allowed_length: 2,
+            window: 0,
+            sequence_breakers: Vec::new(),
+        }
     }
 }
 
@@ -86,7 +93,7 @@ impl Default for Options {
             repetition_penalty: 1.0,
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
-            penalty_window: 0,
+            repeat_last_n: 0,
             dry: Dry::default(),
             logit_bias: Vec::new(),
             temperature: 1.0,

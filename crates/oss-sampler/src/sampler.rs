@@ -1,35 +1,20 @@
 //! The sampler of one sequence.
 
-use crate::candidates::{Buffers, Candidates};
-use crate::filter::{self, Adjust, DryScratch};
+use crate::candidates::Candidates;
+use crate::filter::{self, Adjust, Logits};
 use crate::history::History;
-use crate::logprobs::Logprobs;
 use crate::noise::Key;
-use crate::report::{Diversity, Report};
-use crate::scan::{self, BLOCK, Field};
-use crate::{Error, Mask, Options};
+use crate::scan::{self, ScaledLogits};
+use crate::{Error, Mask, Options, Scratch};
 use oss_simd::Isa;
 
-/// Chooses the tokens of one sequence: options, what was said so far, and buffers.
+/// Chooses the tokens of one sequence: options, and what was said so far.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     options: Options,
     vocabulary: usize,
     choice: u32,
     history: History,
-    diversity: Diversity,
-    scratch: Scratch,
-}
-
-/// Buffers that are kept from draw to draw.
-#[derive(Clone, Debug, Default)]
-struct Scratch {
-    peaks: Vec<f32>,
-    buffers: Buffers,
-    dry: DryScratch,
-    logprobs: Logprobs,
-    /// The model's logits, where penalties or bias change them and log-probabilities are wanted.
-    raw: Vec<f32>,
 }
 
 /// A drawn token.
@@ -53,16 +38,16 @@ impl Sampler {
     ///
     /// # Errors
     /// [`Error::Option`] naming the first option outside its range.
-    pub fn new(options: Options, vocabulary: usize, choice: u32) -> Result<Sampler, Error> {
+    pub fn new(mut options: Options, vocabulary: usize, choice: u32) -> Result<Sampler, Error> {
         options.validate(vocabulary)?;
-        let history = History::new(filter::counts(&options).then_some(options.penalty_window));
-        let scratch =
-            Scratch { peaks: vec![0.0; vocabulary.div_ceil(BLOCK)], ..Scratch::default() };
-        let diversity = Diversity::default();
-        Ok(Sampler { options, vocabulary, choice, history, diversity, scratch })
+        // As the filter looks them up.
+        options.dry.sequence_breakers.sort_unstable();
+        options.dry.sequence_breakers.dedup();
+        let history = History::new(filter::counted(&options), options.repeat_last_n);
+        Ok(Sampler { options, vocabulary, choice, history })
     }
 
-    /// The options that it was made with.
+    /// The options that it was made with, DRY's sequence breakers in ascending order.
     #[must_use]
     pub fn options(&self) -> &Options {
         &self.options
@@ -74,22 +59,12 @@ impl Sampler {
         self.vocabulary
     }
 
-    /// Makes room for that many more tokens, so that they are drawn and accepted without allocating
-    /// (once the buffers have seen a distribution as flat as theirs).
-    pub fn reserve(&mut self, tokens: usize) {
-        self.history.reserve(tokens, self.vocabulary);
-        self.diversity.reserve(tokens);
-        if self.options.dry.multiplier > 0.0 {
-            self.scratch.dry.reserve(self.history.tokens().len() + tokens);
-        }
-    }
-
     /// Tells the tokens before the first draw; may be called in parts.
     ///
     /// # Panics
     /// If a token was accepted before, or is not in the vocabulary.
     pub fn prompt(&mut self, ids: &[u32]) {
-        let got = self.history.generated().len();
+        let got = self.history.generated();
         assert_eq!(got, 0, "tokens accepted before the prompt: got {got}, expected 0");
         ids.iter().for_each(|&id| self.check_token(id));
         self.history.prompt(ids);
@@ -106,36 +81,29 @@ impl Sampler {
     ///
     /// # Panics
     /// If there are more or fewer logits, or tokens in the mask, than the vocabulary has.
-    pub fn draw(
-        &mut self,
+    pub fn draw<'s>(
+        &self,
         isa: Isa,
         logits: &mut [f32],
         position: u64,
         allowed: Option<&Mask>,
-    ) -> Result<Draw<'_>, Error> {
+        scratch: &'s mut Scratch,
+    ) -> Result<Draw<'s>, Error> {
         self.check_shapes(logits, allowed);
-        let max = self.scan(isa, logits, position)?;
-        if max == f32::NEG_INFINITY {
-            return Err(self.no_token(position, None));
-        }
-        let adjusts = filter::adjusts(&self.options);
-        if self.options.wants_logprobs() {
-            let Scratch { peaks, logprobs, .. } = &mut self.scratch;
-            let field = Field { logits, peaks, max, temperature: 1.0 };
-            logprobs.take(isa, field, self.options.top_logprobs);
-            if adjusts {
-                self.scratch.raw.clear();
-                self.scratch.raw.extend_from_slice(logits);
-            }
+        let max = self.scan(isa, logits, (position, None), scratch)?;
+        let wants_logprobs = self.options.wants_logprobs();
+        if wants_logprobs {
+            let Scratch { block_max, logprobs, buffers, .. } = &mut *scratch;
+            let scaled = ScaledLogits { logits, block_max, max, temperature: 1.0 };
+            logprobs.take(isa, scaled, buffers, self.options.top_logprobs);
         } else {
-            self.scratch.logprobs.top.clear();
+            scratch.logprobs.top.clear();
         }
-        let token = self.choose(isa, logits, position, allowed, max)?;
-        let logprob = self.options.wants_logprobs().then(|| {
-            let logits = if adjusts { &self.scratch.raw } else { &*logits };
-            self.scratch.logprobs.of(logits[token as usize])
-        });
-        Ok(Draw { token, logprob, top: &self.scratch.logprobs.top })
+        let token = self.choose(isa, logits, (position, allowed, max), scratch)?;
+        let Scratch { logprobs, changed, .. } = scratch;
+        let logprob =
+            wants_logprobs.then(|| logprobs.of(filter::raw_logit(logits, changed, token)));
+        Ok(Draw { token, logprob, top: &logprobs.top })
     }
 
     /// The log-probability of the token that is known to come at `position`, and the `n` most
@@ -146,21 +114,20 @@ impl Sampler {
     ///
     /// # Panics
     /// If there are more or fewer logits than the vocabulary has, or the token is not in it.
-    pub fn score(
-        &mut self,
+    pub fn score<'s>(
+        &self,
         isa: Isa,
         logits: &[f32],
         (position, token): (u64, u32),
         n: usize,
-    ) -> Result<Draw<'_>, Error> {
+        scratch: &'s mut Scratch,
+    ) -> Result<Draw<'s>, Error> {
         self.check_shapes(logits, None);
         self.check_token(token);
-        let max = self.scan(isa, logits, position)?;
-        if max == f32::NEG_INFINITY {
-            return Err(self.no_token(position, None));
-        }
-        let Scratch { peaks, logprobs, .. } = &mut self.scratch;
-        logprobs.take(isa, Field { logits, peaks, max, temperature: 1.0 }, n);
+        let max = self.scan(isa, logits, (position, None), scratch)?;
+        let Scratch { block_max, logprobs, buffers, .. } = scratch;
+        let scaled = ScaledLogits { logits, block_max, max, temperature: 1.0 };
+        logprobs.take(isa, scaled, buffers, n);
         let logprob = Some(logprobs.of(logits[token as usize]));
         Ok(Draw { token, logprob, top: &logprobs.top })
     }
@@ -174,24 +141,22 @@ impl Sampler {
     /// # Panics
     /// As [`Sampler::draw`].
     pub fn distribution(
-        &mut self,
+        &self,
         isa: Isa,
         logits: &mut [f32],
         position: u64,
         allowed: Option<&Mask>,
     ) -> Result<Vec<(u32, f32)>, Error> {
         self.check_shapes(logits, allowed);
-        let max = self.scan(isa, logits, position)?;
-        if max == f32::NEG_INFINITY {
-            return Err(self.no_token(position, None));
-        }
-        let max = self.adjust(isa, logits, position, allowed, max)?;
-        let Scratch { peaks, buffers, .. } = &mut self.scratch;
+        let scratch = &mut Scratch::new(self.vocabulary);
+        let max = self.scan(isa, logits, (position, None), scratch)?;
+        let max = self.adjust(isa, logits, (position, allowed, max), scratch)?;
+        let Scratch { block_max, buffers, .. } = scratch;
         if self.options.temperature == 0.0 {
-            return Ok(vec![(scan::first_of(logits, peaks, max), 1.0)]);
+            return Ok(vec![(scan::first_of(logits, block_max, max), 1.0)]);
         }
-        let field = Field { logits, peaks, max, temperature: 1.0 };
-        let mut candidates = Candidates::new(isa, field, buffers);
+        let scaled = ScaledLogits { logits, block_max, max, temperature: 1.0 };
+        let mut candidates = Candidates::new(isa, scaled, buffers);
         filter::narrow(&self.options, &mut candidates);
         let total = candidates.total();
         let share = |weight: f32| (f64::from(weight) / total) as f32;
@@ -205,82 +170,74 @@ impl Sampler {
     pub fn accept(&mut self, token: u32) {
         self.check_token(token);
         self.history.push(token);
-        self.diversity.push(self.history.generated());
-    }
-
-    /// The tokens accepted so far.
-    #[must_use]
-    pub fn generated(&self) -> &[u32] {
-        self.history.generated()
-    }
-
-    /// How varied the accepted tokens are.
-    #[must_use]
-    pub fn report(&self) -> Report {
-        self.diversity.report(self.history.generated().len())
     }
 
     /// The token of a step whose raw logits were scanned and have the largest `max`.
     fn choose(
-        &mut self,
+        &self,
         isa: Isa,
         logits: &mut [f32],
-        position: u64,
-        allowed: Option<&Mask>,
-        max: f32,
+        (position, allowed, max): (u64, Option<&Mask>, f32),
+        scratch: &mut Scratch,
     ) -> Result<u32, Error> {
-        let max = self.adjust(isa, logits, position, allowed, max)?;
-        let Scratch { peaks, buffers, .. } = &mut self.scratch;
+        let max = self.adjust(isa, logits, (position, allowed, max), scratch)?;
+        let Scratch { block_max, buffers, .. } = scratch;
         if self.options.temperature == 0.0 {
-            return Ok(scan::first_of(logits, peaks, max));
+            return Ok(scan::first_of(logits, block_max, max));
         }
-        let field = Field { logits, peaks, max, temperature: 1.0 };
-        let mut candidates = Candidates::new(isa, field, buffers);
+        let scaled = ScaledLogits { logits, block_max, max, temperature: 1.0 };
+        let mut candidates = Candidates::new(isa, scaled, buffers);
         filter::narrow(&self.options, &mut candidates);
         Ok(candidates.draw(Key::new(self.options.seed, self.choice, position)))
     }
 
     /// Runs the filters of logits; the largest logit that they leave.
     fn adjust(
-        &mut self,
+        &self,
         isa: Isa,
         logits: &mut [f32],
-        position: u64,
-        allowed: Option<&Mask>,
-        max: f32,
+        (position, allowed, max): (u64, Option<&Mask>, f32),
+        scratch: &mut Scratch,
     ) -> Result<f32, Error> {
+        scratch.changed.clear();
         if allowed.is_none() && !filter::adjusts(&self.options) {
             return Ok(max);
         }
+        let Scratch { dry, changed, .. } = &mut *scratch;
+        let changed = self.options.wants_logprobs().then_some(changed);
+        let (options, history) = (&self.options, &self.history);
+        let values = &mut *logits;
         filter::adjust(Adjust {
             isa,
-            options: &self.options,
-            history: &self.history,
+            options,
+            history,
             allowed,
-            scratch: &mut self.scratch.dry,
-            logits,
+            dry,
+            logits: Logits { values, changed },
         });
-        let max = self.scan(isa, logits, position)?;
-        if max == f32::NEG_INFINITY {
-            return Err(self.no_token(position, allowed));
-        }
-        Ok(max)
+        self.scan(isa, logits, (position, allowed), scratch)
     }
 
-    /// Takes the peaks; the largest logit.
-    fn scan(&mut self, isa: Isa, logits: &[f32], position: u64) -> Result<f32, Error> {
-        let found = scan::peaks(isa, logits, &mut self.scratch.peaks);
-        if !found.nan && found.max < f32::INFINITY {
-            return Ok(found.max);
+    /// Finds the largest logit, and that of each block.
+    fn scan(
+        &self,
+        isa: Isa,
+        logits: &[f32],
+        (position, allowed): (u64, Option<&Mask>),
+        scratch: &mut Scratch,
+    ) -> Result<f32, Error> {
+        let found = scan::block_max(isa, logits, &mut scratch.block_max);
+        if found.nan || found.max == f32::INFINITY {
+            let wrong = |logit: &f32| logit.is_nan() || *logit == f32::INFINITY;
+            let id = logits.iter().position(wrong).expect("the scan found no number");
+            return Err(Error::Logit { position, id: id as u32, got: logits[id] });
         }
-        let wrong = |logit: &f32| logit.is_nan() || *logit == f32::INFINITY;
-        let id = logits.iter().position(wrong).expect("the scan found a logit that is no number");
-        Err(Error::Logit { position, id: id as u32, got: logits[id] })
-    }
-
-    fn no_token(&self, position: u64, allowed: Option<&Mask>) -> Error {
-        let vocabulary = self.vocabulary;
-        Error::NoToken { position, allowed: allowed.map_or(vocabulary, Mask::count), vocabulary }
+        if found.max == f32::NEG_INFINITY {
+            let vocabulary = self.vocabulary;
+            let allowed = allowed.map_or(vocabulary, Mask::count);
+            return Err(Error::NoToken { position, allowed, vocabulary });
+        }
+        Ok(found.max)
     }
 
     fn check_shapes(&self, logits: &[f32], allowed: Option<&Mask>) {

@@ -1,7 +1,7 @@
 //! Passes over all logits, in vectors: what a draw costs on a large vocabulary.
 //!
 //! The vocabulary is cut into blocks of 64, one word of a [`Mask`] each. The first pass keeps each
-//! block's largest logit (its *peak*); later steps look only into blocks whose peak matters.
+//! block's largest logit; later steps look only into blocks where that matters.
 
 use crate::Mask;
 use crate::noise::{self, Key, LARGEST_NOISE};
@@ -10,7 +10,7 @@ use oss_simd::{Isa, Kernel, Simd, math};
 /// Logits per block.
 pub(crate) const BLOCK: usize = 64;
 
-/// What the first pass finds, besides the peaks.
+/// What the first pass finds, besides the largest logit of each block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extremes {
     /// The largest logit.
@@ -19,11 +19,11 @@ pub(crate) struct Extremes {
     pub(crate) nan: bool,
 }
 
-/// Writes each block's largest logit to `peaks` (where no logit is NaN).
-pub(crate) fn peaks(isa: Isa, logits: &[f32], peaks: &mut [f32]) -> Extremes {
+/// Writes each block's largest logit to `block_max` (where no logit is NaN).
+pub(crate) fn block_max(isa: Isa, logits: &[f32], block_max: &mut [f32]) -> Extremes {
     let expected = logits.len().div_ceil(BLOCK);
-    assert_eq!(peaks.len(), expected, "peaks: got {}, expected {expected}", peaks.len());
-    isa.run(Peaks { logits, peaks })
+    assert_eq!(block_max.len(), expected, "blocks: got {}, expected {expected}", block_max.len());
+    isa.run(BlockMax { logits, block_max })
 }
 
 /// Sets the logits that the mask does not allow to −∞.
@@ -33,29 +33,29 @@ pub(crate) fn exclude(isa: Isa, logits: &mut [f32], mask: &Mask) {
 
 /// `Σ exp((x − max) / temperature)` over all logits, the same on every instruction set.
 ///
-/// Blocks whose peak's term is below e⁻³⁰ are left out: together less than 1e-8 of the sum, which
+/// Blocks whose largest term is below e⁻³⁰ are left out: together less than 1e-8 of the sum, which
 /// is at least 1.
-pub(crate) fn mass(isa: Isa, field: Field<'_>) -> f64 {
-    isa.run(Mass(field))
+pub(crate) fn sum_exp(isa: Isa, scaled: ScaledLogits<'_>) -> f64 {
+    isa.run(SumExp(scaled))
 }
 
 /// The token with the largest `(x − max) / temperature + noise(id)`, the lowest id among equals.
-pub(crate) fn noisiest(isa: Isa, field: Field<'_>, key: Key) -> u32 {
-    isa.run(Noisiest { field, key })
+pub(crate) fn gumbel_argmax(isa: Isa, scaled: ScaledLogits<'_>, key: Key) -> u32 {
+    isa.run(GumbelArgmax { scaled, key })
 }
 
 /// Logits with what the first pass knows about them, seen through a temperature.
 #[derive(Clone, Copy)]
-pub(crate) struct Field<'a> {
+pub(crate) struct ScaledLogits<'a> {
     pub(crate) logits: &'a [f32],
-    pub(crate) peaks: &'a [f32],
+    pub(crate) block_max: &'a [f32],
     /// The largest logit, finite.
     pub(crate) max: f32,
     /// Above zero.
     pub(crate) temperature: f32,
 }
 
-impl Field<'_> {
+impl ScaledLogits<'_> {
     /// A logit's tempered distance from the largest: at most zero.
     pub(crate) fn value(&self, logit: f32) -> f32 {
         (logit - self.max) / self.temperature
@@ -63,10 +63,11 @@ impl Field<'_> {
 }
 
 /// The lowest id of the largest logit.
-pub(crate) fn first_of(logits: &[f32], peaks: &[f32], max: f32) -> u32 {
-    let block = peaks.iter().position(|&peak| peak == max).expect("the largest is a peak");
+pub(crate) fn first_of(logits: &[f32], block_max: &[f32], max: f32) -> u32 {
+    let block =
+        block_max.iter().position(|&largest| largest == max).expect("the largest is in a block");
     let start = block * BLOCK;
-    let inside = logits[start..].iter().position(|&x| x == max).expect("a peak is in its block");
+    let inside = logits[start..].iter().position(|&x| x == max).expect("it is in its block");
     (start + inside) as u32
 }
 
@@ -89,12 +90,12 @@ fn vectors<S: Simd>(s: S, full: &[f32; BLOCK]) -> [S::F32; 4] {
     [s.load(&parts[0]), s.load(&parts[1]), s.load(&parts[2]), s.load(&parts[3])]
 }
 
-struct Peaks<'a> {
+struct BlockMax<'a> {
     logits: &'a [f32],
-    peaks: &'a mut [f32],
+    block_max: &'a mut [f32],
 }
 
-impl Kernel for Peaks<'_> {
+impl Kernel for BlockMax<'_> {
     type Output = Extremes;
 
     #[inline(always)]
@@ -105,14 +106,14 @@ impl Kernel for Peaks<'_> {
         // an integer, is above infinity's.
         let mut nan = s.zero_i32();
         let mut max = f32::NEG_INFINITY;
-        for (block, peak) in self.logits.chunks(BLOCK).zip(&mut *self.peaks) {
+        for (block, largest) in self.logits.chunks(BLOCK).zip(&mut *self.block_max) {
             let x = load_block(s, block);
             for part in x {
                 let distance = s.sub_i32(infinite, s.and_i32(s.f32_as_i32(part), magnitude));
                 nan = s.or_i32(nan, distance);
             }
-            *peak = s.reduce_max(s.max(s.max(x[0], x[1]), s.max(x[2], x[3])));
-            max = max.max(*peak);
+            *largest = s.reduce_max(s.max(s.max(x[0], x[1]), s.max(x[2], x[3])));
+            max = max.max(*largest);
         }
         let found = s.select_gt_i32((s.zero_i32(), nan), s.splat_i32(1), s.zero_i32());
         Extremes { max, nan: s.reduce_add_i32(found) != 0 }
@@ -155,21 +156,22 @@ impl Kernel for Exclude<'_> {
     }
 }
 
-struct Mass<'a>(Field<'a>);
+struct SumExp<'a>(ScaledLogits<'a>);
 
-impl Kernel for Mass<'_> {
+impl Kernel for SumExp<'_> {
     type Output = f64;
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> f64 {
-        let field = self.0;
-        let (max, temperature) = (s.splat(field.max), s.splat(field.temperature));
+        let scaled = self.0;
+        let (max, temperature) = (s.splat(scaled.max), s.splat(scaled.temperature));
         let mut total = 0.0;
         // Single precision within 4,096 logits, double beyond.
-        for (region, peaks) in field.logits.chunks(64 * BLOCK).zip(field.peaks.chunks(64)) {
+        for (region, block_max) in scaled.logits.chunks(64 * BLOCK).zip(scaled.block_max.chunks(64))
+        {
             let mut sums = [s.zero(); 4];
-            for (block, &peak) in region.chunks(BLOCK).zip(peaks) {
-                if field.value(peak) < -30.0 {
+            for (block, &largest) in region.chunks(BLOCK).zip(block_max) {
+                if scaled.value(largest) < -30.0 {
                     continue;
                 }
                 let x = load_block(s, block);
@@ -185,19 +187,19 @@ impl Kernel for Mass<'_> {
     }
 }
 
-struct Noisiest<'a> {
-    field: Field<'a>,
+struct GumbelArgmax<'a> {
+    scaled: ScaledLogits<'a>,
     key: Key,
 }
 
-impl Noisiest<'_> {
+impl GumbelArgmax<'_> {
     /// Writes the noisy values of a block; the largest.
     #[inline(always)]
     fn score<S: Simd>(&self, s: S, block: usize, scores: &mut [f32; BLOCK]) -> f32 {
         let start = block * BLOCK;
-        let logits = self.field.logits;
+        let logits = self.scaled.logits;
         let x = load_block(s, &logits[start..logits.len().min(start + BLOCK)]);
-        let (max, temperature) = (s.splat(self.field.max), s.splat(self.field.temperature));
+        let (max, temperature) = (s.splat(self.scaled.max), s.splat(self.scaled.temperature));
         let mut highest = s.splat(f32::NEG_INFINITY);
         let (parts, _) = scores.as_chunks_mut::<16>();
         for (index, part) in parts.iter_mut().enumerate() {
@@ -211,21 +213,20 @@ impl Noisiest<'_> {
     }
 }
 
-impl Kernel for Noisiest<'_> {
+impl Kernel for GumbelArgmax<'_> {
     type Output = u32;
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> u32 {
-        let Field { peaks, max, .. } = self.field;
+        let ScaledLogits { block_max, max, .. } = self.scaled;
         let mut scores = [0.0; BLOCK];
         // The winner scores at least what the block of the largest logit does, so blocks that
-        // cannot
-        // reach that are passed over.
-        let first = peaks.iter().position(|&peak| peak == max).unwrap_or(0);
+        // cannot reach that are passed over.
+        let first = block_max.iter().position(|&largest| largest == max).unwrap_or(0);
         let floor = self.score(s, first, &mut scores);
         let (mut best, mut winner) = (f32::NEG_INFINITY, 0);
-        for (block, &peak) in peaks.iter().enumerate() {
-            if self.field.value(peak) + LARGEST_NOISE < floor.max(best) {
+        for (block, &largest) in block_max.iter().enumerate() {
+            if self.scaled.value(largest) + LARGEST_NOISE < floor.max(best) {
                 continue;
             }
             let highest = self.score(s, block, &mut scores);

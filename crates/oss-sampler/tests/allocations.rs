@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "a global allocator that counts")]
 
-use oss_sampler::{Dry, Mask, Options, Sampler};
+use oss_sampler::{Dry, Mask, Options, Sampler, Scratch};
 use oss_simd::Isa;
 use oss_testing::Seeded;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -53,7 +53,7 @@ fn a_draw_allocates_nothing_once_the_buffers_have_grown() {
         repetition_penalty: 1.1,
         presence_penalty: 0.1,
         frequency_penalty: 0.1,
-        penalty_window: 64,
+        repeat_last_n: 64,
         dry: Dry { multiplier: 0.5, ..Dry::default() },
         logit_bias: vec![(7, 1.0)],
         top_k: 40,
@@ -72,13 +72,13 @@ fn a_draw_allocates_nothing_once_the_buffers_have_grown() {
     ];
     for options in all {
         let mut sampler = Sampler::new(options.clone(), n, 0).unwrap();
-        sampler.prompt(&[1, 2, 3]);
-        sampler.reserve(300);
-        let mut logits = vec![0.0; n];
+        // Long enough for the window to be full, and for the tokens to have room for more.
+        sampler.prompt(&(0..300).collect::<Vec<_>>());
+        let (mut logits, mut scratch) = (vec![0.0; n], Scratch::new(n));
         let mut step = |position: u64| {
             logits.copy_from_slice(&fields[position as usize % 4]);
-            let draw = sampler.draw(isa, &mut logits, position, Some(&mask)).unwrap();
-            let token = draw.token;
+            let draw = sampler.draw(isa, &mut logits, position, Some(&mask), &mut scratch);
+            let token = draw.unwrap().token;
             sampler.accept(token);
         };
         (0..8).for_each(&mut step);

@@ -3,7 +3,7 @@
 //! `OSS_SAMPLER_DRAWS` sets how many draws each check makes (100,000 if it is not set; the full
 //! check of a release is 1,000,000).
 
-use oss_sampler::{Options, Sampler};
+use oss_sampler::{Options, Sampler, Scratch};
 use oss_simd::Isa;
 use oss_testing::{Seeded, twins};
 
@@ -40,12 +40,12 @@ fn excess(counts: &[u64], probabilities: &[f64]) -> f64 {
 /// Counts draws at consecutive positions.
 fn count(options: &Options, choice: u32, logits: &[f32]) -> Vec<u64> {
     let isa = Isa::detect().unwrap();
-    let mut sampler = Sampler::new(options.clone(), logits.len(), choice).unwrap();
-    let mut scratch = logits.to_vec();
+    let sampler = Sampler::new(options.clone(), logits.len(), choice).unwrap();
+    let (mut work, scratch) = (logits.to_vec(), &mut Scratch::new(logits.len()));
     let mut counts = vec![0; logits.len()];
     for position in 0..draws() {
-        scratch.copy_from_slice(logits);
-        let token = sampler.draw(isa, &mut scratch, position, None).unwrap().token;
+        work.copy_from_slice(logits);
+        let token = sampler.draw(isa, &mut work, position, None, scratch).unwrap().token;
         counts[token as usize] += 1;
     }
     counts
@@ -87,7 +87,7 @@ fn temperature_flattens_the_softmax_that_is_drawn_from() {
 fn filtered_draws_follow_the_renormalised_survivors() {
     let logits = Seeded::new(71).normals(200, 2.0);
     let options = Options { top_k: 30, top_p: 0.9, seed: 7, ..Options::default() };
-    let mut sampler = Sampler::new(options.clone(), 200, 0).unwrap();
+    let sampler = Sampler::new(options.clone(), 200, 0).unwrap();
     let isa = Isa::detect().unwrap();
     let mut probabilities = vec![0.0; 200];
     for (id, p) in sampler.distribution(isa, &mut logits.clone(), 0, None).unwrap() {
@@ -120,8 +120,10 @@ fn draws_of_neighbouring_positions_choices_and_seeds_are_independent() {
     let isa = Isa::detect().unwrap();
     let draw = |seed: u64, choice: u32, position: u64| {
         let options = Options { seed, ..Options::default() };
-        let mut sampler = Sampler::new(options, 3, choice).unwrap();
-        sampler.draw(isa, &mut logits.clone(), position, None).unwrap().token as usize
+        let sampler = Sampler::new(options, 3, choice).unwrap();
+        let scratch = &mut Scratch::new(3);
+        let drawn = sampler.draw(isa, &mut logits.clone(), position, None, scratch);
+        drawn.unwrap().token as usize
     };
     type Place = fn(u64) -> (u64, u32, u64);
     let neighbours: [(&str, Place); 3] =

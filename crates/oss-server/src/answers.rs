@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use futures_core::Stream as _;
-use oss_engine::{AsyncStream, Event, Finish, Request};
+use oss_engine::{AsyncStream, Event, FinishReason, Request};
 use tokio::task::yield_now;
 
 use crate::app::{App, Place};
@@ -86,21 +86,21 @@ impl Answers {
         let mut next = || {
             drop(body.take());
             requests.next().map(|mut request| {
-                request.arrived = Some(place.since);
-                request.deadline = Some(app.options.request_timeout);
+                request.arrival_time = Some(place.since);
+                request.timeout = Some(app.options.request_timeout);
                 engine.submit(request)
             })
         };
         let mut choices = Vec::new();
         while let Some(submitted) = app.heavy(weight, &mut next).await {
             let stream = submitted.map_err(|error| match &error {
-                oss_engine::Error::Overloaded { expected, .. } if wanted > *expected => {
-                    let what = format!("got {wanted} answers, expected at most {expected}");
+                oss_engine::Error::Overloaded { limit, .. } if wanted > *limit => {
+                    let what = format!("got {wanted} answers, expected at most {limit}");
                     Refusal::field(names.count, what)
                 }
                 error => app.refused(error, names),
             })?;
-            let waits = Some(Waits::new(&app, stream.prompt_ids().len()));
+            let waits = Some(Waits::new(&app, stream.prompt_token_ids().len()));
             choices.push(Choice { stream: stream.into_async(), waits, over: false });
             if choices.len() == wanted {
                 break;
@@ -172,30 +172,33 @@ impl Answers {
     }
 
     /// Books an event; a stream that is over without an end was closed.
-    fn book(&mut self, index: usize, event: Option<Event>) -> Item {
+    fn book(&mut self, index: usize, event: Option<oss_engine::Result<Event>>) -> Item {
         let choice = &mut self.choices[index];
         choice.waits = None;
-        let Some(event) = event else {
-            self.outcome = "failed";
-            return Item::Failed(Refusal::phase(Phase::Failed));
+        let event = match event {
+            Some(Ok(event)) => event,
+            Some(Err(error)) => {
+                choice.over = true;
+                return self.failed(Refusal::engine(&error, self.names));
+            }
+            None => return self.failed(Refusal::phase(Phase::Failed)),
         };
         if let Event::End(end) = &event {
             choice.over = true;
-            let refusal = match &end.finish {
-                Finish::Failed(error) => Some(Refusal::engine(error, self.names)),
-                // Nobody but the end of the server cancels a stream that is still read.
-                Finish::Cancelled => Some(Refusal::phase(Phase::Ending)),
-                _ => None,
-            };
-            if let Some(refusal) = refusal {
-                self.outcome = "failed";
-                return Item::Failed(refusal);
+            // Nobody but the end of the server cancels a stream that is still read.
+            if end.finish_reason == FinishReason::Cancelled {
+                return self.failed(Refusal::phase(Phase::Ending));
             }
             self.place.app.books.finished(end);
-            let (id, finish, usage) = (choice.stream.id(), end.finish.name(), end.usage);
-            tracing::debug!(request_id = self.request_id, id, finish, ?usage, "choice ended");
+            let (id, finish, usage) = (choice.stream.id(), end.finish_reason, end.usage);
+            tracing::debug!(request_id = self.request_id, id, %finish, ?usage, "choice ended");
         }
         Item::Event(index, event)
+    }
+
+    fn failed(&mut self, refusal: Refusal) -> Item {
+        self.outcome = "failed";
+        Item::Failed(refusal)
     }
 }
 

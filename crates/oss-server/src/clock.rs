@@ -1,6 +1,6 @@
 //! Dates and times in UTC, as answers carry them.
 
-use oss_engine::text::chat::{now, strftime};
+use oss_engine::date::{now, strftime};
 
 /// Seconds since 1970.
 pub(crate) fn unix_seconds() -> u64 {

@@ -32,7 +32,7 @@
 //! # }
 //! ```
 //!
-//! # The rooms
+//! # Overview
 //! - `read` turns the JSON of requests into the engine's, field by field: a `Call` for each API.
 //!   `write` turns its events into JSON: a `Wire` for each, whose parts are a stream's, and whose
 //!   whole is their sum.
@@ -45,7 +45,7 @@
 //! # Invariants
 //! - The answer to a request is what the library gives for the same request and seed.
 //! - What the engine does not do is refused with the name of the field, never left out silently;
-//!   fields that nobody knows are ignored, as vLLM does.
+//!   unknown fields are ignored, as in vLLM.
 //! - Whether a request is taken is decided before the first byte: a full queue is 429, and 503 is
 //!   for servers that load, drain or have failed alone.
 //! - A client that goes takes its request with it, in the queue or running.

@@ -4,6 +4,7 @@ use axum::body::Body;
 use axum::http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use oss_engine::ErrorKind;
 use serde::Serialize;
 
 use crate::phase::Phase;
@@ -44,7 +45,6 @@ impl Names {
     fn of_field(self, field: &'static str) -> &'static str {
         match field {
             "grammar" => self.format,
-            "template_variables" => "chat_template_kwargs",
             field => field,
         }
     }
@@ -59,7 +59,7 @@ const OURS: &str = "the engine could not answer; the server's log says why";
 /// An error about a request in words for clients, who need not know where the model's files lie.
 fn said(error: &oss_engine::Error) -> String {
     use oss_engine::Error::{ChatTemplate, NoChatTemplate, NoTokenizer};
-    match error.root() {
+    match error {
         NoTokenizer { expected, .. } => {
             format!("the model: got no tokenizer, expected {expected}")
         }
@@ -165,31 +165,23 @@ impl Refusal {
 
     /// What the engine said, about a request whose parts came as these fields.
     pub(crate) fn engine(error: &oss_engine::Error, names: Names) -> Self {
-        use oss_engine::Error::{
-            Closed, EmptyPrompt, Expired, Model, PromptTooLong, Shared, Token,
-        };
-        use oss_engine::model::Error::Damaged;
-        let status = match error {
-            Shared(error) => return Self::engine(error, names),
-            Closed => return Self::phase(Phase::Failed),
-            Model(Damaged(_)) => {
+        use oss_engine::Error::{EmptyPrompt, PromptTooLong, Text, Token};
+        let (status, kind) = match error.kind() {
+            ErrorKind::Closed => return Self::phase(Phase::Failed),
+            ErrorKind::Damaged => {
                 let message = "the model's files are damaged".to_owned();
                 return Self { message, ..Self::phase(Phase::Failed) };
             }
-            Expired => StatusCode::GATEWAY_TIMEOUT,
-            error if error.is_about_request() => StatusCode::BAD_REQUEST,
-            error => {
+            ErrorKind::Timeout => (StatusCode::GATEWAY_TIMEOUT, "timeout_error"),
+            ErrorKind::InvalidInput => (StatusCode::BAD_REQUEST, "invalid_request_error"),
+            _ => {
                 tracing::error!(%error, "a request failed");
                 return Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", OURS);
             }
         };
-        let kind = match status {
-            StatusCode::BAD_REQUEST => "invalid_request_error",
-            _ => "timeout_error",
-        };
         let (param, code) = match error {
             PromptTooLong { .. } => (Some(names.prompt), Some("context_length_exceeded")),
-            EmptyPrompt | Token { .. } | oss_engine::Error::Text(_) => (Some(names.prompt), None),
+            EmptyPrompt | Token { .. } | Text(_) => (Some(names.prompt), None),
             error => (error.field().map(|field| names.of_field(field)), None),
         };
         let message = match param.filter(|_| error.field().is_some() && param != error.field()) {
@@ -252,7 +244,7 @@ mod tests {
         use oss_engine::Error;
         let long = Error::PromptTooLong { got: 9, expected: 8 };
         let panicked = Error::Panicked { message: "x".to_owned() };
-        let table = [(long, 400), (Error::Closed, 503), (Error::Expired, 504), (panicked, 500)];
+        let table = [(long, 400), (Error::Closed, 503), (Error::Timeout, 504), (panicked, 500)];
         for (error, status) in table {
             let refusal = Refusal::engine(&error, Names::of("prompt"));
             assert_eq!(refusal.status.as_u16(), status, "{error}");
@@ -281,13 +273,11 @@ mod tests {
     #[test]
     fn what_the_engine_calls_otherwise_has_the_name_of_the_request() {
         let reason = "it says so".to_owned();
-        let error = oss_engine::Error::Grammar { field: "grammar", got: "a schema", reason };
+        let error = oss_engine::Error::Grammar { field: "grammar", what: "JSON schema", reason };
         let refusal = Refusal::engine(&error, Names::of("prompt"));
         assert_eq!(refusal.param.as_deref(), Some("response_format"));
-        assert!(refusal.message.starts_with("response_format: grammar: got a schema that"));
-        let (got, expected) = ("many values".to_owned(), "fewer".to_owned());
-        let error = oss_engine::Error::Option { field: "template_variables", got, expected };
-        let refusal = Refusal::engine(&error, Names::of("prompt"));
-        assert_eq!(refusal.param.as_deref(), Some("chat_template_kwargs"));
+        assert!(
+            refusal.message.starts_with("response_format: unsupported JSON schema in `grammar`: ")
+        );
     }
 }

@@ -40,7 +40,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
 
     /// Runs a part of a kernel as a function of its own, compiled for the same instruction set: the
     /// compiler takes much longer for one long function than for its parts.
-    fn apart<K: Kernel>(self, part: K) -> K::Output;
+    fn outline<K: Kernel>(self, part: K) -> K::Output;
 
     // ---- f32 ------------------------------------------------------------------------------
 
@@ -145,9 +145,9 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// 16-bit halves of `sums`, which are the sums over the quads to come of their bytes 0 and 1,
     /// and 2 and 3. So the finished sum is that of `(code - zero) * byte`.
     fn dot_start(self, zero: u8, sums: i32) -> Self::Dot;
-    /// The same for codes that count from 128, by `centre`, minus 128 times the sum of all bytes to
-    /// come. Only where [`Simd::DOT_IS_EXACT`].
-    fn dot_centred(self, centre: i32) -> Self::Dot;
+    /// The same for codes whose zero point is 128, by `zero_point_sum`, minus 128 times the sum of
+    /// all bytes to come. Only where [`Simd::DOT_IS_EXACT`].
+    fn dot_zero_point_128(self, zero_point_sum: i32) -> Self::Dot;
     /// Adds `codes[4 r + b] * quad[b]` over `b` to lane `r`; `quad` is four bytes in -127..=127 in
     /// memory order, the codes are unsigned.
     ///
@@ -184,11 +184,11 @@ pub trait Simd: Copy + Send + Sync + 'static {
     //
     // A pair adds `lower lower + (upper upper + sum)`, each product and sum rounded once, as two
     // fused multiply-adds do, and as `vpdpbf16ps` does where nothing is denormal. So that nothing
-    // is, factors below 2^-50 count as zero (see `bf16_factors`), and sums begin at zero or as
-    // `scale_bf16` gives them: then each is a multiple of 2^-123.
+    // is, factors below 2^-50 count as zero (see `round_bf16_flushed`), and sums begin at zero or
+    // as `scale_bf16` gives them: then each is a multiple of 2^-123.
 
     /// The pairs of bf16 numbers in the lower and the upper halves of the lanes, which are as
-    /// [`Simd::bf16_factors`] gives them.
+    /// [`Simd::round_bf16_flushed`] gives them.
     #[inline(always)]
     fn bf16_pairs(self, x: Self::I32) -> Bf16Pairs<Self::F32> {
         Bf16Pairs(self.bf16_halves(x))
@@ -200,11 +200,11 @@ pub trait Simd: Copy + Send + Sync + 'static {
         pairs.0
     }
 
-    /// Stores sixteen numbers, as [`Simd::bf16_factors`] rounds them, as eight pairs for
+    /// Stores sixteen numbers, as [`Simd::round_bf16_flushed`] rounds them, as eight pairs for
     /// [`Simd::splat_bf16`].
     #[inline(always)]
     fn store_bf16_factors(self, x: Self::F32, to: &mut [f32; 16]) {
-        self.store(self.i32_as_f32(self.bf16_factors(x)), to);
+        self.store(self.i32_as_f32(self.round_bf16_flushed(x)), to);
     }
 
     /// All lanes a pair of [`Simd::store_bf16_factors`], for one of [`Simd::BF16_STEPS`].
@@ -240,8 +240,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
 
     // ---- memory -----------------------------------------------------------------------------
 
-    /// Asks for the line at `offset` bytes after the start of `base` to come nearer; any offset is
-    /// allowed.
+    /// Prefetches the line at `offset` bytes after the start of `base`; any offset is allowed.
     fn prefetch(self, base: &[u8], offset: usize);
     /// The same for a line that is read once and takes no other's place but in the first cache,
     /// where the processor knows how.
@@ -319,13 +318,13 @@ pub trait Simd: Copy + Send + Sync + 'static {
 
     /// [`Simd::bf16_bits`], but zero where the number is below 2^-50.
     #[inline(always)]
-    fn bf16_factors(self, x: Self::F32) -> Self::I32 {
-        self.bf16_bits(self.without_least(x))
+    fn round_bf16_flushed(self, x: Self::F32) -> Self::I32 {
+        self.bf16_bits(self.flush_tiny(x))
     }
 
     /// Zero where a number is below 2^-50.
     #[inline(always)]
-    fn without_least(self, x: Self::F32) -> Self::F32 {
+    fn flush_tiny(self, x: Self::F32) -> Self::F32 {
         const LEAST: f32 = 1.0 / (1u64 << 50) as f32;
         self.select_lt(self.abs(x), self.splat(LEAST), self.zero(), x)
     }

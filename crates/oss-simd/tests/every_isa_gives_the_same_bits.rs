@@ -129,10 +129,10 @@ impl Kernel for Everything {
         push(s.dot_sum(sum));
         push(wide);
         let quad = [127_i8, -127, 1, (self.seed as u8 as i8).max(-127)];
-        let centre = -128 * quad.map(i32::from).iter().sum::<i32>();
+        let zero_point_sum = -128 * quad.map(i32::from).iter().sum::<i32>();
         let quad = i32::from_le_bytes(quad.map(|byte| byte as u8));
         push(if S::DOT_IS_EXACT {
-            s.dot_sum(s.dot(s.dot_centred(centre), u, quad))
+            s.dot_sum(s.dot(s.dot_zero_point_128(zero_point_sum), u, quad))
         } else {
             s.dot_signed(s.zero_i32(), s.signed(u, 128), quad)
         });
@@ -237,7 +237,8 @@ impl Kernel for Bf16Sums {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> Self::Output {
         let [lower, upper] = self.numbers.as_chunks().0 else { unreachable!() };
-        let (lower, upper) = (s.bf16_factors(s.load(lower)), s.bf16_factors(s.load(upper)));
+        let (lower, upper) =
+            (s.round_bf16_flushed(s.load(lower)), s.round_bf16_flushed(s.load(upper)));
         let pairs = s.bf16_pairs(s.or_i32(upper, s.shr_i32::<16>(lower)));
         let mut factors = [0.0; 16];
         s.store_bf16_factors(s.load(&self.factors), &mut factors);

@@ -3,7 +3,8 @@
 //! A test here has three parts, and this crate has one module for each: make data that is the same
 //! on every machine ([`Seeded`]), compute the answer slowly in double precision ([`twins`]), and
 //! compare, naming the first element that is wrong ([`assert_close`] and the measures beside it).
-//! What is measured several times is told by its [`median`].
+//! What is measured several times is reported by its [`median`]; what needs its own process runs
+//! [`again`] there.
 //!
 //! ```
 //! use oss_testing::{Seeded, assert_close, relative_rms, twins};
@@ -30,11 +31,13 @@
 
 #![forbid(unsafe_code)]
 
+mod again;
 mod close;
 mod middle;
 mod seeded;
 pub mod twins;
 
+pub use again::{again, again_behind, passes};
 pub use close::{Number, assert_close, kl_divergence, relative_rms};
 pub use middle::median;
 pub use seeded::{ADVERSARIAL, Seeded};

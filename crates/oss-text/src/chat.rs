@@ -172,6 +172,25 @@ pub struct Tool {
     pub function: Function,
 }
 
+impl Tool {
+    /// A function with a JSON schema of its arguments.
+    pub fn function(
+        name: impl Into<String>,
+        description: impl Into<String>,
+        parameters: Value,
+    ) -> Self {
+        let (description, parameters) = (Some(description.into()), Some(parameters));
+        let function = Function { name: name.into(), description, parameters, strict: None };
+        Self { kind: self::function(), function }
+    }
+
+    /// The same tool, whose arguments have to follow the schema.
+    pub fn strict(mut self) -> Self {
+        self.function.strict = Some(true);
+        self
+    }
+}
+
 /// A function that the model may call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Function {

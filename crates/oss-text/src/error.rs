@@ -112,7 +112,7 @@ pub enum Error {
     /// longer.
     #[error("{field}: got values of {got} levels in all, expected at most {expected}")]
     Levels {
-        /// The part: `tools`, `messages` (arguments of calls) or `template_variables`.
+        /// The part: `tools`, `messages` (arguments of calls) or `chat_template_kwargs`.
         field: &'static str,
         /// Its values, each counted once for each level that it lies deep.
         got: usize,

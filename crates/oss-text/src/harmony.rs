@@ -17,7 +17,7 @@ mod tokens;
 mod typescript;
 
 pub use self::conversation::{
-    ChannelConfig, Content, Conversation, DeveloperContent, Effort, Message, Namespace,
+    ChannelConfig, Content, Conversation, DeveloperContent, Message, Namespace, ReasoningEffort,
     RecipientPlace, ResponseFormat, SystemContent,
 };
 pub use self::from_chat::ChatOptions;

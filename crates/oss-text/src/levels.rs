@@ -1,4 +1,4 @@
-//! How much longer JSON may be once it is laid out over lines.
+//! How much longer JSON may get when it is pretty-printed.
 
 use serde_json::Value;
 

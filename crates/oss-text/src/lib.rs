@@ -1,6 +1,6 @@
 //! From bytes to tokens and back: tokenizers, chat templates and the harmony format.
 //!
-//! Three doors:
+//! Three parts:
 //! - [`Tokenizer`] turns text into token ids and ids into text. It is built from a
 //!   `tokenizer.json` or from the plain arrays of a GGUF file ([`Vocabulary`]); [`Decoder`] turns
 //!   a stream of ids into text as it comes.
@@ -43,8 +43,9 @@
 //! - Encoding text with [`Special::AsText`] yields no control token, whatever the text spells; in
 //!   prompts, content is always encoded so. The first `<|end|>` above is seven characters, the
 //!   second a token.
-//! - Ids are those of Hugging Face's `tokenizers` for the same files, but for texts with a million
-//!   white-space characters in a row: byte-level tokenizers do not split what follows into words.
+//! - Ids are those of Hugging Face's `tokenizers` for the same files, except in texts with a
+//!   million white-space characters in a row: byte-level tokenizers do not split what follows into
+//!   words.
 //! - A [`Decoder`] never gives out half a character, and its increments join to the lossy decoding
 //!   of all bytes.
 //! - A [`harmony::Parser`] makes events out of any token stream; it has no error and loses no text.

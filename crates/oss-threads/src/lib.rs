@@ -1,9 +1,9 @@
 //! Persistent workers that run phases over disjoint data.
 //!
-//! A forward pass is a page of lines, and each line is a *phase*: the same function over many units
-//! (rows of a matrix, heads, experts), run by a few threads that stay awake between lines. The
-//! calling thread runs the page and is worker 0 of a [`Team`]; a phase costs one release and one
-//! arrival, the traffic of a barrier.
+//! A forward pass is a sequence of *phases*. A phase is a parallel loop with a barrier at its end:
+//! the same function over many units (rows of a matrix, heads, experts), run by a few threads that
+//! stay awake between phases. The calling thread is worker 0 of a [`Team`]; a phase costs one
+//! release and one arrival, the traffic of a barrier.
 //!
 //! ```
 //! use oss_threads::{Chunks, Team};
@@ -27,22 +27,23 @@
 //!   a result must depend on the unit's index alone (or scratch that the unit overwrites first).
 //! - A safe caller cannot race: mutable data reach a body only as parts of a [`Partition`], whose
 //!   constructor checks that they are disjoint, and no part outlives its body call.
-//! - A phase neither allocates nor enters the system while the workers are hot, and workers sleep
-//!   1 ms after the last phase.
-//! - One phase of a team runs at a time; whose is next of those who share a team is the system's to
-//!   say.
+//! - A phase neither allocates nor makes a system call while the workers are awake; they go to
+//!   sleep 1 ms after the last phase that had units for them. A phase with fewer units than threads
+//!   leaves the others alone.
+//! - One phase of a team runs at a time; among the threads that share a team, the OS decides whose
+//!   is next.
 //! - A panic in a body reaches the caller after all workers have stopped; the team stays usable.
 //!
-//! [`topology`] tells how many threads are worth having, and to which CPUs they are bound where
-//! [`TeamOptions::pin`] asks for that.
+//! [`topology`] says how many threads are worth having, and to which CPUs they are bound with
+//! [`TeamOptions::pin`].
 //!
 //! It knows nothing of the work it runs and has no futures, and phases do not nest.
 
+mod backoff;
 mod error;
 mod options;
 mod os;
 mod partition;
-mod patience;
 mod protocol;
 mod shares;
 mod sync;
@@ -52,4 +53,4 @@ pub mod topology;
 pub use error::Error;
 pub use options::TeamOptions;
 pub use partition::{Chunks, Partition, Parts, PerWorker, RowCuts, Spans, Tile, Tiles};
-pub use team::{MAX_THREADS, Seat, Team, Unit};
+pub use team::{AffinityGuard, MAX_THREADS, Team, Unit};

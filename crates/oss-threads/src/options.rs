@@ -10,7 +10,7 @@ pub struct TeamOptions {
     /// Threads, the caller's included.
     pub threads: usize,
     /// Whether each worker is bound to a CPU of its own, see [`TeamOptions::cpus`]. The caller is
-    /// when it asks for that: [`Team::bind_caller`](crate::Team::bind_caller).
+    /// when it asks for that: [`Team::pin_caller`](crate::Team::pin_caller).
     pub pin: bool,
 }
 

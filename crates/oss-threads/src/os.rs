@@ -1,4 +1,4 @@
-//! The operating system: the only place with system calls.
+//! The operating system: the only place in this crate with system calls.
 
 use std::io;
 use std::path::Path;

@@ -6,6 +6,7 @@
 
 mod chunks;
 mod per_worker;
+mod raw_slice;
 mod spans;
 mod tiles;
 

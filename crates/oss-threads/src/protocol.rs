@@ -1,21 +1,25 @@
 //! How a phase starts and ends: release, arrive, sleep.
 //!
-//! One caller and its workers. The caller writes a job and raises the epoch; each worker waits for
-//! an epoch that it has not seen, runs the job and arrives; the caller waits until all have
-//! arrived. What the caller hands to a worker is on one line, what the worker answers on another,
-//! and nobody else's is there: a line takes a fifth of a microsecond from one core to another where
-//! they lie far apart. Epochs are counted on from phase to phase and never set back.
+//! One caller and its workers. The caller writes a worker's share of a job and raises the epoch;
+//! each worker waits for an epoch that it has not seen, does its share and arrives; the caller
+//! waits until all have arrived that were given one: a job with fewer units than workers leaves the
+//! last of them alone. What the caller hands to a worker is on one cache line and is written once,
+//! what the worker answers is on another, and neither is shared with other workers: a cache line
+//! takes a fifth of a microsecond from one core to another where they lie far apart. Epochs are
+//! counted on from phase to phase and never reset.
 //!
-//! Whoever waits first polls as long as its [`Wait`] says, then sleeps. A sleeper is never lost:
-//! it counts itself, then looks once more; the waker publishes, then looks at the count; a fence
-//! between the two steps of each side makes at least one of them see the other.
+//! A waiting thread first polls as long as its [`Wait`] says, then sleeps, each on its own lock, so
+//! that threads that are woken do not queue for one. A sleeper is never lost: it marks itself, then
+//! looks once more; the waker publishes, then looks at the mark; a fence between the two steps of
+//! each side makes at least one of them see the other.
 //!
-//! This file uses only `crate::sync`, which the loom test replaces, and what is left of a run.
+//! This file uses only `crate::sync`, which the loom test replaces, and the runs of units.
 
+use std::ops::Range;
 use std::sync::PoisonError;
 
-use crate::shares::Left;
-use crate::sync::{AtomicUsize, Cell, Condvar, Mutex, Ordering, fence};
+use crate::shares::{Left, Runs};
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Cell, Condvar, Mutex, Ordering, fence};
 
 /// How long to poll.
 pub(crate) trait Wait {
@@ -27,20 +31,21 @@ pub(crate) trait Wait {
 #[repr(align(128))]
 struct Padded<T>(T);
 
-/// Threads that sleep until a condition holds.
-struct Sleepers {
-    count: AtomicUsize,
+/// Where one thread sleeps until a condition holds.
+struct Sleeper {
+    asleep: AtomicBool,
     lock: Mutex<()>,
     signal: Condvar,
 }
 
-impl Sleepers {
+impl Sleeper {
     fn new() -> Self {
-        Self { count: AtomicUsize::new(0), lock: Mutex::new(()), signal: Condvar::new() }
+        Self { asleep: AtomicBool::new(false), lock: Mutex::new(()), signal: Condvar::new() }
     }
 
-    /// Returns once `ready` holds; sleeps when `wait` gives up.
-    fn wait_until(&self, wait: &mut impl Wait, ready: impl Fn() -> bool) {
+    /// Returns once `ready` holds; sleeps when `wait` gives up. `mark` is told true before it
+    /// sleeps, false afterwards.
+    fn wait_until(&self, wait: &mut impl Wait, ready: impl Fn() -> bool, mark: impl Fn(bool)) {
         loop {
             if ready() {
                 return;
@@ -50,32 +55,44 @@ impl Sleepers {
             }
         }
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        self.count.fetch_add(1, Ordering::Relaxed);
+        self.asleep.store(true, Ordering::Relaxed);
+        mark(true);
         fence(Ordering::SeqCst);
         while !ready() {
             guard = self.signal.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
-        self.count.fetch_sub(1, Ordering::Relaxed);
+        mark(false);
+        self.asleep.store(false, Ordering::Relaxed);
     }
 
-    /// To be called after the condition was made true: wakes all who sleep. No system call when
-    /// nobody does.
-    fn wake(&self) {
-        fence(Ordering::SeqCst);
-        if self.count.load(Ordering::Relaxed) != 0 {
-            // A sleeper holds the lock from counting itself until it waits for the signal.
-            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
-            self.signal.notify_all();
-        }
+    /// Whether somebody sleeps here. To be asked behind a fence, after the condition was made true.
+    fn is_asleep(&self) -> bool {
+        self.asleep.load(Ordering::Relaxed)
     }
+
+    /// Wakes who sleeps here.
+    fn wake(&self) {
+        // A sleeper holds the lock from marking itself until it waits for the signal.
+        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+        self.signal.notify_one();
+    }
+}
+
+/// A worker's share of a phase.
+#[derive(Clone, Copy)]
+pub(crate) struct Share<J> {
+    pub(crate) job: J,
+    /// The unit that it runs first.
+    pub(crate) first: usize,
+    /// How many take part, the caller and this one included.
+    pub(crate) workers: usize,
 }
 
 /// What the caller hands to a worker.
 struct Handed<J> {
-    /// Jobs so far.
-    epoch: AtomicUsize,
-    /// The newest.
-    job: Cell<J>,
+    /// That of the newest job for this worker.
+    epoch: AtomicU64,
+    share: Cell<Share<J>>,
     /// What is left of the worker's run of units.
     left: Left,
 }
@@ -84,21 +101,23 @@ struct Handed<J> {
 struct Post<J> {
     handed: Padded<Handed<J>>,
     /// The epoch of the last job that the worker has done.
-    arrived: Padded<AtomicUsize>,
+    arrived: Padded<AtomicU64>,
+    sleeper: Padded<Sleeper>,
 }
 
 /// One caller and its workers.
 pub(crate) struct Gang<J> {
-    /// The caller's first, which has units but is neither handed a job nor arrives.
+    /// The caller's first, which has units but is neither handed a job nor arrives; it sleeps at
+    /// its post as everybody does.
     posts: Box<[Post<J>]>,
     /// Jobs so far; the caller's alone.
-    epoch: Padded<AtomicUsize>,
-    workers: Padded<Sleepers>,
-    caller: Padded<Sleepers>,
+    epoch: Padded<AtomicU64>,
+    /// Workers that sleep.
+    sleeping: Padded<AtomicUsize>,
 }
 
-// SAFETY: a cell is written by the caller while every worker waits for the next epoch, and read
-// by workers after they acquired that epoch and before they arrive; the loom test checks this.
+// SAFETY: a cell is written by the caller while its worker waits for the next epoch, and read by
+// that worker after it acquired that epoch and before it arrives; the loom test checks this.
 #[expect(unsafe_code, reason = "the job is handed over through a cell")]
 unsafe impl<J: Send> Sync for Gang<J> {}
 // SAFETY: owning the gang is owning the job.
@@ -110,17 +129,17 @@ impl<J: Copy> Gang<J> {
     pub(crate) fn new(threads: usize, job: J) -> Self {
         let post = || Post {
             handed: Padded(Handed {
-                epoch: AtomicUsize::new(0),
-                job: Cell::new(job),
+                epoch: AtomicU64::new(0),
+                share: Cell::new(Share { job, first: 0, workers: 0 }),
                 left: Left::none(),
             }),
-            arrived: Padded(AtomicUsize::new(0)),
+            arrived: Padded(AtomicU64::new(0)),
+            sleeper: Padded(Sleeper::new()),
         };
         Self {
             posts: (0..threads).map(|_| post()).collect(),
-            epoch: Padded(AtomicUsize::new(0)),
-            workers: Padded(Sleepers::new()),
-            caller: Padded(Sleepers::new()),
+            epoch: Padded(AtomicU64::new(0)),
+            sleeping: Padded(AtomicUsize::new(0)),
         }
     }
 
@@ -134,45 +153,82 @@ impl<J: Copy> Gang<J> {
         &self.posts[worker].handed.0.left
     }
 
-    /// Caller: gives every worker the job.
+    /// What is left of the runs of all workers of `range`.
+    pub(crate) fn lefts(&self, range: Range<usize>) -> impl Iterator<Item = &Left> {
+        self.posts[range].iter().map(|post| &post.handed.0.left)
+    }
+
+    /// Caller: gives the job to those workers that have a run. The first unit of each run is its
+    /// worker's, all others are left to be taken; none of an earlier job may be
+    /// ([`Gang::abandon`]): workers look at each other's runs as soon as they have their own share.
     ///
     /// # Safety
     /// One thread at a time is the caller, and [`Gang::finish`] has returned for the previous job.
     #[expect(unsafe_code, reason = "the job is handed over through a cell")]
-    pub(crate) unsafe fn release(&self, job: J) {
+    pub(crate) unsafe fn release(&self, job: J, runs: Runs) {
         let next = self.epoch.0.load(Ordering::Relaxed).wrapping_add(1);
         self.epoch.0.store(next, Ordering::Relaxed);
-        for post in &self.posts[1..] {
-            let Handed { epoch, job: cell, .. } = &post.handed.0;
-            // SAFETY: all workers have arrived (the caller's promise), so none reads the cell.
-            cell.with_mut(|cell| unsafe { *cell = job });
+        let workers = runs.workers();
+        for (worker, (post, run)) in self.posts.iter().zip(runs.each()).enumerate() {
+            let Handed { epoch, share, left } = &post.handed.0;
+            left.set((run.start + 1).min(run.end), run.end);
+            if worker == 0 {
+                continue;
+            }
+            let new = Share { job, first: run.start as usize, workers };
+            // SAFETY: this worker has arrived from its last job (the caller's promise), so that it
+            // does not read the cell.
+            share.with_mut(|share| unsafe { *share = new });
             epoch.store(next, Ordering::Release);
         }
-        self.workers.0.wake();
+        fence(Ordering::SeqCst);
+        if self.sleeping.0.load(Ordering::Relaxed) != 0 {
+            let sleepers = self.posts[1..workers].iter().map(|post| &post.sleeper.0);
+            sleepers.filter(|sleeper| sleeper.is_asleep()).for_each(Sleeper::wake);
+        }
     }
 
-    /// Caller: returns when every worker has arrived.
-    pub(crate) fn finish(&self, wait: &mut impl Wait) {
+    /// Whether all workers that the job of `epoch` was given to have done it.
+    fn is_done(&self, epoch: u64, workers: usize, order: Ordering) -> bool {
+        self.posts[1..workers].iter().all(|post| post.arrived.0.load(order) == epoch)
+    }
+
+    /// Caller: returns when every worker that has a run has arrived.
+    pub(crate) fn finish(&self, runs: Runs, wait: &mut impl Wait) {
         let epoch = self.epoch.0.load(Ordering::Relaxed);
-        let is_done = |post: &Post<J>| post.arrived.0.load(Ordering::Acquire) == epoch;
-        self.caller.0.wait_until(wait, || self.posts[1..].iter().all(is_done));
+        let is_done = || self.is_done(epoch, runs.workers(), Ordering::Acquire);
+        self.posts[0].sleeper.0.wait_until(wait, is_done, |_| ());
     }
 
     /// Worker `worker` (from 1): waits for a job after the epoch `seen`, and updates `seen`.
     /// Start with `seen` = 0. Each job must be followed by [`Gang::arrive`].
     #[expect(unsafe_code, reason = "the job is handed over through a cell")]
-    pub(crate) fn next(&self, worker: usize, seen: &mut usize, wait: &mut impl Wait) -> J {
-        let Handed { epoch, job, .. } = &self.posts[worker].handed.0;
-        self.workers.0.wait_until(wait, || epoch.load(Ordering::Acquire) != *seen);
-        *seen = seen.wrapping_add(1);
+    pub(crate) fn next(&self, worker: usize, seen: &mut u64, wait: &mut impl Wait) -> Share<J> {
+        let Post { handed, sleeper, .. } = &self.posts[worker];
+        let Handed { epoch, share, .. } = &handed.0;
+        let is_new = || epoch.load(Ordering::Acquire) != *seen;
+        let mark = |sleeps| match sleeps {
+            true => self.sleeping.0.fetch_add(1, Ordering::Relaxed),
+            false => self.sleeping.0.fetch_sub(1, Ordering::Relaxed),
+        };
+        sleeper.0.wait_until(wait, is_new, |sleeps| _ = mark(sleeps));
+        // The same as just seen: the caller raises it no more before this worker has arrived. It
+        // may be some after the last, for jobs that this worker had no share of.
+        *seen = epoch.load(Ordering::Relaxed);
         // SAFETY: the epoch was acquired after the caller wrote the cell, and the caller does not
         // write again before this worker has arrived.
-        job.with(|cell| unsafe { *cell })
+        share.with(|share| unsafe { *share })
     }
 
-    /// Worker: has done the job of the epoch `seen` and touches nothing of it any more.
-    pub(crate) fn arrive(&self, worker: usize, seen: usize) {
+    /// Worker: has done its share of the job of the epoch `seen`, which `workers` take part in, and
+    /// touches nothing of it any more.
+    pub(crate) fn arrive(&self, worker: usize, seen: u64, workers: usize) {
         self.posts[worker].arrived.0.store(seen, Ordering::Release);
-        self.caller.0.wake();
+        fence(Ordering::SeqCst);
+        let caller = &self.posts[0].sleeper.0;
+        // Of those who arrive, the one whose fence is the last sees all others.
+        if caller.is_asleep() && self.is_done(seen, workers, Ordering::Relaxed) {
+            caller.wake();
+        }
     }
 }

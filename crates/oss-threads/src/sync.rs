@@ -2,7 +2,7 @@
 
 use std::cell::UnsafeCell;
 
-pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 pub(crate) use std::sync::{Condvar, Mutex};
 
 /// A cell with loom's interface: access by raw pointer inside a closure.

@@ -1,28 +1,28 @@
 //! The team: persistent workers and the phases that they run.
 
-mod crowd;
+mod affinity;
+mod migration;
+mod oversubscription;
 mod phase;
-mod places;
-mod seat;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 use std::{fmt, thread};
 
+use crate::backoff::{Backoff, WaitPolicy};
 use crate::error::Error;
 use crate::options::TeamOptions;
 use crate::os::Mask;
 use crate::partition::{Partition, Parts};
-use crate::patience::{Manners, Patience};
-use crate::protocol::Gang;
+use crate::protocol::{Gang, Share};
 use crate::shares::Runs;
 
-use crowd::Crowd;
+pub use affinity::AffinityGuard;
+use migration::{Migrator, Residency};
+use oversubscription::Oversubscription;
 use phase::{Body, Job, Phase};
-use places::{Mover, Places};
-pub use seat::Seat;
 
 /// The most threads that a team can have.
 pub const MAX_THREADS: usize = 1024;
@@ -47,9 +47,9 @@ pub struct Team {
 /// What the workers and all handles share.
 struct Shared {
     gang: Gang<Option<Job>>,
-    manners: Manners,
+    policy: WaitPolicy,
     /// None where threads are bound to CPUs.
-    places: Option<Places>,
+    residency: Option<Residency>,
 }
 
 struct Inner {
@@ -58,7 +58,7 @@ struct Inner {
     cpus: Vec<usize>,
     /// Held by the thread whose phase runs.
     caller: Mutex<()>,
-    crowd: Crowd,
+    oversubscription: Oversubscription,
     workers: Vec<JoinHandle<()>>,
 }
 
@@ -88,16 +88,15 @@ impl Team {
             return Err(Error::Threads { got: threads, expected: MAX_THREADS });
         }
         let cpus = options.cpus()?;
-        let manners = Manners { crowded: AtomicBool::new(false) };
         let gang = Gang::new(threads, None);
-        let places = cpus.is_empty().then(|| Places::new(threads));
-        let shared = Arc::new(Shared { gang, manners, places });
+        let residency = cpus.is_empty().then(|| Residency::new(threads));
+        let shared = Arc::new(Shared { gang, policy: WaitPolicy::active(), residency });
         // Made before the workers, so that dropping it ends those that did start.
         let mut inner = Inner {
             shared,
             cpus,
             caller: Mutex::new(()),
-            crowd: Crowd::new(),
+            oversubscription: Oversubscription::new(),
             workers: Vec::with_capacity(threads - 1),
         };
         for worker in 1..threads {
@@ -122,7 +121,7 @@ impl Team {
         self.inner.shared.gang.threads()
     }
 
-    /// The CPUs that its threads are bound to, the caller's first (see [`Team::bind_caller`]);
+    /// The CPUs that its threads are bound to, the caller's first (see [`Team::pin_caller`]);
     /// empty where they are not bound.
     pub fn cpus(&self) -> &[usize] {
         &self.inner.cpus
@@ -151,12 +150,10 @@ impl Team {
         let _body = Body::enter();
         // A phase that panicked has left nothing behind.
         let _caller = self.inner.caller.lock().unwrap_or_else(PoisonError::into_inner);
-        let threads = self.threads().min(units.max(1));
-        let (gang, runs) = (&self.inner.shared.gang, Runs::new(units, threads));
-        let phase = Phase::new(gang, runs, out, body);
-        if threads > 1 {
-            gang.share(runs);
-            self.inner.run(&phase);
+        let runs = Runs::new(units, self.threads());
+        let phase = Phase::new(&self.inner.shared.gang, runs, out, body);
+        if runs.workers() > 1 {
+            self.inner.run(&phase, runs);
         } else {
             phase.run_alone();
         }
@@ -164,30 +161,30 @@ impl Team {
 }
 
 impl Inner {
-    /// Runs a phase on all workers; the calling thread holds `caller`.
-    fn run<P, B>(&self, phase: &Phase<'_, P, B>)
+    /// Runs a phase on those workers that have a run; the calling thread holds `caller`.
+    fn run<P, B>(&self, phase: &Phase<'_, P, B>, runs: Runs)
     where
         P: Partition,
         B: for<'p> Fn(Unit, <P as Parts<'p>>::Part) + Sync,
     {
-        let begin = self.crowd.is_timed().then(Instant::now);
-        if let Some(places) = &self.shared.places {
-            places.note(0);
+        let begin = self.oversubscription.is_timed().then(Instant::now);
+        if let Some(residency) = &self.shared.residency {
+            residency.note(0);
         }
         // SAFETY: who holds `caller` is the only caller, `finish` below returns before
         // `phase` ends, and nothing between the two unwinds: `work` catches every panic.
         #[expect(unsafe_code, reason = "lends the phase to the workers until they have arrived")]
         unsafe {
-            self.shared.gang.release(Some(phase.job()));
+            self.shared.gang.release(Some(phase.job()), runs);
         }
-        phase.work(0);
+        phase.work(0, 0);
         let worked = begin.map(|begin| begin.elapsed());
-        self.shared.gang.finish(&mut Patience::new(&self.shared.manners));
+        self.shared.gang.finish(runs, &mut Backoff::new(&self.shared.policy));
         if let (Some(begin), Some(work)) = (begin, worked) {
             let now = Instant::now();
             let wait = now.saturating_duration_since(begin).saturating_sub(work);
-            let crowded = self.crowd.observe(work, wait, now);
-            self.shared.manners.crowded.store(crowded, Ordering::Relaxed);
+            let passive = self.oversubscription.observe(work, wait, now);
+            self.shared.policy.passive.store(passive, Ordering::Relaxed);
         }
         phase.resume_panic();
     }
@@ -195,11 +192,12 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        let (gang, threads) = (&self.shared.gang, self.shared.gang.threads());
         // Threads that were refused never wait for a job nor arrive; nobody waits for them here.
         // SAFETY: no handle is left, so no phase runs and no other thread is the caller.
         #[expect(unsafe_code, reason = "releases the workers a last time")]
         unsafe {
-            self.shared.gang.release(None);
+            gang.release(None, Runs::new(threads, threads));
         }
         for worker in self.workers.drain(..) {
             // A worker catches the panics of bodies; a panic of its own has been printed already.
@@ -211,18 +209,51 @@ impl Drop for Inner {
 /// The life of worker `worker`.
 fn work(shared: &Shared, worker: usize) {
     let _body = Body::enter();
-    let (mut seen, mut mover) = (0, Mover::new(worker));
-    let next =
-        |seen: &mut usize| shared.gang.next(worker, seen, &mut Patience::new(&shared.manners));
-    while let Some(job) = next(&mut seen) {
-        if let Some(places) = &shared.places {
-            mover.look(places);
+    let (mut seen, mut migrator) = (0, Migrator::new(worker));
+    let next = |seen: &mut u64| shared.gang.next(worker, seen, &mut Backoff::new(&shared.policy));
+    while let Share { job: Some(job), first, workers } = next(&mut seen) {
+        if let Some(residency) = &shared.residency {
+            migrator.look(residency);
         }
         // SAFETY: the caller keeps the phase alive until this worker has arrived.
         #[expect(unsafe_code, reason = "runs the phase that the caller has lent")]
         unsafe {
-            job.run(worker);
+            job.run(worker, first);
         }
-        shared.gang.arrive(worker, seen);
+        shared.gang.arrive(worker, seen, workers);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::oversubscription::{EVERY, LATE, WINDOW};
+    use super::{Ordering, Team, thread};
+    use crate::partition::Chunks;
+
+    #[test]
+    fn a_team_whose_worker_is_always_late_sleeps_at_once_and_works_on() {
+        let team = Team::new(2).expect("threads");
+        let late = || {
+            // Unit 1 is always worker 1's.
+            team.phase(2, (), |unit, ()| match unit.index {
+                0 => {}
+                _ => thread::sleep(Duration::from_millis(1)),
+            });
+        };
+        let is_passive = || team.inner.shared.policy.passive.load(Ordering::Relaxed);
+        for phase in 1..EVERY * LATE {
+            late();
+            assert!(!is_passive(), "after {phase} phases");
+        }
+        // The next one, unless the caller itself was kept from its core in one of them.
+        let more = (0..EVERY * WINDOW).take_while(|_| !is_passive()).inspect(|_| late()).count();
+        assert!(is_passive(), "after {more} more");
+        let mut runs = [0; 9];
+        for _ in 0..100 {
+            team.phase(9, Chunks::new(&mut runs, 1), |_, run| run[0] += 1);
+        }
+        assert_eq!(runs, [100; 9]);
     }
 }

@@ -50,8 +50,6 @@ pub struct Topology {
     pub cores: Vec<Core>,
     /// All nodes; at least one.
     pub nodes: Vec<Node>,
-    /// CPUs that run, allowed or not.
-    pub online: Vec<usize>,
     /// CPUs' worth of time that the control groups (version 2) allow; none when unlimited.
     pub quota: Option<f64>,
 }
@@ -114,15 +112,14 @@ impl Topology {
             cores.push(Core { cpus: vec![cpu], node, kind });
         }
         cores.sort_by_key(|core| (core.node, core.kind, core.cpus[0]));
-        Ok(Self { cores, nodes, online, quota: quota(root)? })
+        Ok(Self { cores, nodes, quota: quota(root)? })
     }
 
     fn plain(cpus: usize) -> Self {
         let kind = Kind::Performance;
         let core = |cpu| Core { cpus: vec![cpu], node: 0, kind };
-        let online: Vec<usize> = (0..cpus).collect();
-        let nodes = vec![Node { id: 0, cpus: online.clone(), has_memory: true }];
-        Self { cores: (0..cpus).map(core).collect(), nodes, online, quota: None }
+        let nodes = vec![Node { id: 0, cpus: (0..cpus).collect(), has_memory: true }];
+        Self { cores: (0..cpus).map(core).collect(), nodes, quota: None }
     }
 
     /// Threads that are worth having without measuring: the allowed performance cores, or all cores
@@ -151,16 +148,16 @@ impl Topology {
 
     /// The CPUs for threads to be bound to, in order: one of each core, node by node and within
     /// them performance cores first, then the cores' other CPUs.
-    pub fn placement(&self) -> Vec<usize> {
+    pub fn pin_order(&self) -> Vec<usize> {
         let most = self.cores.iter().map(|core| core.cpus.len()).max().unwrap_or(0);
         let layer = |rank: usize| self.cores.iter().filter_map(move |core| core.cpus.get(rank));
         (0..most).flat_map(layer).copied().collect()
     }
 
-    /// The CPUs for so many threads: the first of [`Topology::placement`], those of a node side by
+    /// The CPUs for so many threads: the first of [`Topology::pin_order`], those of a node side by
     /// side, since neighbours begin with neighbouring rows, which may lie on one node.
     pub fn cpus_for(&self, threads: usize) -> Vec<usize> {
-        let mut cpus = self.placement();
+        let mut cpus = self.pin_order();
         cpus.truncate(threads);
         let core_of = |cpu: &usize| self.cores.iter().find(|core| core.cpus.contains(cpu));
         cpus.sort_by_cached_key(|cpu| core_of(cpu).map(|core| core.node));

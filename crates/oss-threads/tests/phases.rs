@@ -14,6 +14,31 @@ fn every_unit_runs_exactly_once_for_any_count_and_team() {
     }
 }
 
+/// As on machines with many cores: most phases have fewer units than the team has threads.
+#[test]
+fn large_teams_run_every_unit_once_whether_all_take_part_or_few() {
+    for threads in [16, 64] {
+        let team = Team::new(threads).expect("threads");
+        let mut scratch = vec![0; threads];
+        let mut sum = 0;
+        for round in 0..20 {
+            for units in [8, 1, 17] {
+                let mut runs = vec![(0u32, 0); units];
+                let out = (Chunks::new(&mut runs, 1), PerWorker::new(&mut scratch));
+                team.phase(units, out, |unit, (run, done)| {
+                    run[0] = (run[0].0 + 1, unit.worker);
+                    *done += 1;
+                });
+                let takers = threads.min(units);
+                let all = runs.iter().all(|&(run, worker)| run == 1 && worker < takers);
+                assert!(all, "{threads} threads, {units} units, round {round}: {runs:?}");
+                sum += units;
+            }
+        }
+        assert_eq!(scratch.iter().sum::<usize>(), sum);
+    }
+}
+
 #[test]
 fn fewer_units_than_the_partition_has_leave_the_rest_alone() {
     let team = Team::new(2).expect("threads");

@@ -42,17 +42,17 @@ fn most() -> usize {
 }
 
 #[test]
-fn every_worker_has_a_cpu_of_its_own_and_the_caller_while_it_has_its_seat() {
+fn every_worker_has_a_cpu_of_its_own_and_the_caller_while_it_has_its_guard() {
     let before = mask();
     for threads in [1, most()] {
         let team = team(threads).expect("as many CPUs");
         assert_eq!(team.cpus(), Topology::read().expect("topology").cpus_for(threads));
         assert_eq!(team.cpus().iter().collect::<BTreeSet<_>>().len(), threads);
-        let seat = team.bind_caller().expect("a CPU of ours").expect("a bound team");
+        let guard = team.pin_caller().expect("a CPU of ours").expect("a bound team");
         for _ in 0..3 {
             assert_eq!(each_worker(&team, mask), texts(team.cpus()));
         }
-        drop(seat);
+        drop(guard);
         assert_eq!(mask(), before);
         assert_eq!(each_worker(&team, mask)[1..], texts(team.cpus())[1..]);
     }
@@ -62,7 +62,7 @@ fn every_worker_has_a_cpu_of_its_own_and_the_caller_while_it_has_its_seat() {
 fn nobody_is_bound_without_being_asked() {
     let team = Team::new(2).expect("threads");
     assert!(team.cpus().is_empty());
-    assert!(team.bind_caller().expect("nothing to do").is_none());
+    assert!(team.pin_caller().expect("nothing to do").is_none());
     assert_eq!(each_worker(&team, mask), [mask(), mask()]);
 }
 
@@ -79,13 +79,13 @@ fn more_threads_than_cpus_are_refused() {
 #[test]
 fn a_mask_that_is_inherited_is_kept() {
     let outer = team(most()).expect("as many CPUs");
-    let _seat = outer.bind_caller().expect("a CPU of ours");
+    let _guard = outer.pin_caller().expect("a CPU of ours");
     // Each worker has a mask of one CPU, which a thread that it starts inherits.
     let inner = each_worker(&outer, || {
         let within = || {
             let Err(Error::Cpus { got: 2, expected: 1 }) = team(2) else { panic!("not refused") };
             let team = team(1).expect("a CPU");
-            let _seat = team.bind_caller().expect("a CPU of ours");
+            let _guard = team.pin_caller().expect("a CPU of ours");
             (team.cpus().to_vec(), each_worker(&team, mask))
         };
         let (cpus, masks) = thread::scope(|scope| scope.spawn(within).join().expect("no panic"));

@@ -1,4 +1,5 @@
-//! What a team does not do: allocate in a phase, and burn time when idle.
+//! What a team does not do: allocate in a phase, burn time when idle, and wake workers for whom a
+//! phase has nothing.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,9 +38,23 @@ fn ticks() -> Option<u64> {
     Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
 }
 
-/// One test, since both count what the whole process does.
+/// How often the thread of this name has gone to sleep; none where it cannot be read.
+fn sleeps(name: &str) -> Option<u64> {
+    let mut tasks = std::fs::read_dir("/proc/self/task").ok()?.flatten().map(|task| task.path());
+    let is_it = |comm: String| comm.trim() == name;
+    let task = tasks.find(|task| std::fs::read_to_string(task.join("comm")).is_ok_and(is_it))?;
+    let status = std::fs::read_to_string(task.join("status")).ok()?;
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?
+        .trim()
+        .parse()
+        .ok()
+}
+
+/// One test, since all of it is about what the whole process does.
 #[test]
-fn phases_allocate_nothing_and_an_idle_team_takes_no_time() {
+fn phases_allocate_nothing_and_idle_threads_sleep_on() {
     let team = Team::new(3).expect("threads");
     let (mut data, mut scratch) = (vec![0u64; 1000], vec![0u64; 3]);
     let mut run = |phases: usize| {
@@ -66,4 +81,16 @@ fn phases_allocate_nothing_and_an_idle_team_takes_no_time() {
         assert!(after - before <= 1, "{} ticks in an idle second", after - before);
     }
     assert_eq!(scratch.iter().sum::<u64>(), 100 * 1100);
+
+    // Two units are for two threads; the third one sleeps on, and is there when it is needed.
+    let before = sleeps("oss-worker-2");
+    for _ in 0..20 {
+        team.phase(2, (), |_, ()| ());
+        // Longer than one that was woken polls.
+        thread::sleep(Duration::from_millis(3));
+    }
+    assert_eq!(sleeps("oss-worker-2"), before);
+    let mut runs = [0; 3];
+    team.phase(3, Chunks::new(&mut runs, 1), |_, run| run[0] += 1);
+    assert_eq!(runs, [1; 3]);
 }

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use oss_memory::file::{self, Advice, Map};
-use oss_quant::Dtype;
+use oss_quant::{Dtype, Encoded};
 
 use crate::error::{Error, Result, shown};
 use crate::fingerprint::Fingerprint;
 use crate::metadata::Metadata;
 use crate::source::Source;
-use crate::tensor::{Data, Span, Tensor, TensorInfo, stored_bytes};
+use crate::tensor::{Span, Tensor, TensorInfo, stored_bytes};
 use crate::{fingerprint, gguf, packed, safetensors};
 
 /// The largest side file that is read: the largest tokenizer.json takes some 30 MB.
@@ -96,7 +96,9 @@ impl Container {
         bytes: impl Into<Cow<'static, [u8]>>,
         side_files: Vec<(String, Vec<u8>)>,
     ) -> Result<Container> {
-        Container::of_source(Source::memory(name, bytes.into()), Side::Memory(side_files))
+        let source = Source::memory(name, bytes.into());
+        source.check_fetched()?;
+        Container::of_source(source, Side::Memory(side_files))
     }
 
     /// Opens one file of any format; `beside` is where a safetensors file's side files are.
@@ -254,8 +256,10 @@ impl Container {
     pub fn find(&self, name: &str) -> Option<Tensor<'_>> {
         let info = &self.tensors[*self.index.get(name)?];
         let data = match info.scales {
-            None => Data::Plain(self.span(info.data)),
-            Some(scales) => Data::Split { codes: self.span(info.data), scales: self.span(scales) },
+            None => Encoded::Plain(self.span(info.data)),
+            Some(scales) => {
+                Encoded::Split { codes: self.span(info.data), scales: self.span(scales) }
+            }
         };
         Some(Tensor { info, data })
     }
@@ -327,14 +331,15 @@ fn blob(reader: &packed::Reader, name: &str) -> Result<Vec<u8>> {
     let bytes = reader.section(name)?;
     if bytes.len() as u64 > SIDE_FILE_LIMIT {
         let expected = format!("at most {SIDE_FILE_LIMIT}");
-        return Err(packed::section_error(reader.path(), name, "length", bytes.len(), expected));
+        return Err(Error::section(reader.path(), name, "length", bytes.len(), expected));
     }
     Ok(bytes.to_vec())
 }
 
 /// The keys and values that a packed file keeps of the GGUF file it was made from.
 fn packed_metadata(reader: &packed::Reader) -> Result<Metadata> {
-    if reader.find(packed::METADATA).is_none() {
+    let section = reader.find(packed::METADATA);
+    if section.filter(|section| section.kind == packed::BLOB).is_none() {
         return Ok(Metadata::empty(reader.path()));
     }
     let name = reader.path().display().to_string();

@@ -163,6 +163,24 @@ impl Error {
             expected: expected.to_string().into(),
         }
     }
+
+    /// An [`Error::InvalidSection`] with everything rendered.
+    #[expect(clippy::needless_pass_by_value, reason = "callers read better without `&`")]
+    pub(crate) fn section(
+        file: &Path,
+        section: &str,
+        what: impl ToString,
+        got: impl ToString,
+        expected: impl ToString,
+    ) -> Error {
+        Error::InvalidSection {
+            file: file.to_path_buf(),
+            section: shown(section),
+            what: what.to_string().into(),
+            got: got.to_string().into(),
+            expected: expected.to_string().into(),
+        }
+    }
 }
 
 /// Text out of a file as it may stand in a message: control characters escaped, at most 100

@@ -6,9 +6,9 @@
 
 use std::path::Path;
 
+use crate::cursor::Cursor;
 use crate::error::{Error, Result, shown};
 use crate::metadata::{Metadata, ValueType, read_value};
-use crate::reader::Reader;
 use crate::source::Source;
 use crate::tensor::{Span, TensorInfo, check_disjoint, stored_bytes};
 
@@ -45,13 +45,21 @@ pub(crate) struct Part {
     pub(crate) header_bytes: usize,
 }
 
-/// Reads and checks the header of `source`, the container's file number `file`.
-pub(crate) fn parse(source: &Source, file: usize) -> Result<Part> {
-    let mut reader = Reader::new(source.path(), source.bytes(), 0);
-    check_version(&mut reader)?;
+/// A header as it is written: where tensors should lie has not been compared with the file.
+struct Header<'a> {
+    metadata: Metadata,
+    described: Vec<Description<'a>>,
+    bytes: usize,
+    alignment: u64,
+}
+
+/// Reads the header of `source`.
+fn read_header(source: &Source) -> Result<Header<'_>> {
+    let mut cursor = Cursor::new(source.path(), source.bytes(), 0);
+    check_version(&mut cursor)?;
     // The least that a description takes: name, dimensions, type, offset; that a pair takes:
     // key, type, value.
-    let mut count = |what, bytes, most| match reader.count(what, bytes)? {
+    let mut count = |what, bytes, most| match cursor.count(what, bytes)? {
         n if n > most => Err(Error::invalid(source.path(), what, n, format!("at most {most}"))),
         n => Ok(n),
     };
@@ -60,19 +68,24 @@ pub(crate) fn parse(source: &Source, file: usize) -> Result<Part> {
 
     let mut metadata = Metadata::empty(source.path());
     for index in 0..n_pairs {
-        let key = reader.string(&format!("metadata key {index}"), NAME_LIMIT)?;
+        let key = cursor.string(&format!("metadata key {index}"), NAME_LIMIT)?;
         let what = format!("metadata {}", shown(key));
-        let kind = ValueType::read(&mut reader, &what)?;
-        let value = read_value(&mut reader, source, kind, &what)?;
+        let kind = ValueType::read(&mut cursor, &what)?;
+        let value = read_value(&mut cursor, source, kind, &what)?;
         metadata.insert(key, value)?;
     }
     let alignment = alignment(&metadata, source.path())?;
 
     let mut described = Vec::new();
     for index in 0..n_tensors {
-        described.push(Description::read(&mut reader, index, alignment)?);
+        described.push(Description::read(&mut cursor, index, alignment)?);
     }
-    let header_bytes = reader.position();
+    Ok(Header { metadata, described, bytes: cursor.position(), alignment })
+}
+
+/// Reads and checks the header of `source`, the container's file number `file`.
+pub(crate) fn parse(source: &Source, file: usize) -> Result<Part> {
+    let Header { metadata, described, bytes: header_bytes, alignment } = read_header(source)?;
     let data_start = (header_bytes as u64).next_multiple_of(alignment);
     let tensors: Result<Vec<TensorInfo>> =
         described.into_iter().map(|d| d.place(source, file, data_start)).collect();
@@ -83,14 +96,14 @@ pub(crate) fn parse(source: &Source, file: usize) -> Result<Part> {
 }
 
 /// Magic and version.
-fn check_version(reader: &mut Reader<'_>) -> Result<()> {
-    let file = reader.file();
-    let magic: [u8; 4] = reader.array("magic")?;
+fn check_version(cursor: &mut Cursor<'_>) -> Result<()> {
+    let file = cursor.file();
+    let magic: [u8; 4] = cursor.array("magic")?;
     if &magic != MAGIC {
         let got = format!("{:02x?}", magic);
         return Err(Error::invalid(file, "magic", got, format!("{MAGIC:02x?}")));
     }
-    let version = reader.u32("version")?;
+    let version = cursor.u32("version")?;
     let expected = "2 or 3, little endian";
     match version {
         2 | 3 => Ok(()),
@@ -127,22 +140,22 @@ struct Description<'a> {
 }
 
 impl<'a> Description<'a> {
-    fn read(reader: &mut Reader<'a>, index: usize, alignment: u64) -> Result<Description<'a>> {
-        let file = reader.file();
-        let name = reader.string(&format!("name of tensor {index}"), NAME_LIMIT)?;
+    fn read(cursor: &mut Cursor<'a>, index: usize, alignment: u64) -> Result<Description<'a>> {
+        let file = cursor.file();
+        let name = cursor.string(&format!("name of tensor {index}"), NAME_LIMIT)?;
         let what = format!("tensor {}", shown(name));
-        let n_dimensions = reader.u32(&what)?;
+        let n_dimensions = cursor.u32(&what)?;
         if n_dimensions > DIMENSIONS_LIMIT {
             let expected = format!("at most {DIMENSIONS_LIMIT}");
             return Err(Error::tensor(file, name, "number of dimensions", n_dimensions, expected));
         }
         let mut shape = Vec::with_capacity(n_dimensions as usize);
         for _ in 0..n_dimensions {
-            shape.push(reader.u64(&what)?);
+            shape.push(cursor.u64(&what)?);
         }
         shape.reverse();
-        let type_id = reader.u32(&what)?;
-        let offset = reader.u64(&what)?;
+        let type_id = cursor.u32(&what)?;
+        let offset = cursor.u64(&what)?;
         if !offset.is_multiple_of(alignment) {
             let expected = format!("a multiple of the alignment {alignment}");
             return Err(Error::tensor(file, name, "offset", offset, expected));

@@ -34,7 +34,7 @@ pub use format::{BLOB, HUGE_ALIGNMENT, METADATA, SMALL_ALIGNMENT, TENSOR, VERSIO
 pub use read::Reader;
 pub use write::{SectionWriter, Writer};
 
-pub(crate) use format::{MAGIC, PARTIAL_MAGIC, section_error};
+pub(crate) use format::{MAGIC, PARTIAL_MAGIC};
 
 /// A section that is going to be written. The strings are opaque to the container.
 #[derive(Clone, Debug, PartialEq, Eq)]

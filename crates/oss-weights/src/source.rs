@@ -8,7 +8,10 @@ use std::time::SystemTime;
 
 use oss_memory::file::{Advice, Map};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+
+/// How the text begins that Git LFS leaves in the place of a file that it has not fetched.
+const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 
 /// One file of a container. Clones share the bytes.
 #[derive(Clone)]
@@ -29,13 +32,28 @@ impl Source {
     pub(crate) fn open(path: &Path) -> Result<Source> {
         let map = Map::open(path)?;
         let modified = path.metadata().and_then(|about| about.modified()).ok();
-        Ok(Source { path: Arc::new(path.to_path_buf()), bytes: Bytes::Map(map), modified })
+        let source =
+            Source { path: Arc::new(path.to_path_buf()), bytes: Bytes::Map(map), modified };
+        source.check_fetched()?;
+        Ok(source)
     }
 
     /// Bytes in memory; `name` takes the place of the path in errors.
     pub(crate) fn memory(name: &str, bytes: Cow<'static, [u8]>) -> Source {
         let bytes = Bytes::Memory(Arc::new(bytes));
         Source { path: Arc::new(PathBuf::from(name)), bytes, modified: None }
+    }
+
+    /// Refuses what stands in the place of a file that was not fetched.
+    pub(crate) fn check_fetched(&self) -> Result<()> {
+        if !self.bytes().starts_with(POINTER) {
+            return Ok(());
+        }
+        Err(Error::NotAModel {
+            file: self.path.to_path_buf(),
+            got: "a Git LFS pointer (run `git lfs pull`)".to_string(),
+            expected: "the file that it points to".to_string(),
+        })
     }
 
     /// Whether it is a file, and not bytes in memory.

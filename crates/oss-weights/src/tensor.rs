@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use oss_quant::Dtype;
+use oss_quant::{Dtype, Encoded};
 
 use crate::error::{Error, Result};
 
 /// The most dimensions of a tensor, so that an error can name them all.
-const MOST_DIMENSIONS: usize = 16;
+pub(crate) const MOST_DIMENSIONS: usize = 16;
 
 /// One logical tensor of a container.
 #[derive(Clone, Debug)]
@@ -51,25 +51,7 @@ pub struct Tensor<'a> {
     /// Name, element type, shape.
     pub info: &'a TensorInfo,
     /// The bytes.
-    pub data: Data<'a>,
-}
-
-/// A tensor's bytes as its file holds them.
-///
-/// Rows follow each other without gaps. The bytes are *not* aligned to the element type:
-/// safetensors promises nothing, and a file in memory may start anywhere.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Data<'a> {
-    /// Elements or blocks one after another: `rows × row_bytes(columns)`.
-    Plain(&'a [u8]),
-    /// Codes and scales apart, as the published gpt-oss checkpoints hold MXFP4.
-    Split {
-        /// 16 bytes for each block of 32; byte `i` holds element `2i` in its low and `2i + 1` in
-        /// its high nibble.
-        codes: &'a [u8],
-        /// One e8m0 scale for each block.
-        scales: &'a [u8],
-    },
+    pub data: Encoded<'a>,
 }
 
 /// Where bytes lie: a file of the container and a range in it, checked when the file was opened.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use oss_weights::{Container, Data, Dtype, Error, Kind};
+use oss_weights::{Container, Dtype, Encoded, Error, Kind};
 
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/edge").join(name)
@@ -10,8 +10,8 @@ fn data(name: &str) -> PathBuf {
 
 fn plain<'a>(container: &'a Container, name: &str) -> &'a [u8] {
     match container.tensor(name).unwrap().data {
-        Data::Plain(bytes) => bytes,
-        Data::Split { .. } => panic!("{name} is split"),
+        Encoded::Plain(bytes) => bytes,
+        Encoded::Split { .. } => panic!("{name} is split"),
     }
 }
 
@@ -43,7 +43,7 @@ fn the_safetensors_file_opens_with_blocks_and_scales_as_one_tensor() {
         (tensor.info.dtype, tensor.info.shape.as_slice()),
         (Dtype::Mxfp4, &[5, 128, 96][..])
     );
-    let Data::Split { codes, scales } = tensor.data else { panic!("not split") };
+    let Encoded::Split { codes, scales } = tensor.data else { panic!("not split") };
     assert_eq!((codes.len(), scales.len()), (5 * 128 * 3 * 16, 5 * 128 * 3));
     assert_eq!(tensor.info.bytes(), codes.len() + scales.len());
     for half in ["_blocks", "_scales"] {
@@ -81,7 +81,7 @@ fn both_formats_hold_the_same_bytes() {
     // One block: scale and codes are the same, the order of the nibbles is each format's own.
     let down = "blk.0.ffn_down_exps.weight";
     let split = safetensors.tensor("model.layers.0.mlp.experts.down_proj").unwrap();
-    let Data::Split { codes, scales } = split.data else { panic!("not split") };
+    let Encoded::Split { codes, scales } = split.data else { panic!("not split") };
     let element = |bytes: &[u8], at: usize| bytes[at / 2] >> (4 * (at % 2)) & 15;
     for (block, bytes) in plain(&gguf, down).chunks(17).enumerate() {
         assert_eq!(bytes[0], scales[block]);

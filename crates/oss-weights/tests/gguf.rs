@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use oss_weights::{Array, Container, Data, Dtype, Kind, TensorPlan, Value, gguf};
+use oss_weights::{Array, Container, Dtype, Encoded, Kind, TensorPlan, Value, gguf};
 use proptest::prelude::*;
 
 /// A GGUF file made field by field, so that every field can be wrong.
@@ -66,7 +66,7 @@ fn a_hand_made_file_opens() {
     assert_eq!(container.metadata().u64("k").unwrap(), Some(9));
     assert_eq!(container.tensor("a").unwrap().info.shape, [2, 4]);
     assert_eq!(container.tensor("b").unwrap().info.dtype, Dtype::Q8_0);
-    assert_eq!(container.tensor("b").unwrap().data, Data::Plain(&[7; 34]));
+    assert_eq!(container.tensor("b").unwrap().data, Encoded::Plain(&[7; 34]));
 }
 
 #[test]
@@ -287,6 +287,46 @@ fn split_keys(part: u16, count: u16, total: i32) -> Vec<(&'static str, Value)> {
 }
 
 #[test]
+fn parts_of_bytes_in_memory_are_not_looked_for_in_files() {
+    let directory = tempfile::tempdir().unwrap();
+    for part in 0..2 {
+        write_part(directory.path(), part, &split_keys(part, 3, 3), "a");
+    }
+    let path = directory.path().join("m-00001-of-00003.gguf");
+    let bytes = std::fs::read(&path).unwrap();
+    let container = Container::from_bytes(path.to_str().unwrap(), bytes, Vec::new());
+    let expected = "-00001-of-00003.gguf: split.count: got 3, expected 1 for bytes in memory";
+    assert_has(&container.unwrap_err().to_string(), expected);
+}
+
+#[test]
+fn what_the_reader_refuses_is_not_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("new.gguf");
+    let error = |key: &str, value: Value, tensors: &[TensorPlan]| {
+        let metadata = [(key.to_string(), value)];
+        let error = gguf::Writer::create(&path, &metadata, tensors).unwrap_err().to_string();
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "{error}");
+        error
+    };
+    let long = "x".repeat(65_536);
+    let expected = "got 65536 bytes, expected at most 65535 bytes";
+    assert_has(&error(&long, 1u8.into(), &[]), &format!("new.gguf: metadata key 0: {expected}"));
+    let tensors = [plan(&long, Dtype::F32, &[1])];
+    assert_has(&error("key", 1u8.into(), &tensors), &format!("name of tensor 0: {expected}"));
+    let array = Array::of_strings(["x".repeat((1 << 20) + 1)]);
+    assert_has(&error("key", array.into(), &[]), "metadata key: got 1048577 bytes, expected at");
+    let mut nested = Array::of_numbers(&[1u8]);
+    for _ in 0..9 {
+        nested = Array::of_arrays(&[nested]);
+    }
+    assert_has(&error("key", nested.into(), &[]), "metadata key: depth of nested arrays");
+    let huge = |name: &str| plan(name, Dtype::I8, &[1 << 62]);
+    let tensors = [huge("a"), huge("b")];
+    assert_has(&error("key", 1u8.into(), &tensors), "tensor b: bytes: got 4611686018427387904");
+}
+
+#[test]
 fn a_split_file_opens_by_any_of_its_parts() {
     let directory = tempfile::tempdir().unwrap();
     for part in 0..3 {
@@ -303,7 +343,7 @@ fn a_split_file_opens_by_any_of_its_parts() {
         assert_eq!(container.metadata().string("general.name").unwrap(), Some("split"));
         for part in 0..3u8 {
             let tensor = container.tensor(&format!("w{part}")).unwrap();
-            assert_eq!(tensor.data, Data::Plain(&[part; 40]));
+            assert_eq!(tensor.data, Encoded::Plain(&[part; 40]));
         }
     }
 }
@@ -466,7 +506,7 @@ proptest! {
             prop_assert_eq!(&tensor.name, &plan.name);
             prop_assert_eq!((tensor.dtype, &tensor.shape), (plan.dtype, &plan.shape));
             let data = container.tensor(&plan.name).unwrap().data;
-            prop_assert_eq!(data, Data::Plain(content));
+            prop_assert_eq!(data, Encoded::Plain(content));
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use oss_weights::{Container, Data, Dtype, Error, Kind, TensorPlan, safetensors};
+use oss_weights::{Container, Dtype, Encoded, Error, Kind, TensorPlan, safetensors};
 use proptest::prelude::*;
 
 /// A file of this header and so many bytes.
@@ -59,9 +59,44 @@ fn a_hand_made_file_opens() {
     );
     let container = open(&header, 12).unwrap();
     assert_eq!(container.kind(), Kind::Safetensors);
-    assert_eq!(container.tensor("a").unwrap().data, Data::Plain(&[0, 1, 2, 3]));
+    assert_eq!(container.tensor("a").unwrap().data, Encoded::Plain(&[0, 1, 2, 3]));
     assert_eq!(container.tensor("b").unwrap().info.shape, [2, 2]);
     assert!(container.find("__metadata__").is_none());
+}
+
+/// The list is refused as it grows too long: its sixty million numbers would take 512 MB of memory.
+#[test]
+fn a_shape_of_more_dimensions_than_are_told_is_refused() {
+    let shape = |n: usize| format!("[{}]", vec!["0"; n].join(","));
+    open(&format!("{{{}}}", tensor("a", "F32", &shape(16), 0, 0)), 0).unwrap();
+    let expected = "tensor a: more than 16 dimensions";
+    assert_refused(&format!("{{{}}}", tensor("a", "F32", &shape(17), 0, 0)), 0, expected);
+    let endless = format!("{{{}", tensor("a", "F32", &shape(17), 0, 0)).replace("]", ",no number");
+    assert_refused(&endless, 0, expected);
+}
+
+const POINTER: &str = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12\n";
+
+#[test]
+fn a_file_that_git_lfs_has_not_fetched_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let expected =
+        "got a Git LFS pointer (run `git lfs pull`), expected the file that it points to";
+    for name in ["model.safetensors", "model.gguf", "model.oss", "shard.safetensors"] {
+        std::fs::write(path(name), POINTER).unwrap();
+        let error = Container::open(&path(name)).unwrap_err();
+        assert!(matches!(error, Error::NotAModel { .. }), "{error:?}");
+        assert_eq!(error.to_string(), format!("{}: not a model: {expected}", path(name).display()));
+    }
+    std::fs::remove_file(path("model.safetensors")).unwrap();
+    let index = r#"{"weight_map":{"a":"shard.safetensors"}}"#;
+    std::fs::write(path("model.safetensors.index.json"), index).unwrap();
+    let error = Container::open(directory.path()).unwrap_err().to_string();
+    assert!(error.contains("shard.safetensors: not a model: got a Git LFS pointer"), "{error}");
+    let bytes = Container::from_bytes("m.gguf", POINTER.as_bytes(), Vec::new());
+    let error = bytes.unwrap_err().to_string();
+    assert_eq!(error, format!("m.gguf: not a model: {expected}"));
 }
 
 #[test]
@@ -178,7 +213,7 @@ fn a_pair_of_other_shapes_is_refused_and_a_half_alone_stays() {
     let container = pair(&[2, 3, 4, 16], &[2, 3, 4]).unwrap();
     let tensor = container.tensor("x").unwrap();
     assert_eq!((tensor.info.dtype, &tensor.info.shape), (Dtype::Mxfp4, &vec![2, 3, 128]));
-    let expected = Data::Split { codes: &[1; 2 * 3 * 4 * 16], scales: &[2; 24] };
+    let expected = Encoded::Split { codes: &[1; 2 * 3 * 4 * 16], scales: &[2; 24] };
     assert_eq!(tensor.data, expected);
 
     for (blocks, scales) in [(&[2, 3, 16][..], &[2, 4][..]), (&[2, 3, 8], &[2, 3]), (&[16], &[])] {
@@ -220,7 +255,7 @@ fn shards_open_as_one_with_pairs_across_them() {
     let container = container.unwrap();
     let names: Vec<&str> = container.tensors().map(|t| t.name.as_str()).collect();
     assert_eq!(names, ["a", "x", "b"]);
-    let expected = Data::Split { codes: &[4; 32], scales: &[5; 2] };
+    let expected = Encoded::Split { codes: &[4; 32], scales: &[5; 2] };
     assert_eq!(container.tensor("x").unwrap().data, expected);
     assert_eq!(container.files().count(), 2);
     assert_eq!(container.side_file("config.json").unwrap(), Some(b"{}".to_vec()));
@@ -352,7 +387,7 @@ proptest! {
         for (plan, content) in plans.iter().zip(&contents) {
             let ours = container.tensor(&plan.name).unwrap();
             prop_assert_eq!((ours.info.dtype, &ours.info.shape), (plan.dtype, &plan.shape));
-            prop_assert_eq!(ours.data, Data::Plain(content));
+            prop_assert_eq!(ours.data, Encoded::Plain(content));
             let theirs = reference.tensor(&plan.name).unwrap();
             prop_assert_eq!(theirs.shape(), &plan.shape);
             prop_assert_eq!(theirs.data(), content);
@@ -378,7 +413,7 @@ proptest! {
         for ((name, content), (dtype, shape)) in contents.iter().zip(&tensors) {
             let tensor = container.tensor(name).unwrap();
             prop_assert_eq!((tensor.info.dtype, &tensor.info.shape), (*dtype, shape));
-            prop_assert_eq!(tensor.data, Data::Plain(content));
+            prop_assert_eq!(tensor.data, Encoded::Plain(content));
         }
     }
 

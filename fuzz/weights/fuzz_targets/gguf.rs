@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use oss_weights::{Array, Container, Value};
+use oss_weights::{Array, Container, Encoded, Value};
 
 /// Decodes an array and the arrays in it; what was checked at open decodes.
 fn decode(array: &Array) {
@@ -21,7 +21,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(container) = Container::from_bytes("fuzz", file, Vec::new()) else { return };
     for tensor in container.tensors() {
         let data = container.tensor(&tensor.name).expect("listed").data;
-        assert!(matches!(data, oss_weights::Data::Plain(bytes) if bytes.len() == tensor.bytes()));
+        assert!(matches!(data, Encoded::Plain(bytes) if bytes.len() == tensor.bytes()));
         assert!(tensor.elements() as u128 <= 1 << 64);
     }
     for (key, value) in container.metadata().iter() {

@@ -1,5 +1,5 @@
-//! Any bytes as a packed file, with the right checksums put over them: an error or a reader whose
-//! every section can be read.
+//! Any bytes as a packed file, with the right seals and checksums put over them: an error or a
+//! reader whose every section can be read.
 //!
 //! `RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir fuzz/weights packed -- -max_total_time=600`
 #![no_main]
@@ -7,7 +7,9 @@
 use libfuzzer_sys::fuzz_target;
 use oss_weights::Container;
 use oss_weights::packed::Reader;
-use xxhash_rust::xxh3::xxh3_64;
+
+#[path = "../../../crates/oss-weights/tests/support/reseal.rs"]
+mod reseal;
 
 const HEADER: usize = 128;
 
@@ -19,14 +21,7 @@ fuzz_target!(|bytes: &[u8]| {
         let length = file.len() as u64;
         file[16..24].copy_from_slice(&length.to_le_bytes());
         file[64..120].fill(0);
-        let table = u64::from_le_bytes(file[24..32].try_into().expect("eight bytes"));
-        let end = HEADER.saturating_add(table as usize);
-        if let Some(table) = file.get(HEADER..end) {
-            let checksum = xxh3_64(table);
-            file[48..56].copy_from_slice(&checksum.to_le_bytes());
-        }
-        let checksum = xxh3_64(&file[..120]);
-        file[120..128].copy_from_slice(&checksum.to_le_bytes());
+        reseal::reseal(&mut file);
     }
     let Ok(reader) = Reader::from_bytes("fuzz", file.clone()) else { return };
     for section in reader.sections() {

@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use oss_weights::{Container, Data};
+use oss_weights::{Container, Encoded};
 
 fuzz_target!(|bytes: &[u8]| {
     // The name makes it safetensors whatever its bytes are.
@@ -14,8 +14,8 @@ fuzz_target!(|bytes: &[u8]| {
     };
     for tensor in container.tensors() {
         let length = match container.tensor(&tensor.name).expect("listed").data {
-            Data::Plain(bytes) => bytes.len(),
-            Data::Split { codes, scales } => codes.len() + scales.len(),
+            Encoded::Plain(bytes) => bytes.len(),
+            Encoded::Split { codes, scales } => codes.len() + scales.len(),
         };
         assert_eq!(length, tensor.bytes());
         assert!(tensor.elements() as u128 <= 1 << 64);

@@ -84,14 +84,13 @@ fn emulator() -> Result<PathBuf> {
 
 /// Unpacks QEMU from Debian's package, whose signature `apt-get` checks; nothing is installed.
 fn from_debian(program: &Path) -> Result<()> {
-    let scratch = tempfile::tempdir()?;
+    let scratch = fetch::scratch()?;
     let mut download = command("apt-get", &["download", "--quiet", "qemu-user-static"]);
     shell::output(download.current_dir(scratch.path()))?;
     let packages: Vec<_> = fs::read_dir(scratch.path())?.collect::<std::io::Result<_>>()?;
     ensure!(packages.len() == 1, "apt-get left {} files, expected 1", packages.len());
     let mut unpack = command("dpkg-deb", &["--extract"]);
     shell::output(unpack.arg(packages[0].path()).arg(scratch.path()))?;
-    fs::create_dir_all(program.parent().context("the cache is a folder")?)?;
-    fs::copy(scratch.path().join("usr/bin/qemu-aarch64-static"), program)?;
+    fs::rename(scratch.path().join("usr/bin/qemu-aarch64-static"), program)?;
     Ok(())
 }

@@ -13,8 +13,13 @@ const REQUIREMENTS: &str = "xtask/src/check/clients/requirements.txt";
 /// The model that is served.
 const MODEL: &str = "crates/oss-demo/data/demo.gguf";
 
+/// What some of the packages need.
+const PYTHON: (u32, u32) = (3, 11);
+
+/// A Python that is young enough, and the packages, which are fetched where that is possible.
 pub(crate) fn missing() -> Option<String> {
-    fetch::python().err().map(|error| format!("{error:#}"))
+    let found = fetch::python_since(PYTHON).and_then(|_| fetch::packages("clients", REQUIREMENTS));
+    found.err().map(|error| format!("{error:#}"))
 }
 
 /// Serves the demo model and calls it through each library.

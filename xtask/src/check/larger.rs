@@ -1,9 +1,8 @@
 //! `check larger`: a model that is larger than its memory, beside the same file plainly mapped.
 
-use std::fs;
 use std::iter;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -16,11 +15,10 @@ use oss_weights::packed::Reader;
 use serde_json::{Value as Json, json};
 
 use crate::balloon::{self, Balloon};
-use crate::check::{Figures, Scale};
-use crate::fetch;
+use crate::check::{Figures, Scale, synthetic};
 use crate::prompt;
-use crate::shell::{self, Profile};
-use crate::synth::{Format, Options, Routing, Shape, write};
+use crate::shell;
+use crate::synth::Shape;
 
 /// Bytes of one read of the probe at most, and how many are in flight: as the engine reads experts.
 const PART: u64 = 4 << 20;
@@ -31,24 +29,6 @@ const PROBE: Duration = Duration::from_secs(3);
 /// What the machine must offer.
 pub(crate) fn missing() -> Option<String> {
     balloon::available().is_err().then(|| "needs /proc to know how much memory is left".to_owned())
-}
-
-/// A synthetic packed file whose routers prefer some experts, written unless it is there.
-pub(crate) fn packed(shape: &str, profile: Profile) -> Result<PathBuf> {
-    let cache = fetch::cache()?;
-    fs::create_dir_all(&cache)?;
-    let packed = cache.join(format!("synth-{shape}-zipf-1.oss"));
-    if !packed.exists() {
-        let source = cache.join(format!("synth-{shape}-zipf-1.gguf"));
-        let mut options = Options::new(shape, Format::Gguf, source.clone());
-        options.routing = Routing::Zipf;
-        write(&options)?;
-        let program = shell::example("pack", profile)?;
-        let mut command = shell::command(program, &["--model"]);
-        shell::run(command.arg(&source).arg("--output").arg(&packed))?;
-        fs::remove_file(source)?;
-    }
-    Ok(packed)
 }
 
 /// Answers with the example `generate`: tokens that do not repeat, drawn alike every time with a
@@ -62,7 +42,7 @@ fn answer(
     let (tokens, seed) = (tokens.to_string(), seed.to_string());
     let mut command = shell::command(program, &["--json", "--prompt-ids", &ids, "--model"]);
     command.arg(model).args(["--max-tokens", &tokens]);
-    command.args(["--context", "4096", "--temperature", "1", "--seed", &seed, "--ignore-stops"]);
+    command.args(["--context-len", "4096", "--temperature", "1", "--seed", &seed, "--ignore-eos"]);
     let (printed, peak) =
         shell::watched(command.args(["--speculation", "off", "--tune", "off"]).args(more))?;
     Ok((serde_json::from_str(&printed)?, peak))
@@ -215,10 +195,10 @@ pub(crate) fn run(scale: Scale) -> Result<Figures> {
     // Only the full scale is about speed: a file of CI's size is in the system's cache anyway.
     let (shape, tokens, limit) =
         scale.pick(("small", 24, None), ("gpt-oss-20b", 96, Some(8_000_000_000)));
-    let model = packed(shape, scale.profile())?;
-    let shape = Shape::named(shape)?;
+    let file = synthetic::packed(shape, scale)?;
+    let (model, shape) = (&file.path, Shape::named(shape)?);
     let program = shell::example("generate", scale.profile())?;
-    let answer_as = |seed, more: &[&str]| answer((&program, &model), (tokens, seed), more);
+    let answer_as = |seed, more: &[&str]| answer((&program, model), (tokens, seed), more);
     let answer = |more: &[&str]| answer_as(1, more);
     // The process needs more than the engine counts: its program, stacks, and small things.
     let budget = limit.map_or(90_000_000, |limit: u64| limit / 100 * 99);
@@ -235,8 +215,8 @@ pub(crate) fn run(scale: Scale) -> Result<Figures> {
         let (first, _) = answer_as(2, &slots)?;
         let (ours, peak) = answer(&slots)?;
         let slots = ours["experts"]["slots"].as_u64().context("no slots")?;
-        let experts = without_slots(&model, &shape, slots as usize)?;
-        Ok(Round { plain, first, ours, peak, disk: disk_rate(&model, &experts)? })
+        let experts = without_slots(model, &shape, slots as usize)?;
+        Ok(Round { plain, first, ours, peak, disk: disk_rate(model, &experts)? })
     };
     let rounds: Vec<Round> = (0..scale.pick(1, ROUNDS)).map(round).collect::<Result<_>>()?;
     let locked = balloon.as_mut().map(Balloon::check).transpose()?;

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value as Json, json};
 
-use crate::check::{Figures, Scale, resident};
+use crate::check::{Figures, Scale, synthetic};
 use crate::llama::Llama;
 use crate::shell;
 use crate::synth::{Format, Options, write};
@@ -20,8 +20,8 @@ pub(crate) fn run(scale: Scale) -> Result<Figures> {
     let llama = Llama::built()?;
     let mut figures = Figures::new();
     if scale == Scale::Full {
-        let model = resident::synthetic("gpt-oss-20b")?;
-        figures.insert("gpt-oss-20b".into(), evaluate(&llama, &model)?);
+        let model = synthetic::gguf("gpt-oss-20b", scale)?;
+        figures.insert("gpt-oss-20b".into(), evaluate(&llama, &model.path)?);
         return Ok(figures);
     }
     let folder = shell::scratch("llama")?;

@@ -15,5 +15,5 @@ pub(crate) fn run(_: Scale) -> Result<Figures> {
     // Cargo would take those instead.
     command.args(["--test", "loom"]).env_remove("CARGO_ENCODED_RUSTFLAGS");
     command.env("RUSTFLAGS", "--cfg loom");
-    figures(command.env("CARGO_TARGET_DIR", shell::target().join("loom")))
+    figures(command.env("CARGO_TARGET_DIR", shell::target()?.join("loom")))
 }

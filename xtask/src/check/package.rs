@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
+use sha2::{Digest as _, Sha256};
 
 use crate::check::{Figures, Scale};
 use crate::fetch;
@@ -30,16 +31,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// Packages everything, then builds and runs a program against the packages.
 pub(crate) fn run(_: Scale) -> Result<Figures> {
-    let packages = shell::target().join("package");
+    let packages = shell::target()?.join("package");
     if packages.exists() {
         fs::remove_dir_all(&packages)?;
     }
     let mut command = shell::cargo(&["package", "--workspace", "--no-verify", "--allow-dirty"]);
     shell::run(command.args(PRIVATE.map(|name| format!("--exclude={name}"))))?;
 
-    // Outside of the workspace, and always the same one: what is built differs from folder to
-    // folder, and stays.
-    let scratch = shell::scratch_in(&fetch::cache()?, "outside")?;
+    // Outside of the workspace, and always the same one for this checkout: what is built differs
+    // from folder to folder, and stays.
+    let scratch = shell::scratch_in(&fetch::cache()?, &outside(&root()))?;
     let mut figures = Figures::new();
     let mut patches = String::new();
     for entry in fs::read_dir(&packages)? {
@@ -65,6 +66,13 @@ pub(crate) fn run(_: Scale) -> Result<Figures> {
     Ok(figures)
 }
 
+/// The name of a folder beside those of other checkouts.
+fn outside(root: &Path) -> String {
+    let sum = Sha256::digest(root.as_os_str().as_encoded_bytes());
+    let digits: String = sum[..4].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("outside-{digits}")
+}
+
 /// Builds and runs a program whose dependencies are the unpacked packages. Hardly anything is
 /// optimised: that would take most of the time, and a story of a few words needs none.
 fn build(folder: &Path, patches: &str) -> Result<String> {
@@ -81,8 +89,20 @@ fn build(folder: &Path, patches: &str) -> Result<String> {
     for name in ["rust-toolchain.toml", "Cargo.lock"] {
         fs::copy(root().join(name), folder.join(name))?;
     }
-    let target = shell::target().join("outside");
+    let target = shell::target()?.join("outside");
     let mut command = shell::cargo(&["run", "--quiet"]);
     command.current_dir(folder).env("CARGO_TARGET_DIR", target).env("CARGO_INCREMENTAL", "0");
     shell::output(shell::hardly_optimised(&mut command))
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn two_checkouts_have_a_folder_each() {
+        let [one, other] = ["/work/a", "/work/b"].map(|root| outside(Path::new(root)));
+        assert_ne!(one, other);
+        assert_eq!(one, outside(Path::new("/work/a")));
+    }
 }

@@ -1,18 +1,17 @@
 //! `check resident`: synthetic models load and decode within their memory.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use crate::check::{Figures, Scale, larger};
-use crate::fetch;
+use crate::check::{Figures, Scale, synthetic};
 use crate::prompt;
 use crate::shell;
-use crate::synth::{Format, Options, Shape, write};
+use crate::synth::Shape;
 
 /// Positions that the packed file's prompt and answer fill.
 const CONTEXT: usize = 4096;
@@ -23,17 +22,6 @@ const ANSWER: usize = 16;
 pub(crate) fn missing() -> Option<String> {
     let linux = fs::metadata("/proc/self/status").is_ok();
     (!linux).then(|| "needs /proc to read a process's memory".to_owned())
-}
-
-/// A synthetic GGUF file in the cache directory, written unless it is there.
-pub(crate) fn synthetic(shape: &str) -> Result<PathBuf> {
-    let cache = fetch::cache()?;
-    fs::create_dir_all(&cache)?;
-    let model = cache.join(format!("synth-{shape}-1.gguf"));
-    if !model.exists() {
-        write(&Options::new(shape, Format::Gguf, model.clone()))?;
-    }
-    Ok(model)
 }
 
 /// Loads a mixture and a dense model, which are packed in memory, and a packed mixture, and watches
@@ -50,7 +38,7 @@ pub(crate) fn run(scale: Scale) -> Result<Figures> {
     let shape = scale.pick("small", "gpt-oss-20b");
     figures.insert(format!("{shape}, packed"), packed(&program, shape, scale)?);
     for (shape, limit) in models {
-        figures.insert(shape.to_owned(), decode(&program, shape, limit)?);
+        figures.insert(shape.to_owned(), decode(&program, shape, limit, scale)?);
     }
     Ok(figures)
 }
@@ -59,15 +47,15 @@ pub(crate) fn run(scale: Scale) -> Result<Figures> {
 /// its keys and values (in bf16) and little else take: less than a second copy of the weights.
 fn packed(program: &Path, shape: &str, scale: Scale) -> Result<Value> {
     let besides = scale.pick(90_000_000, 500_000_000);
-    let model = larger::packed(shape, scale.profile())?;
-    let file_bytes = fs::metadata(&model)?.len();
+    let file = synthetic::packed(shape, scale)?;
+    let file_bytes = fs::metadata(&file.path)?.len();
     let Shape { layers, kv_heads, head_dim, .. } = Shape::named(shape)?;
     let kv_bytes = (CONTEXT * layers * 2 * kv_heads * head_dim * 2) as u64;
     let limit = file_bytes + kv_bytes + besides;
     // Without --json, which asks for the logits of the whole prompt.
-    let mut command = generate(program, &model);
-    command.args(["--prompt-ids", &prompt::ids(0..CONTEXT - ANSWER), "--ignore-stops"]);
-    command.args(["--context", &CONTEXT.to_string()]);
+    let mut command = generate(program, &file.path);
+    command.args(["--prompt-ids", &prompt::ids(0..CONTEXT - ANSWER), "--ignore-eos"]);
+    command.args(["--context-len", &CONTEXT.to_string()]);
     let (seconds, _, peak) = within(limit, shape, &mut command)?;
     Ok(json!({
         "resident_bytes_peak": peak,
@@ -80,9 +68,9 @@ fn packed(program: &Path, shape: &str, scale: Scale) -> Result<Value> {
 }
 
 /// Decodes in no more than `limit` bytes of memory.
-fn decode(program: &Path, shape: &str, limit: u64) -> Result<Value> {
-    let model = synthetic(shape)?;
-    let mut command = generate(program, &model);
+fn decode(program: &Path, shape: &str, limit: u64, scale: Scale) -> Result<Value> {
+    let file = synthetic::gguf(shape, scale)?;
+    let mut command = generate(program, &file.path);
     command.args(["--prompt", "Once upon a time", "--temperature", "0", "--json"]);
     let (seconds, printed, peak) = within(limit, shape, &mut command)?;
     let answer: Value = serde_json::from_str(&printed)?;
@@ -91,7 +79,7 @@ fn decode(program: &Path, shape: &str, limit: u64) -> Result<Value> {
     Ok(json!({
         "resident_bytes_peak": peak,
         "resident_bytes_limit": limit,
-        "file_bytes": fs::metadata(model)?.len(),
+        "file_bytes": fs::metadata(&file.path)?.len(),
         "tokens": tokens,
         "process_seconds": seconds,
         "timing": answer["timing"],

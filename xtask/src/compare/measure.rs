@@ -57,7 +57,7 @@ pub(crate) struct Ours<'a> {
     pub(crate) model: &'a Path,
     pub(crate) threads: usize,
     pub(crate) gen_tokens: usize,
-    /// Our `--activations`, where they are not the model's own.
+    /// Our `--activation`, where they are not the model's own.
     pub(crate) activations: Option<&'a str>,
 }
 
@@ -83,7 +83,7 @@ impl Ours<'_> {
         let pause = row.pause.to_string();
         let mut more = vec!["--pause", &pause];
         if let Some(activations) = self.activations {
-            more.extend(["--activations", activations]);
+            more.extend(["--activation", activations]);
         }
         let variables: Vec<_> = row.isa.iter().map(|isa| ("OSS_ISA", *isa)).collect();
         let printed = self.bench.run(self.model, &numbers, &more, &variables)?;
@@ -110,7 +110,7 @@ impl Ours<'_> {
         command.arg(self.model).args(["--prompt-ids", &prompt::ids(0..row.prompt)]);
         command.args(["--threads", &self.threads.to_string()]);
         if let Some(activations) = self.activations {
-            command.args(["--activations", activations]);
+            command.args(["--activation", activations]);
         }
         let start = Instant::now();
         let (_, resident) = shell::watched(&mut command)?;

@@ -1,4 +1,4 @@
-use oss_weights::{Container, Data};
+use oss_weights::{Container, Encoded};
 
 use super::*;
 
@@ -88,7 +88,7 @@ fn zipf_routing_biases_the_router_by_rank() {
     options.routing = Routing::Zipf;
     write(&options).expect("written");
     let container = Container::open(&output).expect("opens");
-    let Data::Plain(bytes) = container.tensor("blk.1.ffn_gate_inp.bias").expect("a bias").data
+    let Encoded::Plain(bytes) = container.tensor("blk.1.ffn_gate_inp.bias").expect("a bias").data
     else {
         panic!("a vector is plain");
     };
@@ -123,4 +123,16 @@ fn what_interrupted_processes_have_left_of_a_file_goes_first() {
     write(&Options::new("tiny", Format::Gguf, path("model.gguf"))).expect("written");
     assert!(path("model.gguf").exists() && !stale.exists());
     assert!(others.iter().all(|file| file.exists()));
+}
+
+/// Kept files of the same name would be taken for what is written now.
+#[test]
+fn the_bytes_of_a_file_are_those_of_its_generator() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let output = directory.path().join("model.gguf");
+    let mut options = Options::new("tiny", Format::Gguf, output.clone());
+    options.routing = Routing::Zipf;
+    write(&options).expect("written");
+    let got = crate::fetch::sha256(&output).expect("a file");
+    assert!(got.starts_with("a5949f9089609c5f"), "{got}: raise GENERATOR of synth.rs");
 }

@@ -1,13 +1,13 @@
 //! Age against uses, balanced by what is missed.
 //!
-//! The key goes first whose age, divided by a power of its uses, is greatest; age is how long it
+//! The key is evicted whose age, divided by a power of its uses, is greatest; age is how long it
 //! has not been used. With power 0 this is the least recently used; the greater the power, the more
 //! the number of uses counts. So far it is hyperbolic caching (Blankstein, Sen, Freedman:
 //! Hyperbolic caching, USENIX ATC 2017) with a power.
 //!
 //! The power follows the trace. The contents lately evicted are remembered with their uses. When
-//! one comes again that had more uses than they have on average, uses tell what will be needed: the
-//! power grows; when it had fewer, it shrinks.
+//! one comes again that had more uses than they have on average, uses predict what will be needed:
+//! the power grows; when it had fewer, it shrinks.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -43,7 +43,7 @@ pub(super) struct Adaptive {
     power: f64,
     /// By number of uses: what an age is multiplied by.
     weights: [f64; MOST_USES + 1],
-    evicted: Evicted,
+    ghosts: Ghosts,
 }
 
 impl Default for Adaptive {
@@ -55,7 +55,7 @@ impl Default for Adaptive {
             clock: 0,
             power: FIRST_POWER,
             weights: [1.0; MOST_USES + 1],
-            evicted: Evicted::default(),
+            ghosts: Ghosts::default(),
         };
         policy.set_power(FIRST_POWER);
         policy
@@ -69,7 +69,7 @@ fn logarithm(uses: u8) -> f64 {
 
 /// Contents lately evicted, oldest first.
 #[derive(Debug, Default)]
-struct Evicted {
+struct Ghosts {
     queue: VecDeque<(u64, u64)>,
     /// Per content its uses, and the number of its latest eviction.
     latest: HashMap<u64, (u8, u64)>,
@@ -78,7 +78,7 @@ struct Evicted {
     count: u64,
 }
 
-impl Evicted {
+impl Ghosts {
     fn remember(&mut self, content: u64, uses: u8, most: usize) {
         self.take(content);
         self.count += 1;
@@ -158,8 +158,8 @@ impl Adaptive {
 impl Policy for Adaptive {
     fn insert(&mut self, key: u32, content: u64, mut uses: u8) {
         self.clock += 1;
-        let mean = self.evicted.mean();
-        if let Some(before) = self.evicted.take(content) {
+        let mean = self.ghosts.mean();
+        if let Some(before) = self.ghosts.take(content) {
             let step = PACE / self.entries.len.max(16) as f64;
             self.set_power(self.power + step * (logarithm(before) - mean));
             uses = uses.max(before + 1);
@@ -188,7 +188,7 @@ impl Policy for Adaptive {
         let most = self.entries.len.max(16);
         let Entry { content, uses, .. } = *self.entries.get_mut(key).expect("it is in a list");
         self.remove(key);
-        self.evicted.remember(content, uses, most);
+        self.ghosts.remember(content, uses, most);
         Some(key)
     }
 

@@ -1,4 +1,4 @@
-//! The least frequently used goes first, the least recently used among equals.
+//! The least frequently used is evicted first, the least recently used among equals.
 
 use super::Policy;
 use super::list::{Links, List, Table};

@@ -1,4 +1,4 @@
-//! The least recently used goes first.
+//! The least recently used is evicted first.
 
 use super::Policy;
 use super::list::{Links, List, Table};

@@ -1,4 +1,4 @@
-//! Any goes.
+//! Any is evicted.
 
 use super::Policy;
 use super::list::Table;

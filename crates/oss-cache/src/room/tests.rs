@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::policy::Policy;
 use crate::shape::{Group, Shape};
-use crate::{KvCache, Options, PolicyKind};
+use crate::{EvictionPolicy, KvCache, Options};
 
 const PAGE: usize = 4;
 
@@ -52,7 +52,7 @@ fn spare_pages_are_not_looked_for_where_all_are_in_use() {
     let options = Options { capacity_bytes, warm_bytes: 1 << 20, ..Options::default() };
     let mut cache = KvCache::with_options(shape, &options).expect("a sound shape");
     let seen = Arc::new(AtomicUsize::new(0));
-    cache.policy = Box::new(Counting(PolicyKind::default().build(), seen.clone()));
+    cache.policy = Box::new(Counting(EvictionPolicy::default().build(), seen.clone()));
     let id = cache.create();
     let grow = |cache: &mut KvCache, from: u32, n: u32| {
         cache.reserve(id, n as usize).expect("room");

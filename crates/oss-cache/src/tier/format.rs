@@ -7,7 +7,7 @@
 //!         24 seed                    32 checksum of 0..32
 //!
 //! slot    0  magic                   8  content key      16  hash          24  parent's hash
-//!         32 time (`Found::used`)    40 block            44  group         48  tokens
+//!         32 time (`Found::used`)    40 index            44  group         48  tokens
 //!         52 payload bytes           56 payload checksum 64  tokens, u32, padded to page tokens
 //!         .. checksum of all before  .. payload          .. a gap up to a multiple of 4096
 //! ```
@@ -16,7 +16,7 @@
 //! not written: it holds what was there before, or lies behind the end of the file. A slot counts
 //! only if both checksums, the content key, the hash chain and the tokens agree. Checksums and
 //! hashes are XXH3. A slot's parent is known by its hash alone: hashes have the file's own seed, a
-//! random number, so that nobody can look for texts of one hash without reading the file.
+//! random number, so that texts of one hash cannot be searched for without reading the file.
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
@@ -32,7 +32,7 @@ const FIXED: usize = 64;
 pub(crate) struct Label<'a> {
     pub(crate) hash: u64,
     pub(crate) parent: u64,
-    pub(crate) block: u32,
+    pub(crate) index: u32,
     pub(crate) group: u32,
     pub(crate) tokens: &'a [u32],
 }
@@ -89,7 +89,7 @@ impl Sizes {
         for word in [MAGIC, self.key, label.hash, label.parent, used] {
             slot.extend_from_slice(&word.to_le_bytes());
         }
-        for word in [label.block, label.group, label.tokens.len() as u32, payload as u32] {
+        for word in [label.index, label.group, label.tokens.len() as u32, payload as u32] {
             slot.extend_from_slice(&word.to_le_bytes());
         }
         slot.extend_from_slice(&[0; 8]); // the payload's checksum: see `seal`
@@ -133,7 +133,7 @@ impl Sizes {
         let label = Label {
             hash: number(header, 16),
             parent: number(header, 24),
-            block: word(header, 40),
+            index: word(header, 40),
             group: word(header, 44),
             tokens,
         };

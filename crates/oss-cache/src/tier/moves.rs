@@ -1,13 +1,13 @@
 //! How pages pass between the tiers.
 
-use super::cold::{Cold, ColdOptions, Found, Payload, Slot};
+use super::backlog::Backlog;
+use super::cold::{Cold, ColdOptions, Found, Owner, Payload};
 use super::format::{Label, shape_key};
 use super::warm::{Packed, Warm};
 use super::workers::Wait;
-use crate::Result;
 use crate::cache::KvCache;
 use crate::error::same;
-use crate::policy::{Policy, PolicyKind};
+use crate::policy::{EvictionPolicy, Policy};
 use crate::pool::{NO_PAGE, PageId};
 use crate::reuse::Match;
 use crate::tree::{NO_SLOT, NodeId, Origin, ROOT, Tree};
@@ -19,6 +19,7 @@ use std::collections::HashMap;
 pub(crate) struct Tiers {
     pub(crate) warm: Warm,
     pub(crate) cold: Option<Cold>,
+    pub(super) backlog: Backlog,
     /// Memory is being given back: see [`KvCache::shed`].
     sheds: bool,
 }
@@ -28,6 +29,8 @@ pub(crate) struct Tiers {
 pub(crate) enum Missing {
     /// It is in no tier any more.
     Lost,
+    /// The disk takes too long to get it.
+    OnItsWay,
     /// There is no page for it to come back to.
     NoRoom,
 }
@@ -47,9 +50,9 @@ impl Cause<'_> {
     /// How long to wait for the thread that writes.
     fn wait(self) -> Wait {
         match self {
-            Cause::Complete => Wait::Not,
+            Cause::Complete => Wait::No,
             Cause::Leaves => Wait::Briefly,
-            Cause::Ends(_) => Wait::Long,
+            Cause::Ends(_) => Wait::Forever,
         }
     }
 
@@ -68,8 +71,9 @@ impl Cause<'_> {
 }
 
 impl Tiers {
-    pub(crate) fn new(warm_limit: usize, policy: PolicyKind) -> Result<Tiers> {
-        Ok(Tiers { warm: Warm::new(warm_limit, policy)?, cold: None, sheds: false })
+    pub(crate) fn new(warm_limit: usize, policy: EvictionPolicy) -> crate::Result<Tiers> {
+        let warm = Warm::new(warm_limit, policy)?;
+        Ok(Tiers { warm, cold: None, backlog: Backlog::default(), sheds: false })
     }
 }
 
@@ -78,7 +82,7 @@ fn label(tree: &Tree, block: NodeId, group: usize) -> Label<'_> {
     Label {
         hash: node.hash,
         parent: tree.node(node.parent).hash,
-        block: node.block,
+        index: node.index,
         group: group as u32,
         tokens: tree.tokens(block),
     }
@@ -133,27 +137,50 @@ impl KvCache {
         self.tiers.cold.as_ref().is_some_and(Cold::is_fetching)
     }
 
-    /// Waits for one page that is on its way from the file; false when there is none.
-    pub fn wait_for_fetched(&mut self) -> bool {
-        let fetched = self.tiers.cold.as_mut().and_then(|cold| cold.fetched(Wait::Long));
-        fetched.is_some_and(|(slot, bytes)| {
-            self.take_in(slot, bytes);
-            true
-        })
+    /// Waits for one page that is on its way from the file or, where none is, for room for those
+    /// that are still to be written: a quarter of a second at most, so that who calls this again
+    /// and again serves others in between, whatever the disk does. False when there is neither.
+    pub fn wait_for_tiers(&mut self) -> bool {
+        self.renew_patience();
+        let is_fetching = self.is_fetching();
+        let Some(cold) = &mut self.tiers.cold else { return false };
+        if is_fetching {
+            if let Some((slot, bytes)) = cold.wait_for_fetched() {
+                self.take_in(slot, bytes);
+            }
+            return true;
+        }
+        if self.tiers.backlog.is_empty() {
+            return false;
+        }
+        let written = cold.wait_for_written();
+        self.note(written);
+        self.write_backlog();
+        true
     }
 
-    /// Takes note of what the background threads have done, and gives them more: pages that will
-    /// have to go soon. Call it now and then, as between steps; it waits for nothing but the file,
-    /// where a page would be lost that could not be compressed.
+    /// Takes note of what the background threads have done, and gives them more: pages that had no
+    /// room in their queues, and those that will have to go soon. Call it now and then, as between
+    /// steps; it waits for nothing but the file, and not for long, where a page would be lost that
+    /// could not be compressed.
     pub fn poll(&mut self) {
+        self.renew_patience();
         self.note_written();
-        while self.note_packed(Wait::Not) {}
+        while self.note_packed(Wait::No) {}
         while let Some((slot, bytes)) =
-            self.tiers.cold.as_mut().and_then(|cold| cold.fetched(Wait::Not))
+            self.tiers.cold.as_mut().and_then(|cold| cold.fetched(Wait::No))
         {
             self.take_in(slot, bytes);
         }
-        self.make_spare();
+        self.write_backlog();
+        self.evict_ahead();
+    }
+
+    /// A call begins that may wait for the disk, all its pages together for a quarter of a second.
+    pub(crate) fn renew_patience(&mut self) {
+        if let Some(cold) = &mut self.tiers.cold {
+            cold.renew_patience();
+        }
     }
 
     /// Writes everything worth keeping to the file, as far as that has room: what was used last
@@ -162,21 +189,33 @@ impl KvCache {
     ///
     /// # Errors
     /// [`crate::Error::Memory`] when the file cannot be made durable.
-    pub fn persist(&mut self) -> Result<()> {
-        while self.note_packed(Wait::Long) {}
+    pub fn persist(&mut self) -> crate::Result<()> {
+        while self.note_packed(Wait::Forever) {}
         if self.tiers.cold.is_none() {
             return Ok(());
         }
-        let last = self.tree.last_uses();
-        let mut blocks: Vec<NodeId> = self.tree.ids().collect();
-        blocks
-            .sort_unstable_by_key(|&block| (Reverse(last[block as usize]), self.tree.depth(block)));
-        for block in blocks {
-            if self.tree.node(block).live && self.follows_file(block) {
-                self.write_pages(block, Cause::Ends(&last));
-            }
+        // What was to be written anyway comes first: the disk may not take all of it where it goes.
+        while self.note_one_written(Wait::Forever) || !self.tiers.backlog.is_empty() {
+            self.write_backlog();
         }
-        while self.note_one_written(Wait::Long) {}
+        let last = self.tree.last_uses();
+        loop {
+            let mut blocks: Vec<NodeId> = self.tree.ids().collect();
+            blocks.sort_unstable_by_key(|&block| {
+                (Reverse(last[block as usize]), self.tree.depth(block))
+            });
+            for block in blocks {
+                if self.tree.node(block).live && self.follows_file(block) {
+                    self.write_pages(block, Cause::Ends(&last));
+                }
+            }
+            while self.note_one_written(Wait::Forever) {}
+            // Where the disk had no room, some may yet go where others are.
+            if self.tiers.backlog.is_empty() {
+                break;
+            }
+            self.forget_backlog();
+        }
         self.tiers.cold.as_ref().map_or(Ok(()), Cold::sync)
     }
 
@@ -185,9 +224,10 @@ impl KvCache {
     ///
     /// # Errors
     /// [`crate::Error::Memory`] when the file cannot be emptied.
-    pub fn discard_file(&mut self) -> Result<()> {
+    pub fn discard_file(&mut self) -> crate::Result<()> {
         let Some(cold) = self.tiers.cold.take() else { return Ok(()) };
         self.stats.cold = cold.stats;
+        self.forget_backlog();
         let blocks: Vec<NodeId> = self.tree.ids().collect();
         for &block in &blocks {
             for group in 0..self.layout.groups.len() {
@@ -203,7 +243,11 @@ impl KvCache {
     }
 
     /// Opens the file and enters what it holds into the tree.
-    pub(crate) fn open_cold(&mut self, options: &ColdOptions, policy: PolicyKind) -> Result<()> {
+    pub(crate) fn open_cold(
+        &mut self,
+        options: &ColdOptions,
+        policy: EvictionPolicy,
+    ) -> crate::Result<()> {
         let page_bytes: Vec<usize> =
             self.layout.groups.iter().map(|group| group.page_bytes).collect();
         let key = shape_key(options.content_key, &self.shape);
@@ -211,7 +255,7 @@ impl KvCache {
         let (mut cold, mut found) = Cold::open(options, policy, key, shape)?;
         self.tree.set_seed(cold.seed());
         // Parents before children, and of two copies the newer one first.
-        found.sort_by_key(|found| (found.block, Reverse(found.used)));
+        found.sort_by_key(|found| (found.index, Reverse(found.used)));
         let (mut tails, mut claimed) = (HashMap::new(), Vec::new());
         for found in &found {
             let Some(block) = enter(&mut self.tree, &mut tails, found) else { continue };
@@ -221,13 +265,13 @@ impl KvCache {
             if place.cold == NO_SLOT {
                 place.cold = found.slot;
                 self.tree.used_at(block, found.used);
-                claimed.push((found, Slot { block, group: found.group }));
+                claimed.push((found, Owner { block, group: found.group }));
             }
         }
         // The oldest go first, and before what they follow: a page is as new as the newest of those
         // that follow it.
         let last = self.tree.last_uses();
-        claimed.sort_by_key(|&(_, Slot { block, .. })| {
+        claimed.sort_by_key(|&(_, Owner { block, .. })| {
             (last[block as usize], Reverse(self.tree.depth(block)))
         });
         cold.claim(&claimed);
@@ -239,13 +283,6 @@ impl KvCache {
             }
         }
         Ok(())
-    }
-
-    /// Sends the pages of a block that are worth keeping to the file, as far as its queue has room.
-    pub(crate) fn write_through(&mut self, block: NodeId) {
-        if self.tiers.cold.is_some() {
-            self.write_pages(block, Cause::Complete);
-        }
     }
 
     fn write_pages(&mut self, block: NodeId, cause: Cause<'_>) {
@@ -278,22 +315,23 @@ impl KvCache {
     }
 
     /// A resident page for a group's page of a block that only a lower tier has.
-    pub(crate) fn bring_back(
-        &mut self,
-        block: NodeId,
-        group: usize,
-    ) -> std::result::Result<PageId, Missing> {
+    pub(crate) fn promote(&mut self, block: NodeId, group: usize) -> Result<PageId, Missing> {
         let page = self.page_for_one(block, group).ok_or(Missing::NoRoom)?;
         let on_its_way = |cache: &KvCache| {
-            let slot = cache.tree.places(block, group).cold;
-            let cold = cache.tiers.cold.as_ref().filter(|_| slot != NO_SLOT);
-            cold.is_some_and(|cold| cold.is_writing(slot))
+            let place = cache.tree.places(block, group);
+            let is_in_file_alone = place.warm.is_none() && place.cold != NO_SLOT;
+            let cold = cache.tiers.cold.as_ref().filter(|_| is_in_file_alone);
+            cold.is_some_and(|cold| cold.is_writing(place.cold))
         };
         let is_being_packed = |cache: &KvCache| {
             matches!(cache.tree.places(block, group).warm, Some(Packed::OnItsWay(_)))
         };
-        while is_being_packed(self) && self.note_packed(Wait::Long) {}
-        while on_its_way(self) && self.note_one_written(Wait::Long) {}
+        while is_being_packed(self) && self.note_packed(Wait::Forever) {}
+        while on_its_way(self) && self.note_one_written(Wait::Briefly) {}
+        if on_its_way(self) {
+            self.pool.release(&self.layout, group, page);
+            return Err(Missing::OnItsWay);
+        }
         let place = self.tree.places(block, group);
         let (slot, is_warm) = (place.cold, place.warm.is_some());
         let page_bytes = self.layout.groups[group].page_bytes;
@@ -361,19 +399,20 @@ impl KvCache {
     }
 
     /// Checks the books of the lower tiers.
-    pub(crate) fn validate_lower(&self) -> Result<()> {
+    pub(crate) fn validate_lower(&self) -> crate::Result<()> {
         let mut slots = 0;
         for block in self.tree.ids() {
             for (group, place) in self.tree.all_places(block).iter().enumerate() {
                 if place.cold != NO_SLOT {
                     slots += 1;
                     let owner = self.tiers.cold.as_ref().and_then(|cold| cold.owner(place.cold));
-                    let right = owner == Some(Slot { block, group });
+                    let right = owner == Some(Owner { block, group });
                     same("a cold slot knows its owner", right.into(), 1)?;
                 }
             }
         }
         same("cold slots in use", self.cold_pages(), slots)?;
+        self.validate_backlog()?;
         self.validate_warm()
     }
 
@@ -396,23 +435,32 @@ impl KvCache {
         self.pool.take(&self.layout, group, before)
     }
 
-    fn note_written(&mut self) {
-        while self.note_one_written(Wait::Not) {}
+    pub(super) fn note_written(&mut self) {
+        while self.note_one_written(Wait::No) {}
     }
 
     fn note_one_written(&mut self, wait: Wait) -> bool {
-        match self.tiers.cold.as_mut().and_then(|cold| cold.written(wait)) {
-            Some(Some(failed)) => self.unlink(failed),
-            Some(None) => {}
-            None => return false,
+        let written = self.tiers.cold.as_mut().and_then(|cold| cold.written(wait));
+        self.note(written);
+        written.is_some()
+    }
+
+    /// Takes note of what has become of a slot. What the disk had no room for may go where others
+    /// are: once more, while memory has it.
+    fn note(&mut self, written: Option<Result<(), u32>>) {
+        let Some(Err(slot)) = written else { return };
+        let Some(cold) = &self.tiers.cold else { return };
+        let block = cold.owner(slot).filter(|_| cold.is_refused(slot)).map(|owner| owner.block);
+        if let Some(block) = block {
+            self.put_off(block, true);
         }
-        true
+        self.unlink(slot);
     }
 
     /// A slot's page cannot be had from it: forgets the slot.
     fn unlink(&mut self, slot: u32) {
         let Some(cold) = &mut self.tiers.cold else { return };
-        let Some(Slot { block, group }) = cold.owner(slot) else { return };
+        let Some(Owner { block, group }) = cold.owner(slot) else { return };
         cold.forget(slot);
         self.tree.places_mut(block, group).cold = NO_SLOT;
         self.prune(block);
@@ -438,35 +486,27 @@ impl KvCache {
         }
     }
 
-    /// Makes fetched bytes a resident page; false when they are not what they should be.
-    fn enter_fetched(&mut self, Slot { block, group }: Slot, bytes: &[u8]) -> bool {
-        let Some(page) = self.page_for_one(block, group) else { return true };
+    /// Makes fetched bytes a resident page; false when they are not what they should be. That comes
+    /// first: making room may give the slot to another page.
+    fn enter_fetched(&mut self, Owner { block, group }: Owner, bytes: &[u8]) -> bool {
         let label = label(&self.tree, block, group);
         let page_bytes = self.layout.groups[group].page_bytes;
         let cold = self.tiers.cold.as_mut();
-        let payload = cold.and_then(|cold| cold.unpack(bytes, &label, page_bytes));
-        let right = payload.is_some();
-        if let Some(payload) = payload
-            && self.tree.places(block, group).hot == NO_PAGE
-        {
+        let Some(payload) = cold.and_then(|cold| cold.unpack(bytes, &label, page_bytes)) else {
+            return false;
+        };
+        if let Some(page) = self.page_for_one(block, group) {
             self.pool.write(&self.layout, group, page, payload);
             self.enter_hot(block, group, page, Origin::Cold);
             self.stats.prefetched_pages += 1;
-        } else {
-            self.pool.release(&self.layout, group, page);
         }
-        right
-    }
-
-    /// Whether the file has a block's page.
-    fn is_in_file(&self, block: NodeId) -> bool {
-        self.tree.all_places(block).iter().any(|place| place.cold != NO_SLOT)
+        true
     }
 
     /// Whether the next process would find a block, as it has the one before it in the file.
-    fn follows_file(&self, block: NodeId) -> bool {
+    pub(super) fn follows_file(&self, block: NodeId) -> bool {
         let parent = self.tree.node(block).parent;
-        parent == ROOT || self.is_in_file(parent)
+        parent == ROOT || self.tree.is_in_file(parent)
     }
 
     /// Gives memory back, of which a great many pages may be in the way: none waits for the thread
@@ -486,7 +526,7 @@ impl KvCache {
             Cause::Leaves => !cold.has_room_in_queue(),
             Cause::Ends(_) => true,
         };
-        let wait = if self.tiers.sheds { Wait::Not } else { cause.wait() };
+        let wait = if self.tiers.sheds { Wait::No } else { cause.wait() };
         self.note_written();
         let mut slot = self.slot_now(block, cause);
         while slot.is_none()
@@ -495,30 +535,35 @@ impl KvCache {
         {
             slot = self.slot_now(block, cause);
         }
-        if slot.is_none()
-            && let Some(cold) = &mut self.tiers.cold
-        {
+        slot
+    }
+
+    /// Does without writing a page.
+    fn drop_write(&mut self) -> bool {
+        if let Some(cold) = &mut self.tiers.cold {
             cold.stats.dropped_writes += 1;
         }
-        slot
+        true
     }
 
     /// A slot without waiting: a free one, or that of the page that the policy lets go among those
     /// that no other page in the file follows, and that the block does not follow itself. None goes
     /// for what the next process would not find, unless nothing else has it.
     fn slot_now(&mut self, block: NodeId, cause: Cause<'_>) -> Option<u32> {
-        let is_worth_one = matches!(cause, Cause::Leaves) || self.follows_file(block);
-        let cold = self.tiers.cold.as_mut().filter(|cold| cold.has_room_in_queue())?;
+        if !matches!(cause, Cause::Leaves) && !self.follows_file(block) {
+            return None;
+        }
+        // Memory first: whatever makes room shall not go in vain.
+        let cold = self.tiers.cold.as_mut()?;
+        if !cold.prepare() {
+            return None;
+        }
         if let Some(slot) = cold.free_slot() {
             return Some(slot);
         }
-        if !is_worth_one {
-            return None;
-        }
         let tree = &self.tree;
-        let is_cold = |block| tree.all_places(block).iter().any(|place| place.cold != NO_SLOT);
-        let (slot, owner) = cold.victim(|Slot { block: other, .. }| {
-            !tree.children(other).any(is_cold)
+        let (slot, owner) = cold.victim(|Owner { block: other, .. }| {
+            !tree.children(other).any(|child| tree.is_in_file(child))
                 && tree.ancestor(block, tree.depth(other)) != other
                 && cause.may_go(tree, other, block)
         })?;
@@ -529,37 +574,52 @@ impl KvCache {
 
     /// Sends a page of a block that is pinned to the file: `copy` if it has left memory already,
     /// else the resident one, or the compressed one; one that is still being compressed not yet.
+    /// False where a page that stays in memory finds no slot for now, but may later.
     pub(crate) fn store(
         &mut self,
         block: NodeId,
         group: usize,
         copy: Option<&[u8]>,
         cause: Cause<'_>,
-    ) {
+    ) -> bool {
         let place = self.tree.places(block, group);
         let is_packed = matches!(place.warm, Some(Packed::Ready(_)));
         if copy.is_none() && place.hot == NO_PAGE && !is_packed {
-            return;
+            return true;
         }
-        let Some(slot) = self.cold_slot(block, cause) else { return };
+        let packed = match &place.warm {
+            Some(Packed::Ready(packed)) if copy.is_none() && place.hot == NO_PAGE => {
+                let Ok(packed) = oss_memory::try_to_vec(packed) else {
+                    return self.drop_write();
+                };
+                Some(packed.into_boxed_slice())
+            }
+            _ => None,
+        };
+        let Some(slot) = self.cold_slot(block, cause) else {
+            // Pages that are still on their way there may go later, or what it follows come.
+            let is_early = matches!(cause, Cause::Complete)
+                && self.tiers.cold.as_ref().is_some_and(Cold::is_writing_any);
+            return if is_early { false } else { self.drop_write() };
+        };
         let used = match cause {
             Cause::Ends(last) => last[block as usize],
-            Cause::Complete | Cause::Leaves => self.tree.now(),
+            Cause::Complete => self.tree.node(block).used,
+            Cause::Leaves => self.tree.now(),
         };
         let uses = (self.tree.node(block).uses, used);
         let label = label(&self.tree, block, group);
-        let Some(cold) = &mut self.tiers.cold else { return };
-        let place = self.tree.places(block, group);
-        let payload = match (copy, &place.warm) {
+        let Some(cold) = &mut self.tiers.cold else { return true };
+        let hot = self.tree.places(block, group).hot;
+        let payload = match (copy, packed) {
             (Some(page), _) => Payload::Plain(page.into()),
-            (None, Some(Packed::Ready(packed))) if place.hot == NO_PAGE => {
-                Payload::Packed(packed, self.layout.groups[group].page_bytes)
-            }
-            (None, _) => Payload::Plain(self.pool.bytes(&self.layout, group, place.hot)),
+            (None, Some(packed)) => Payload::Packed(packed, self.layout.groups[group].page_bytes),
+            (None, None) => Payload::Plain(self.pool.bytes(&self.layout, group, hot)),
         };
-        if cold.store(slot, Slot { block, group }, uses, &label, payload) {
+        if cold.store(slot, Owner { block, group }, uses, &label, payload) {
             self.tree.places_mut(block, group).cold = slot;
         }
+        true
     }
 }
 
@@ -571,8 +631,7 @@ fn enter(
     found: &Found,
 ) -> Option<NodeId> {
     let parent = tree.by_hash(found.parent)?;
-    let right = tree.depth(parent) == found.block as usize
-        && (parent == ROOT || tree.end(parent) == tree.depth(parent) * tree.page_tokens())
+    let right = tree.depth(parent) == found.index as usize
         && tree.chain(found.parent, &found.tokens) == found.hash;
     if !right {
         return None;

@@ -1,15 +1,15 @@
 //! Compressed pages in memory.
 //!
-//! A thread of its own compresses them: the owner of the cache copies a page that must go and has
-//! the compressed one later.
+//! A separate thread compresses them: the owner of the cache copies a page that is evicted and
+//! gets the compressed one later.
 
 use super::codec;
-use super::cold::Slot;
+use super::cold::Owner;
 use super::moves::Cause;
-use super::workers::{Parcel, Wait, Worker};
+use super::workers::{Job, Wait, Worker};
 use crate::cache::KvCache;
 use crate::error::same;
-use crate::policy::{Policy, PolicyKind};
+use crate::policy::{EvictionPolicy, Policy};
 use crate::pool::NO_PAGE;
 use crate::tree::{NO_SLOT, NodeId};
 use crate::{Error, Result};
@@ -41,14 +41,14 @@ pub(crate) struct Warm {
     /// The page restored last.
     page: Vec<u8>,
     /// Whose pages are being compressed; none where nobody wants them any more.
-    senders: Vec<Option<Slot>>,
+    senders: Vec<Option<Owner>>,
     /// Numbers of `senders` that are not in use.
     free: Vec<u32>,
 }
 
 impl Warm {
     /// A tier of at most `limit` bytes, ordered by `policy`; without any bytes there is no thread.
-    pub(crate) fn new(limit: usize, policy: PolicyKind) -> Result<Warm> {
+    pub(crate) fn new(limit: usize, policy: EvictionPolicy) -> Result<Warm> {
         let thread = |cause| Error::Thread { cause };
         let packer = (limit > 0).then(|| Worker::packer(PACK_QUEUE).map_err(thread)).transpose()?;
         let senders = vec![None; PACK_QUEUE];
@@ -59,7 +59,7 @@ impl Warm {
     /// Restores a page of `bytes` bytes; none when that is not what was packed, or memory is
     /// refused.
     pub(crate) fn restore(&mut self, packed: &[u8], bytes: usize) -> Option<&[u8]> {
-        oss_memory::lengthen(&mut self.page, bytes).ok()?;
+        oss_memory::try_grow_zeroed(&mut self.page, bytes).ok()?;
         let page = &mut self.page[..bytes];
         codec::restore(packed, page).then_some(&*page)
     }
@@ -94,7 +94,7 @@ impl KvCache {
             return false;
         }
         while !self.tiers.warm.has_room_in_queue() {
-            if in_file || !self.note_packed(Wait::Long) {
+            if in_file || !self.note_packed(Wait::Forever) {
                 return false;
             }
         }
@@ -104,11 +104,11 @@ impl KvCache {
         let Some(mut bytes) = packer.buffer(page_bytes) else { return false };
         let Some(number) = free.pop() else { return false };
         self.pool.bytes(&self.layout, group, page).append_to(&mut bytes);
-        if !packer.send(Parcel { slot: number, bytes, ..Parcel::default() }) {
+        if !packer.send(Job { slot: number, bytes, ..Job::default() }) {
             free.push(number);
             return false;
         }
-        senders[number as usize] = Some(Slot { block, group });
+        senders[number as usize] = Some(Owner { block, group });
         if self.tree.all_places(block).iter().all(|place| place.warm.is_none()) {
             let node = self.tree.node(block);
             order.insert(block, node.hash, node.uses);
@@ -121,13 +121,13 @@ impl KvCache {
     /// there was none.
     pub(crate) fn note_packed(&mut self, wait: Wait) -> bool {
         let warm = &mut self.tiers.warm;
-        let Some(parcel) = warm.packer.as_mut().and_then(|packer| packer.answer(wait)) else {
+        let Some(job) = warm.packer.as_mut().and_then(|packer| packer.answer(wait)) else {
             return false;
         };
-        let sender = warm.senders[parcel.slot as usize].take();
-        warm.free.push(parcel.slot);
-        let Parcel { bytes, packed, refused, .. } = parcel;
-        if let Some(Slot { block, group }) = sender {
+        let sender = warm.senders[job.slot as usize].take();
+        warm.free.push(job.slot);
+        let Job { bytes, packed, refused, .. } = job;
+        if let Some(Owner { block, group }) = sender {
             self.pinned(block, |cache| match packed {
                 Some(packed) => {
                     cache.stats.compressed_pages += 1;
@@ -211,7 +211,7 @@ impl KvCache {
                     Some(Packed::Ready(packed)) => bytes += packed.len(),
                     Some(Packed::OnItsWay(number)) => {
                         on_their_way += 1;
-                        let known = warm.senders[*number as usize] == Some(Slot { block, group });
+                        let known = warm.senders[*number as usize] == Some(Owner { block, group });
                         same("a page being compressed knows its sender", known.into(), 1)?;
                     }
                     None => {}

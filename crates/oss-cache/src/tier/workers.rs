@@ -4,37 +4,40 @@
 //! are used again. The owner of the cache never waits for a thread unless it says so.
 
 use std::io;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{
+    Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, channel, sync_channel,
+};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oss_memory::file::RandomAccess;
 use oss_memory::{Buffer, Pages};
 
 use super::codec;
-use super::format::Sizes;
+use super::cold::begin;
+use super::format::{SECTOR, Sizes};
 
 /// Memory that has to be had beside another compressed page: for all those who cannot do without.
 const MARGIN: usize = 4 << 20;
 
-/// The longest that [`Wait::Briefly`] waits: a page that takes a disk longer is computed sooner.
-const PATIENCE: Duration = Duration::from_millis(250);
+/// The longest that one call waits for a disk, all its pages together: what takes a disk longer is
+/// computed sooner.
+pub(super) const PATIENCE: Duration = Duration::from_millis(250);
 
 /// How long to wait for a thread's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    Not,
-    /// For [`PATIENCE`]; after waiting in vain not at all before the next answer has come, so that
-    /// a disk that hangs costs so much only once.
+    No,
+    /// As long as the patience with this thread lasts: see [`Worker::renew_patience`].
     Briefly,
     /// Until there is one, or the thread is gone.
-    Long,
+    Forever,
 }
 
 /// A page or a slot on its way.
 #[derive(Debug, Default)]
-pub(super) struct Parcel {
+pub(super) struct Job {
     /// The slot in the file; of pages to be compressed: the sender's own number.
     pub(super) slot: u32,
     /// Of slots that are read: which request it was.
@@ -51,54 +54,75 @@ pub(super) struct Parcel {
 /// One thread and its two queues.
 #[derive(Debug)]
 pub(super) struct Worker {
-    jobs: Option<SyncSender<Parcel>>,
+    jobs: Option<SyncSender<Job>>,
     /// Never locked: it makes the cache `Sync`, so that workers may read slots in parallel.
-    answers: Mutex<Receiver<Parcel>>,
+    answers: Mutex<Receiver<Job>>,
     spare: Vec<Vec<u8>>,
     /// Jobs without answer.
     waiting: usize,
     most: usize,
-    /// Whether [`Wait::Briefly`] has been in vain since the last answer.
-    hangs: bool,
+    /// What is left of [`PATIENCE`].
+    patience: Duration,
+    /// Whether an answer has come since the patience was whole.
+    has_answered: bool,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Worker {
-    /// Writes slots: seals them, compressed payloads restored.
-    pub(super) fn writer(file: Arc<RandomAccess>, sizes: Sizes, most: usize) -> io::Result<Worker> {
-        Worker::start("oss-cache-write", most, move |parcel| {
-            let is_whole = parcel
+    /// Writes slots: seals them, compressed payloads restored; before the first one a file's
+    /// header that is `due`.
+    pub(super) fn writer(
+        file: Arc<RandomAccess>,
+        sizes: Sizes,
+        mut due: Option<[u8; SECTOR]>,
+        most: usize,
+    ) -> io::Result<Worker> {
+        let mut refuses = false;
+        Worker::start("oss-cache-write", most, move |job| {
+            let is_whole = job
                 .packed
                 .take()
-                .is_none_or(|packed| codec::restore(&packed, sizes.add_payload(&mut parcel.bytes)));
+                .is_none_or(|packed| codec::restore(&packed, sizes.add_payload(&mut job.bytes)));
             // What is not must not be found under a right checksum.
-            parcel.done = is_whole && {
-                sizes.seal(&mut parcel.bytes);
-                file.write_at(&parcel.bytes, sizes.offset(parcel.slot)).is_ok()
-            };
+            if !is_whole {
+                return;
+            }
+            sizes.seal(&mut job.bytes);
+            let begun = due.map_or(Ok(()), |header| begin(&file, &header));
+            let written = begun.and_then(|()| {
+                due = None;
+                file.write_at(&job.bytes, sizes.offset(job.slot))
+            });
+            if let Err(error) = &written
+                && !refuses
+            {
+                tracing::warn!(%error, "a page could not be written to the file of cold pages");
+            }
+            refuses = written.is_err();
+            job.done = !refuses;
         })
     }
 
     /// Reads slots.
     pub(super) fn reader(file: Arc<RandomAccess>, sizes: Sizes, most: usize) -> io::Result<Worker> {
-        Worker::start("oss-cache-read", most, move |parcel| {
-            parcel.done = file.read_at(&mut parcel.bytes, sizes.offset(parcel.slot)).is_ok();
+        Worker::start("oss-cache-read", most, move |job| {
+            job.done = file.read_at(&mut job.bytes, sizes.offset(job.slot)).is_ok();
         })
     }
 
     /// Compresses pages.
     pub(super) fn packer(most: usize) -> io::Result<Worker> {
         let mut scratch = Vec::new();
-        Worker::start("oss-cache-pack", most, move |parcel| {
+        Worker::start("oss-cache-pack", most, move |job| {
             scratch.clear();
             // What is not shorter than the page is not kept.
-            let refused = scratch.try_reserve(parcel.bytes.len()).is_err();
-            parcel.refused = refused || Buffer::new(MARGIN, Pages::Ordinary).is_err();
-            parcel.done = !parcel.refused && codec::compress(&parcel.bytes, &mut scratch);
-            if parcel.done {
-                let packed = oss_memory::copy(&scratch);
-                parcel.refused = packed.is_err();
-                parcel.packed = packed.ok().map(Vec::into_boxed_slice);
+            let refused = scratch.try_reserve(job.bytes.len()).is_err();
+            job.refused = refused || Buffer::new(MARGIN, Pages::Ordinary).is_err();
+            job.done = !job.refused && codec::compress(&job.bytes, &mut scratch);
+            if job.done {
+                let packed = oss_memory::try_to_vec(&scratch);
+                job.refused = packed.is_err();
+                job.packed = packed.ok().map(Vec::into_boxed_slice);
             }
         })
     }
@@ -106,15 +130,15 @@ impl Worker {
     pub(super) fn start(
         name: &str,
         most: usize,
-        mut work: impl FnMut(&mut Parcel) + Send + 'static,
+        mut work: impl FnMut(&mut Job) + Send + 'static,
     ) -> io::Result<Worker> {
-        let (jobs, taken): (SyncSender<Parcel>, Receiver<Parcel>) = sync_channel(most);
-        let (answered, answers): (Sender<Parcel>, Receiver<Parcel>) = channel();
+        let (jobs, taken): (SyncSender<Job>, Receiver<Job>) = sync_channel(most);
+        let (answered, answers): (Sender<Job>, Receiver<Job>) = channel();
         let builder = std::thread::Builder::new().name(name.to_string());
         let run = move || {
-            for mut parcel in taken {
-                work(&mut parcel);
-                if answered.send(parcel).is_err() {
+            for mut job in taken {
+                work(&mut job);
+                if answered.send(job).is_err() {
                     return;
                 }
             }
@@ -122,7 +146,16 @@ impl Worker {
         let thread = Some(builder.spawn(run)?);
         let answers = Mutex::new(answers);
         let (jobs, spare) = (Some(jobs), Vec::new());
-        Ok(Worker { jobs, answers, spare, waiting: 0, most, hangs: false, thread })
+        Ok(Worker {
+            jobs,
+            answers,
+            spare,
+            waiting: 0,
+            most,
+            patience: PATIENCE,
+            has_answered: false,
+            thread,
+        })
     }
 
     /// Whether a job would be taken.
@@ -141,9 +174,17 @@ impl Worker {
         buffer.try_reserve_exact(bytes).is_ok().then_some(buffer)
     }
 
+    /// Whether a job that needs so many bytes would be taken: [`Worker::buffer`] gives them then.
+    pub(super) fn prepare(&mut self, bytes: usize) -> bool {
+        let buffer = self.buffer(bytes);
+        let had = buffer.is_some();
+        self.spare.extend(buffer);
+        had
+    }
+
     /// Queues a job; false when the thread is gone.
-    pub(super) fn send(&mut self, parcel: Parcel) -> bool {
-        let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(parcel).is_ok());
+    pub(super) fn send(&mut self, job: Job) -> bool {
+        let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(job).is_ok());
         self.waiting += usize::from(sent);
         sent
     }
@@ -153,26 +194,50 @@ impl Worker {
         self.waiting > 0
     }
 
-    fn answers(&mut self) -> &mut Receiver<Parcel> {
+    fn answers(&mut self) -> &mut Receiver<Job> {
         self.answers.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Another call begins: its patience is whole, unless the last one's ended in vain and there
+    /// was no answer since. So a disk that hangs costs so much only once.
+    pub(super) fn renew_patience(&mut self) {
+        if std::mem::take(&mut self.has_answered) {
+            self.patience = PATIENCE;
+        }
+    }
+
+    /// Patience begins anew, whatever was waited for in vain.
+    pub(super) fn be_patient(&mut self) {
+        self.patience = PATIENCE;
+    }
+
     /// The next answer, if it is there or comes while this waits. None when nothing is waiting, or
-    /// the thread is gone.
-    pub(super) fn answer(&mut self, wait: Wait) -> Option<Parcel> {
+    /// the thread is gone, and with it all that was waiting.
+    pub(super) fn answer(&mut self, wait: Wait) -> Option<Job> {
         if self.waiting == 0 {
             return None;
         }
-        let hangs = self.hangs;
+        let patience = self.patience;
         let answers = self.answers();
-        let parcel = match wait {
-            Wait::Briefly if !hangs => answers.recv_timeout(PATIENCE).ok(),
-            Wait::Not | Wait::Briefly => answers.try_recv().ok(),
-            Wait::Long => answers.recv().ok(),
+        let answer = match wait {
+            Wait::No => answers.try_recv().map_err(|none| none == TryRecvError::Disconnected),
+            Wait::Briefly => {
+                let begin = Instant::now();
+                let answer = answers.recv_timeout(patience);
+                self.patience = patience.saturating_sub(begin.elapsed());
+                answer.map_err(|none| none == RecvTimeoutError::Disconnected)
+            }
+            Wait::Forever => answers.recv().map_err(|_| true),
         };
-        self.hangs = parcel.is_none() && (hangs || wait == Wait::Briefly);
-        self.waiting -= usize::from(parcel.is_some());
-        parcel
+        match answer {
+            Ok(_) => {
+                self.waiting -= 1;
+                self.has_answered = true;
+            }
+            Err(true) => self.waiting = 0,
+            Err(false) => {}
+        }
+        answer.ok()
     }
 
     /// Gives a buffer back.

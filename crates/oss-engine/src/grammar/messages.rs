@@ -46,7 +46,7 @@ pub(crate) struct Harmony<'a> {
     pub(crate) tokens: Tokens,
     pub(crate) chat: &'a ChatRequest,
     /// The request's own tokens that end its answer.
-    pub(crate) stop_tokens: &'a [u32],
+    pub(crate) stop_token_ids: &'a [u32],
 }
 
 impl Harmony<'_> {
@@ -72,7 +72,7 @@ impl Harmony<'_> {
         if chat.tool_choice != ToolChoice::Required {
             let compile = |grammar| self.vocabulary.compile(grammar, "grammar");
             let opening = self.header("final");
-            let ends = [&[tokens.return_], self.stop_tokens].concat();
+            let ends = [&[tokens.return_], self.stop_token_ids].concat();
             let grammar = grammar.map(compile).transpose()?;
             all.push(Message { opening, grammar, ends, is_last: true });
         }
@@ -112,8 +112,8 @@ impl Harmony<'_> {
             (false, false) => None,
         };
         let grammar = compiled.transpose().map_err(|error| match error {
-            Error::Grammar { field, got, reason } => {
-                Error::Grammar { field, got, reason: format!("{name}: {reason}") }
+            Error::Grammar { field, what, reason } => {
+                Error::Grammar { field, what, reason: format!("{name}: {reason}") }
             }
             other => other,
         })?;

@@ -61,11 +61,11 @@ fn chat(tool_choice: ToolChoice, strict: bool) -> ChatRequest {
 fn messages(
     chat: &ChatRequest,
     grammar: Option<&Grammar>,
-    stop_tokens: &[u32],
+    stop_token_ids: &[u32],
 ) -> Result<Messages> {
     let (vocabulary, tokenizer) = (vocabulary(), tokenizer());
     let tokens = Tokens::of(tokenizer).unwrap();
-    Harmony { vocabulary, tokenizer, tokens, chat, stop_tokens }.messages(grammar)
+    Harmony { vocabulary, tokenizer, tokens, chat, stop_token_ids }.messages(grammar)
 }
 
 fn answer(chat: &ChatRequest, grammar: Option<&Grammar>) -> Follower {
@@ -358,8 +358,13 @@ fn what_cannot_be_held_is_refused_with_its_reason() {
             panic!("{grammar:?} was taken");
         };
         let told = error.to_string();
-        assert!(told.starts_with("grammar: got a ") && told.contains(word), "{told}");
-        assert!(error.is_about_request());
+        assert!(
+            told.starts_with("unsupported ")
+                && told.contains(" in `grammar`: ")
+                && told.contains(word),
+            "{told}"
+        );
+        assert_eq!(error.kind(), crate::ErrorKind::InvalidInput);
         assert_eq!(error.field(), Some("grammar"));
     }
 }

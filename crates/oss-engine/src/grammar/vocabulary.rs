@@ -128,8 +128,8 @@ impl Vocabulary {
         match self.parser_aside(grammar)? {
             Ok(parser) => Ok(Matcher::new(self.clone(), parser)),
             Err(reason) => {
-                let got = grammar.name();
-                Err(Error::Grammar { field, got, reason: one_line(&reason) })
+                let what = grammar.name();
+                Err(Error::Grammar { field, what, reason: one_line(&reason) })
             }
         }
     }
@@ -138,7 +138,7 @@ impl Vocabulary {
     fn parser_aside(&self, grammar: &Grammar) -> Result<Result<Parser, String>> {
         let refused = |cause| {
             let action = "start a thread with";
-            Error::Memory(oss_memory::Error::Memory { action, bytes: STACK_BYTES, cause })
+            oss_memory::Error::Memory { action, bytes: STACK_BYTES, cause }
         };
         thread::scope(|scope| {
             let builder = thread::Builder::new().name("oss-grammar".to_owned());

@@ -1,4 +1,4 @@
-//! How far what a model says is from what it said at first.
+//! How far a model's output is from that of the unchanged model.
 
 use crate::error::Result;
 use oss_cache::KvCache;

@@ -100,7 +100,7 @@ impl Scheduler {
         let cache = &mut self.cache;
         let had = resumed.map_or(0, |(_, len)| len);
         let found = cache.lookup(&task.tokens[..most]);
-        if !self.options.reuse_prefixes || found.len() <= had {
+        if !self.options.prefix_caching || found.len() <= had {
             return resumed.unwrap_or_else(|| (cache.create(), 0));
         }
         if let Some((sequence, _)) = resumed {
@@ -142,7 +142,7 @@ impl Scheduler {
             let others = others.map(|(sequence, other)| (sequence, other.left(&self.cache)));
             let mut growing = vec![(sequence, task.left(&self.cache) + HEADROOM)];
             growing.extend(others);
-            let rows = self.batching.max_rows.min(ALWAYS_ROWS);
+            let rows = self.batching.max_batched_tokens.min(ALWAYS_ROWS);
             if self.cache.can_hold(&growing, rows).is_ok() {
                 return (true, gave_up);
             }

@@ -111,7 +111,7 @@ impl Scheduler {
 
     /// Whether a task takes over what others have computed of its prompt.
     pub(crate) fn takes_over(&self, task: &Task) -> bool {
-        self.options.reuse_prefixes && !task.needs_whole_prompt()
+        self.options.prefix_caching && !task.needs_whole_prompt()
     }
 
     /// Whether a running task is still computing what this one can take over from it.

@@ -1,14 +1,11 @@
 //! Which rows a step has.
 
 use std::cmp::Reverse;
-use std::sync::Arc;
 
 use oss_model::Row;
 use oss_quant::kv::PAGE_TOKENS;
 
 use crate::budget::ALWAYS_ROWS;
-use crate::error::Error;
-use crate::event::Finish;
 use crate::step::{Scheduler, Task};
 
 /// Prompts get at least so many rows at a time.
@@ -89,7 +86,7 @@ impl Scheduler {
         // One row stays for prompts, so that a full house of answers does not shut them out; where
         // there is no other, both have it in turn.
         let for_prompts = usize::from(!prompts.is_empty());
-        let most = match self.batching.max_rows - for_prompts {
+        let most = match self.batching.max_batched_tokens - for_prompts {
             0 => {
                 self.plan.was_answer = !self.plan.was_answer && !answers.is_empty();
                 usize::from(self.plan.was_answer)
@@ -104,7 +101,8 @@ impl Scheduler {
         let part = |task: &Task| Part { task: task.id, rows: 1, drafts: 0, is_prompt: false };
         let mut parts: Vec<Part> = answers.into_iter().map(part).collect();
 
-        let room = (self.batching.max_rows - parts.len()).min(self.batching.prefill_chunk);
+        let room =
+            (self.batching.max_batched_tokens - parts.len()).min(self.batching.prefill_chunk);
         let mut room = self.pace.prompt_rows(parts.len(), room);
         // Where there is no room for all, each of the most urgent ones is first in turn.
         let urgent = prompts.partition_point(|task| task.priority == prompts[0].priority);
@@ -122,7 +120,7 @@ impl Scheduler {
             }
         }
         let taken: usize = parts.iter().map(|part| part.rows).sum();
-        self.speculate(&mut parts, self.batching.max_rows.saturating_sub(taken));
+        self.speculate(&mut parts, self.batching.max_batched_tokens.saturating_sub(taken));
         parts
     }
 
@@ -151,7 +149,7 @@ impl Scheduler {
                 continue;
             }
             if self.running.len() == 1 {
-                self.end_running(part.task, Finish::Failed(Arc::new(Error::Cache(error))));
+                self.end_running(part.task, Err(error.into()));
                 return false;
             }
             let order = |index: &usize| {

@@ -1,11 +1,8 @@
 //! What is done about a step that failed: refused memory, panics.
 
-use std::sync::Arc;
-
 use oss_cache::{KvCache, SequenceId};
 
 use crate::error::Error;
-use crate::event::Finish;
 use crate::step::Scheduler;
 use crate::step::hold::Hold;
 
@@ -14,8 +11,9 @@ impl Scheduler {
     /// changed. After a panic nothing that it may have left half done is used again: scratch and
     /// cache are made anew, and the other requests are computed again.
     pub(crate) fn fail_step(&mut self, error: Error) {
+        use oss_model::Error::NotFinite;
         tracing::error!(%error, "a step failed");
-        if let Error::Model(oss_model::Error::NotFinite { sequence, position, .. }) = error {
+        if let Some(&NotFinite { sequence, position, .. }) = error.model() {
             self.state = None;
             return self.fail_row(sequence, position, error);
         }
@@ -28,14 +26,8 @@ impl Scheduler {
                 task.sequence = None;
             }
         }
-        // Who is alone in a step gets the error itself.
-        let mut parts = std::mem::take(&mut self.plan.parts);
-        let (last, error) = (parts.pop(), Arc::new(error));
-        for part in parts {
-            self.end_running(part.task, Finish::Failed(error.clone()));
-        }
-        if let Some(last) = last {
-            self.end_running(last.task, Finish::Failed(error));
+        for part in std::mem::take(&mut self.plan.parts) {
+            self.end_running(part.task, Err(error.clone()));
         }
         if rebuild {
             self.queue.append(&mut self.running);
@@ -53,7 +45,7 @@ impl Scheduler {
             return;
         }
         let id = task.id;
-        self.end_running(id, Finish::Failed(Arc::new(error)));
+        self.end_running(id, Err(error));
     }
 
     /// Checks the cache's books; pages that somebody holds.
@@ -102,23 +94,5 @@ impl Scheduler {
             Err(error) => tracing::error!(%error, "the cache goes on with a page"),
         }
         self.cache_options = options;
-    }
-}
-
-/// Whether an expert could not be read from its file: the disk may do better next time.
-pub(crate) fn is_unread(error: &Error) -> bool {
-    matches!(error, Error::Model(oss_model::Error::Expert { .. }))
-}
-
-/// Whether memory was refused, so that giving some back may help.
-pub(crate) fn is_refusal(error: &Error) -> bool {
-    use oss_cache::Error::{Memory, OutOfPages};
-    use oss_model::Error::{Cache, Memory as ModelMemory};
-    match error {
-        Error::Cache(error) | Error::Model(Cache(error)) => {
-            matches!(error, OutOfPages { .. } | Memory(oss_memory::Error::Memory { .. }))
-        }
-        Error::Model(ModelMemory(oss_memory::Error::Memory { .. })) => true,
-        _ => false,
     }
 }

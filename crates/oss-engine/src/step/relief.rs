@@ -1,6 +1,6 @@
-//! What becomes of the cache when the system runs short of memory.
+//! What becomes of the cache when the machine runs short of memory.
 //!
-//! Slots of experts stay: under a budget near to what the system has, where they are wanted most,
+//! Slots of experts stay: under a budget close to the machine's memory, where they matter most,
 //! memory is always short, and each slot that is given back is read from the disk for every token.
 
 use std::path::PathBuf;

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::error::Error;
-use crate::event::Finish;
 use crate::step::run::{catch, finish_prompt, finish_row};
 use crate::step::{Scheduler, Task};
 
@@ -93,21 +92,19 @@ impl Scheduler {
     pub(crate) fn answer_repeat(&mut self, mut task: Task) -> Option<Task> {
         let known = task.repeat.take().filter(|_| task.left(&self.cache) == 0);
         let Some(logits) = known else { return Some(task) };
-        let logits = oss_memory::copy(&logits);
-        let Self { cache, sessions, model, recorder, .. } = self;
+        let logits = oss_memory::try_to_vec(&logits);
+        let Self { cache, sessions, model, recorder, draw_scratch: scratch, .. } = self;
         finish_prompt(&mut task, cache, sessions);
         recorder.lock().repeated_prompts += 1;
         let position = task.prompt_len - 1;
         let drawn = logits.map_err(Error::from).and_then(|mut logits| {
-            catch(|| finish_row(&mut task, position, &mut logits, (model.isa, recorder)))
+            catch(|| finish_row(&mut task, position, &mut logits, (model.isa, recorder, scratch)))
         });
-        let finish = match drawn {
-            Ok(None) => return Some(task),
-            Ok(Some(finish)) => finish,
-            Err(error) => Finish::Failed(Arc::new(error)),
-        };
-        self.end(task, finish);
-        None
+        if let Some(ending) = drawn.transpose() {
+            self.end(task, ending);
+            return None;
+        }
+        Some(task)
     }
 }
 

@@ -81,8 +81,8 @@ impl Scheduler {
             let reason = none(&tuning.tiling.reason);
             tuning.tiling = Choice { reason, ..before.tiling.clone() };
         }
-        if !tuning.max_rows.given {
-            tuning.max_rows = before.max_rows.clone();
+        if !tuning.max_batched_tokens.given {
+            tuning.max_batched_tokens = before.max_batched_tokens.clone();
         }
         let scratch = |tuning: &Tuning, threads| {
             budget::scratch_bytes(&self.model, tuning.batching(), threads)

@@ -1,24 +1,22 @@
-//! One step: the forward page, the head, the draws.
+//! One step: the forward pass, the head, the draws.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use oss_cache::KvCache;
 use oss_model::{Batch, forward, head};
-use oss_sampler::Mask;
+use oss_sampler::{Mask, Scratch};
 use oss_simd::Isa;
 
 use crate::error::{Error, Result};
-use crate::event::{Finish, Token};
+use crate::event::{FinishReason, Token};
 use crate::metrics::Recorder;
 use crate::step::inject::{due_fault, refuse, strike};
-use crate::step::recover::{is_refusal, is_unread};
 use crate::step::repeats::Repeats;
 use crate::step::sessions::Sessions;
-use crate::step::{Scheduler, Task, scratch};
+use crate::step::{Ending, Scheduler, Task, scratch};
 
 /// Hidden rows that go through the head at once: their logits are kept together.
 pub(crate) const HEAD_ROWS: usize = 32;
@@ -46,12 +44,12 @@ impl Scheduler {
         let mut computed = self.forward(&mut kernels);
         // Nothing has changed: where that may help, the step is tried once more.
         if let Err(error) = &computed {
-            let is_refusal = is_refusal(error);
+            let is_refusal = error.is_refusal();
             if is_refusal {
                 self.shed_all();
                 self.lift_limit();
             }
-            if is_refusal || is_unread(error) {
+            if is_refusal || error.is_unread() {
                 tracing::warn!(%error, "a step is tried once more");
                 computed = self.forward(&mut kernels);
             }
@@ -80,7 +78,7 @@ impl Scheduler {
             // Nothing of it counts as computed: some rows come again.
             return;
         }
-        metrics.prompt_tokens += prompt_rows as u64;
+        metrics.computed_prompt_tokens += prompt_rows as u64;
         if prompt_rows > 0 {
             metrics.prefill_seconds += took.as_secs_f64();
         } else {
@@ -136,9 +134,10 @@ impl Scheduler {
     fn draw_all(&mut self, kernels: &mut Duration) -> Result<()> {
         let wanted = self.wanted();
         let Self { model, team, state, running, recorder, repeats, cache, pulse, .. } = self;
+        let scratch = &mut self.draw_scratch;
         let state = state.as_mut().expect("the forward pass has left rows in it");
         let vocabulary = model.config.vocabulary;
-        let mut over: Vec<(u64, Finish)> = Vec::new();
+        let mut over: Vec<(u64, Ending)> = Vec::new();
         for (chunk, rows) in wanted.chunks(HEAD_ROWS).enumerate() {
             pulse.fetch_add(1, Ordering::Relaxed);
             let first = chunk * HEAD_ROWS;
@@ -155,21 +154,21 @@ impl Scheduler {
                     continue;
                 }
                 let repeat = kept_logits(task, row.position, logits, repeats);
-                let drawn = catch(|| finish_row(task, row.position, logits, (model.isa, recorder)));
+                let drawn = catch(|| {
+                    finish_row(task, row.position, logits, (model.isa, recorder, scratch))
+                });
                 if let Some(logits) = repeat.filter(|_| drawn.is_ok()) {
                     let prompt = &task.tokens[..task.prompt_len];
                     repeats.keep(cache.prompt_key(prompt), prompt, logits);
                 }
-                match drawn {
-                    Ok(None) => {}
-                    Ok(Some(finish)) => over.push((row.task, finish)),
-                    Err(error) => over.push((row.task, Finish::Failed(Arc::new(error)))),
+                if let Some(ending) = drawn.transpose() {
+                    over.push((row.task, ending));
                 }
             }
         }
         self.settle_drafts();
-        for (task, finish) in over {
-            self.end_running(task, finish);
+        for (task, ending) in over {
+            self.end_running(task, ending);
         }
         Ok(())
     }
@@ -217,7 +216,7 @@ fn kept_logits(
 ) -> Option<Vec<f32>> {
     let wanted =
         task.drawn() == 0 && position + 1 == task.prompt_len && repeats.keeps(&task.tokens, logits);
-    if wanted { oss_memory::copy(logits).ok() } else { None }
+    if wanted { oss_memory::try_to_vec(logits).ok() } else { None }
 }
 
 /// Uses the logits of a row: for the prompt's log-probabilities, for the next token, or both.
@@ -225,14 +224,14 @@ pub(crate) fn finish_row(
     task: &mut Task,
     position: usize,
     logits: &mut [f32],
-    (isa, recorder): (Isa, &Recorder),
-) -> Result<Option<Finish>> {
+    (isa, recorder, scratch): (Isa, &Recorder, &mut Scratch),
+) -> Result<Option<FinishReason>> {
     let begin = Instant::now();
-    let outcome = use_row(task, position, logits, isa);
+    let outcome = use_row(task, position, logits, (isa, scratch));
     recorder.lock().draw_seconds += begin.elapsed().as_secs_f64();
     Ok(match outcome? {
         Used::Scored => None,
-        Used::Full => Some(Finish::Length),
+        Used::Full => Some(FinishReason::Length),
         Used::Drawn(token) => task.take(token, recorder),
     })
 }
@@ -247,10 +246,15 @@ enum Used {
     Drawn(Token),
 }
 
-fn use_row(task: &mut Task, position: usize, logits: &mut [f32], isa: Isa) -> Result<Used> {
+fn use_row(
+    task: &mut Task,
+    position: usize,
+    logits: &mut [f32],
+    (isa, scratch): (Isa, &mut Scratch),
+) -> Result<Used> {
     let drawn = task.drawn();
     if task.scores(position) {
-        task.score(isa, logits, position)?;
+        task.score(isa, logits, position, scratch)?;
     }
     if position + 1 < task.tokens.len() {
         return Ok(Used::Scored);
@@ -273,7 +277,7 @@ fn use_row(task: &mut Task, position: usize, logits: &mut [f32], isa: Isa) -> Re
         Some(at_least) => at_least.mask(drawn, mask),
         None => mask,
     };
-    let draw = task.sampler.draw(isa, logits, task.tokens.len() as u64, mask)?;
+    let draw = task.sampler.draw(isa, logits, task.tokens.len() as u64, mask, scratch)?;
     Ok(Used::Drawn(Token::of(draw)))
 }
 

@@ -4,8 +4,8 @@
 //! pass; tokens are drawn from them one after another as they would be alone, and a row counts
 //! while the tokens before it are those that were drawn. So tokens, log-probabilities, penalties
 //! and constraints never see a wrong guess, and nothing of them has to be taken back: only the
-//! cache forgets the positions behind the last one that counted, which nobody could find there
-//! before.
+//! cache forgets the positions behind the last one that counted, which no other sequence could find
+//! there before.
 
 use crate::options::Speculation;
 use crate::step::cost::StepCost;

@@ -4,15 +4,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use oss_cache::{KvCache, SequenceId};
-use oss_sampler::Sampler;
+use oss_sampler::{Sampler, Scratch};
 use oss_simd::Isa;
 
 use crate::constraint::Held;
 use crate::error::{Error, Result};
-use crate::event::{End, Event, Finish, Timing, Token, Usage};
+use crate::event::{End, Event, FinishReason, Timing, Token, Usage};
 use crate::fault::Fault;
 use crate::metrics::{Back, Recorder};
 use crate::output::Output;
+use crate::step::Ending;
 use crate::step::at_least::AtLeast;
 use crate::step::draft::Drafter;
 use crate::step::hold::Hold;
@@ -75,7 +76,7 @@ impl PromptLogprobs {
 /// What ends an answer, besides texts.
 pub(crate) struct Ends {
     pub(crate) max_tokens: usize,
-    pub(crate) stop_tokens: Vec<u32>,
+    pub(crate) stop_token_ids: Vec<u32>,
 }
 
 /// When things happened to a request.
@@ -118,12 +119,12 @@ impl Task {
     }
 
     /// How it ends now, where it was cancelled or is late.
-    pub(crate) fn ending(&self, now: Instant) -> Option<Finish> {
+    pub(crate) fn ending(&self, now: Instant) -> Option<Ending> {
         if self.producer.is_cancelled() {
-            return Some(Finish::Cancelled);
+            return Some(Ok(FinishReason::Cancelled));
         }
         let late = self.deadline.is_some_and(|deadline| deadline <= now);
-        late.then(|| Finish::Failed(Arc::new(Error::Expired)))
+        late.then_some(Err(Error::Timeout))
     }
 
     /// Tokens drawn.
@@ -174,10 +175,16 @@ impl Task {
     }
 
     /// Uses the logits of such a row.
-    pub(crate) fn score(&mut self, isa: Isa, logits: &[f32], position: usize) -> Result<()> {
+    pub(crate) fn score(
+        &mut self,
+        isa: Isa,
+        logits: &[f32],
+        position: usize,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
         let Some(PromptLogprobs { tokens, top }) = &mut self.prompt_logprobs else { return Ok(()) };
         let id = self.tokens[position + 1];
-        let scored = self.sampler.score(isa, logits, (position as u64 + 1, id), *top)?;
+        let scored = self.sampler.score(isa, logits, (position as u64 + 1, id), *top, scratch)?;
         tokens.push(Token::of(scored));
         Ok(())
     }
@@ -208,11 +215,11 @@ impl Task {
     }
 
     /// A token was drawn; tells how the answer ended, if it did.
-    pub(crate) fn take(&mut self, token: Token, recorder: &Recorder) -> Option<Finish> {
+    pub(crate) fn take(&mut self, token: Token, recorder: &Recorder) -> Option<FinishReason> {
         let id = token.id;
         self.tokens.push(id);
         self.sampler.accept(id);
-        let mut stops = self.ends.stop_tokens.contains(&id);
+        let mut stops = self.ends.stop_token_ids.contains(&id);
         if let Some(constraint) = &mut self.constraint {
             stops = stops && !constraint.is_text(id);
             constraint.accept(id);
@@ -241,9 +248,9 @@ impl Task {
         let full = self.drawn() >= self.ends.max_tokens;
         self.producer.push(&mut events);
         if stopped || finished {
-            return Some(Finish::Stop);
+            return Some(FinishReason::Stop);
         }
-        full.then_some(Finish::Length)
+        full.then_some(FinishReason::Length)
     }
 
     /// Books the time of a token.
@@ -261,12 +268,13 @@ impl Task {
         self.clock.last_token = Some(now);
     }
 
-    /// What is left to be told of an answer that ends as `finish`, and how it ends with that.
-    pub(crate) fn close(&mut self, finish: Finish) -> (Vec<Event>, Finish) {
+    /// What is left to be told of an answer that ends so, and how it ends with that.
+    pub(crate) fn close(&mut self, ending: Ending) -> (Vec<Event>, Ending) {
         let mut events = Vec::new();
+        let is_whole = matches!(ending, Ok(FinishReason::Stop | FinishReason::Length));
         // Whoever ends otherwise before the first token has not got them all.
         if self.drawn() == 0
-            && matches!(finish, Finish::Stop | Finish::Length)
+            && is_whole
             && let Some(PromptLogprobs { tokens, .. }) = self.prompt_logprobs.take()
         {
             events.push(Event::Prompt { tokens });
@@ -275,23 +283,26 @@ impl Task {
             self.output.finish(&mut events);
             Ok(self.output.calls_tools())
         });
-        let finish = match (finish, calls) {
-            (Finish::Stop, Ok(true)) => Finish::ToolCalls,
-            (Finish::Stop | Finish::Length, Err(error)) => Finish::Failed(Arc::new(error)),
-            (finish, _) => finish,
+        let ending = match (ending, calls) {
+            (Ok(FinishReason::Stop), Ok(true)) => Ok(FinishReason::ToolCalls),
+            (_, Err(error)) if is_whole => Err(error),
+            (ending, _) => ending,
         };
-        (events, finish)
+        (events, ending)
     }
 
     /// Tells the stream what is left, and that it is over.
-    pub(crate) fn end(mut self, mut events: Vec<Event>, finish: Finish) {
+    pub(crate) fn end(mut self, events: Vec<Event>, ending: Ending) {
         let usage = Usage {
             prompt_tokens: self.prompt_len,
             cached_tokens: self.cached_tokens,
             completion_tokens: self.drawn(),
         };
         let timing = self.clock.timing(self.drawn());
-        events.push(Event::End(End { finish, usage, timing, report: self.sampler.report() }));
-        self.producer.push(&mut events);
+        let (finish_reason, failure) = match ending {
+            Ok(finish_reason) => (finish_reason, None),
+            Err(error) => (FinishReason::Cancelled, Some(error)),
+        };
+        self.producer.end(events, End { finish_reason, usage, timing }, failure);
     }
 }

@@ -64,10 +64,10 @@ impl Clocked {
     fn with(cost: Cost, change: impl FnOnce(&mut EngineOptions, &mut oss_cache::Options)) -> Self {
         let mut options = EngineOptions {
             threads: Some(1),
-            reuse_prefixes: false,
+            prefix_caching: false,
             speculation: Speculation::Off,
             max_prompt_step: Duration::from_secs_f64(LIMIT),
-            max_rows: Some(264),
+            max_batched_tokens: Some(264),
             prefill_chunk: Some(256),
             max_sequences: Some(16),
             tune: Tune::Off,
@@ -120,7 +120,7 @@ impl Clocked {
             prompt_len: tokens.len(),
             message_ends: Vec::new(),
             sequence: None,
-            ends: Ends { max_tokens, stop_tokens: Vec::new() },
+            ends: Ends { max_tokens, stop_token_ids: Vec::new() },
             sampler: Sampler::new(greedy, vocabulary, 0).unwrap(),
             constraint: None,
             at_least: None,
@@ -260,7 +260,7 @@ fn a_machine_that_becomes_slower_makes_streams_wait_for_a_few_steps_alone() {
 
 #[test]
 fn every_prompt_and_every_answer_goes_on_where_a_step_has_one_row() {
-    let mut clocked = Clocked::with(COST, |options, _| options.max_rows = Some(1));
+    let mut clocked = Clocked::with(COST, |options, _| options.max_batched_tokens = Some(1));
     clocked.submit(1, 1000);
     clocked.step();
     (0..2).for_each(|_| clocked.submit(40, 1));
@@ -292,7 +292,7 @@ fn read_from_file(
 ) -> impl FnOnce(&mut EngineOptions, &mut oss_cache::Options) {
     let (path, bytes) = (directory.join("pages"), 64 << 20);
     move |options, cache| {
-        options.reuse_prefixes = true;
+        options.prefix_caching = true;
         cache.cold = Some(oss_cache::ColdOptions { path, bytes, queue, content_key: 1 });
     }
 }
@@ -324,7 +324,7 @@ fn who_waits_for_room_is_not_overtaken_though_its_pages_lie_in_the_file() {
         clocked.submit(3, 1);
         let waiting = clocked.scheduler.queue.len();
         clocked.step();
-        clocked.scheduler.cache.wait_for_fetched();
+        clocked.scheduler.cache.wait_for_tiers();
         let Scheduler { queue, .. } = &clocked.scheduler;
         if queue.iter().all(|task| task.id != long_one) {
             assert!(turn > 100, "it waits for the answer to end, {turn} turns");
@@ -355,7 +355,7 @@ fn a_prefix_larger_than_the_queue_of_reads_is_fetched_before_there_is_a_place_fo
     assert!(cache.missing(&found) > 10 * queue, "{} pages", cache.missing(&found));
     for _ in 0..200 {
         second.scheduler.admit();
-        second.scheduler.cache.wait_for_fetched();
+        second.scheduler.cache.wait_for_tiers();
     }
     let Scheduler { cache, queue: waiting, running, .. } = &second.scheduler;
     assert_eq!((running.len(), waiting.len()), (1, 1), "it has no place yet");
@@ -364,7 +364,7 @@ fn a_prefix_larger_than_the_queue_of_reads_is_fetched_before_there_is_a_place_fo
 
 #[test]
 fn no_more_requests_are_answered_in_one_turn_than_may_run() {
-    let mut clocked = Clocked::with(COST, |options, _| options.reuse_prefixes = true);
+    let mut clocked = Clocked::with(COST, |options, _| options.prefix_caching = true);
     clocked.submit(40, 1);
     clocked.finish();
     (0..40).for_each(|_| clocked.submit(40, 1));

@@ -30,6 +30,17 @@ fn vocabulary<'a>(container: &'a Container, tokens: Vec<&'a str>) -> Result<Voca
     let metadata = container.metadata();
     let text =
         |name| -> Result<String> { Ok(metadata.string(name)?.unwrap_or_default().to_owned()) };
+    // Decoded, a number takes eight times what it takes in the file: as many as tokens alone.
+    for key in ["tokenizer.ggml.token_type", "tokenizer.ggml.scores"] {
+        let len = metadata.array(key)?.map_or(0, oss_weights::Array::len);
+        if len > 0 && len != tokens.len() {
+            return Err(Error::SideFile {
+                path: container.path().to_path_buf(),
+                file: "metadata",
+                reason: format!("{key}: got {len} values, expected {}", tokens.len()),
+            });
+        }
+    }
     let types = metadata.integers("tokenizer.ggml.token_type")?.unwrap_or_default();
     let scores = metadata.floats("tokenizer.ggml.scores")?.unwrap_or_default();
     let merges = metadata.strings("tokenizer.ggml.merges")?.unwrap_or_default();
@@ -66,6 +77,7 @@ pub(super) fn spelt(option: &'static str) -> &'static str {
         "top_p" => "general.sampling.top_p",
         "min_p" => "general.sampling.min_p",
         "repetition_penalty" => "general.sampling.penalty_repeat",
+        "repeat_last_n" => "general.sampling.penalty_last_n",
         other => other,
     }
 }
@@ -77,13 +89,59 @@ fn defaults(metadata: &Metadata) -> Result<Options> {
         Ok(value.map_or(default, |value| value as f32))
     };
     let top_k = metadata.i64("general.sampling.top_k")?.unwrap_or(0);
+    let penalty = number("penalty_repeat", plain.repetition_penalty)?;
+    let last_n = metadata.i64("general.sampling.penalty_last_n")?;
+    let (repetition_penalty, repeat_last_n) = penalty_over(penalty, last_n);
+    for name in ["xtc_probability", "mirostat"] {
+        if number(name, 0.0)? != 0.0 {
+            warn_of(name);
+        }
+    }
+    if metadata.string("general.sampling.sequence")?.is_some() {
+        warn_of("sequence");
+    }
     Ok(Options {
         temperature: number("temp", plain.temperature)?,
         top_p: number("top_p", plain.top_p)?,
         min_p: number("min_p", plain.min_p)?,
-        repetition_penalty: number("penalty_repeat", plain.repetition_penalty)?,
+        repetition_penalty,
+        repeat_last_n,
         // Zero and below: off.
         top_k: usize::try_from(top_k).unwrap_or(0),
         ..plain
     })
+}
+
+/// A file's penalty and how many of the last tokens it looks at, as llama.cpp reads them: none
+/// where that is 0, all where it is negative, and 64 where nothing is said of it.
+fn penalty_over(penalty: f32, last_n: Option<i64>) -> (f32, usize) {
+    let off = Options::default().repetition_penalty;
+    match last_n {
+        Some(0) => (off, 0),
+        Some(last_n) => (penalty, usize::try_from(last_n).unwrap_or(0)),
+        None if penalty == off => (penalty, 0),
+        None => (penalty, 64),
+    }
+}
+
+/// The model's own sampling has something that this engine does not do.
+fn warn_of(name: &str) {
+    let option = format_args!("general.sampling.{name}");
+    tracing::warn!(%option, "the file's own sampling is followed without this");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_penalty_looks_at_as_many_tokens_as_the_file_says() {
+        assert_eq!(penalty_over(1.1, None), (1.1, 64));
+        assert_eq!(penalty_over(1.1, Some(0)), (1.0, 0));
+        assert_eq!(penalty_over(1.1, Some(-1)), (1.1, 0));
+        assert_eq!(penalty_over(1.1, Some(256)), (1.1, 256));
+        // A request's own penalty looks at all where the file has none.
+        assert_eq!(penalty_over(1.0, None), (1.0, 0));
+        assert_eq!(penalty_over(1.0, Some(32)), (1.0, 32));
+    }
 }

@@ -66,7 +66,7 @@ impl Needs {
 /// How rows are put together to steps, and steps are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Batching {
-    pub(crate) max_rows: usize,
+    pub(crate) max_batched_tokens: usize,
     pub(crate) prefill_chunk: usize,
     pub(crate) max_sequences: usize,
     pub(crate) tiling: Tiling,
@@ -77,7 +77,7 @@ pub(crate) struct Batching {
 impl Tuning {
     pub(crate) fn batching(&self) -> Batching {
         Batching {
-            max_rows: self.max_rows.value,
+            max_batched_tokens: self.max_batched_tokens.value,
             prefill_chunk: self.prefill_chunk.value,
             max_sequences: self.max_sequences.value,
             tiling: self.tiling.value,
@@ -110,7 +110,7 @@ impl Batching {
     /// # Errors
     /// When memory is refused.
     pub(crate) fn state(&self, model: &Model, threads: usize) -> Result<State> {
-        let mut state = State::new(model, self.max_rows, threads)?;
+        let mut state = State::new(model, self.max_batched_tokens, threads)?;
         state.set_tiling(self.tiling)?;
         Ok(state)
     }
@@ -127,13 +127,13 @@ fn chosen<T>(value: T, reason: String) -> Choice<T> {
 impl Choosing<'_> {
     /// Chooses what the options leave open.
     pub(crate) fn choose(&self, origin: Origin, profile: Profile) -> Tuning {
-        let EngineOptions { max_rows, prefill_chunk, max_sequences, .. } = *self.options;
+        let EngineOptions { max_batched_tokens, prefill_chunk, max_sequences, .. } = *self.options;
         let threads = self.given_threads().map_or_else(|| self.threads(&profile), given);
         let machine = profile.of(threads.value);
-        let most = max_rows.unwrap_or(usize::MAX);
+        let most = max_batched_tokens.unwrap_or(usize::MAX);
         let chunk = prefill_chunk.map_or_else(|| self.chunk(machine, most), given);
         let sequences = max_sequences.map_or_else(|| self.sequences(machine), given);
-        let rows = max_rows.map_or_else(
+        let rows = max_batched_tokens.map_or_else(
             || {
                 let reason = "a chunk of prompts beside a row of each sequence";
                 chosen(chunk.value.saturating_add(sequences.value), reason.to_owned())
@@ -148,7 +148,7 @@ impl Choosing<'_> {
             cpus: chosen(Vec::new(), "no team has been made".to_owned()),
             tiling,
             prefill_chunk: chunk,
-            max_rows: rows,
+            max_batched_tokens: rows,
             max_sequences: sequences,
             observed: Observed::default(),
         }
@@ -334,12 +334,8 @@ mod tests {
         let core = |cpus: Vec<usize>, kind| Core { cpus, node: 0, kind };
         let fast = (0..8).map(|i| core(vec![2 * i, 2 * i + 1], Kind::Performance));
         let slow = (16..24).map(|cpu| core(vec![cpu], Kind::Efficiency));
-        let topology = Topology {
-            cores: fast.chain(slow).collect(),
-            nodes: Vec::new(),
-            online: (0..24).collect(),
-            quota: None,
-        };
+        let topology =
+            Topology { cores: fast.chain(slow).collect(), nodes: Vec::new(), quota: None };
         let room = Room::of(&topology, 24);
         assert_eq!(room, Room { usual: 8, cores: 16, cpus: 24 });
         assert_eq!(Room::of(&topology, 4), Room { usual: 4, cores: 4, cpus: 4 });
@@ -396,7 +392,11 @@ mod tests {
         let open = EngineOptions::default();
         let numbers = |products: f64| {
             let tuning = choose(&open, &[machine(4, 20.0, products)]);
-            (tuning.prefill_chunk.value, tuning.max_sequences.value, tuning.max_rows.value)
+            (
+                tuning.prefill_chunk.value,
+                tuning.max_sequences.value,
+                tuning.max_batched_tokens.value,
+            )
         };
         // Reading all takes 600 ms; a row 100 ms, 40 ms, 4 ms.
         assert_eq!(numbers(40.0), (64, 16, 80));
@@ -409,19 +409,23 @@ mod tests {
         let options = EngineOptions {
             threads: Some(3),
             prefill_chunk: Some(5),
-            max_rows: Some(7),
+            max_batched_tokens: Some(7),
             max_sequences: Some(9),
             ..EngineOptions::default()
         };
         let tuning = choose(&options, &[machine(3, 20.0, 100.0), machine(4, 90.0, 900.0)]);
-        let choices =
-            [&tuning.threads, &tuning.prefill_chunk, &tuning.max_rows, &tuning.max_sequences];
+        let choices = [
+            &tuning.threads,
+            &tuning.prefill_chunk,
+            &tuning.max_batched_tokens,
+            &tuning.max_sequences,
+        ];
         assert_eq!(choices.map(|choice| choice.value), [3, 5, 7, 9]);
         assert!(choices.iter().all(|choice| choice.given));
         assert!(!tuning.batching().adapts);
-        let narrow = EngineOptions { max_rows: Some(20), ..EngineOptions::default() };
+        let narrow = EngineOptions { max_batched_tokens: Some(20), ..EngineOptions::default() };
         let tuning = choose(&narrow, &[machine(4, 20.0, 1000.0)]);
-        assert_eq!((tuning.prefill_chunk.value, tuning.max_rows.value), (20, 20));
+        assert_eq!((tuning.prefill_chunk.value, tuning.max_batched_tokens.value), (20, 20));
     }
 
     #[test]
@@ -445,6 +449,6 @@ mod tests {
         assert_eq!((tuning.prefill_chunk.value, tuning.max_sequences.value), (CHUNK, SEQUENCES));
         let text = tuning.to_string();
         assert_eq!(text.matches("nothing was measured").count(), 2, "{text}");
-        assert!(text.contains("max_rows = 160: a chunk of prompts"), "{text}");
+        assert!(text.contains("max_batched_tokens = 160: a chunk of prompts"), "{text}");
     }
 }

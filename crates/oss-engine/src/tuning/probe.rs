@@ -90,7 +90,7 @@ impl Probe {
     pub(crate) fn measure(&self, threads: usize, share: f64) -> Result<ThreadProfile> {
         let left = self.until.saturating_duration_since(Instant::now()).mul_f64(share);
         let team = Team::with_options(&TeamOptions { pin: self.pin, ..TeamOptions::new(threads) })?;
-        let _seat = team.bind_caller()?;
+        let _affinity = team.pin_caller()?;
         let part = |share: f64| Instant::now() + left.mul_f64(share);
         Ok(ThreadProfile {
             threads,

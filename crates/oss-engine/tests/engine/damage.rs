@@ -1,27 +1,12 @@
 //! Packed files that are not what was written any more.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use oss_engine::weights::Container;
-use oss_engine::{ColdTier, Engine, EngineOptions, Error, model};
+use oss_engine::{ColdTier, Engine, EngineOptions, ErrorKind};
+use oss_weights::Container;
 
-use crate::support::{self, eventually, options, story};
-
-/// The demo model as a packed file.
-fn packed(directory: &Path) -> PathBuf {
-    let path = directory.join("demo.oss");
-    let demo = Container::from_bytes("demo", oss_demo::GGUF, Vec::new()).unwrap();
-    model::pack_to_file(&demo, &model::Precision::default(), &path, None).unwrap();
-    path
-}
-
-/// A system that says that there is room.
-fn with_room(root: &Path) {
-    std::fs::create_dir_all(root.join("proc")).unwrap();
-    let text = "MemTotal: 1000000 kB\nMemAvailable: 900000 kB\n";
-    std::fs::write(root.join("proc/meminfo"), text).unwrap();
-}
+use crate::support::{self, eventually, options, packed, story, system};
 
 #[test]
 fn a_file_that_is_cut_off_while_it_is_mapped_has_requests_refused() {
@@ -44,7 +29,7 @@ fn a_file_that_is_cut_off_while_it_is_mapped_has_requests_refused() {
         file.set_len(4096).unwrap();
         let expect_refused = || {
             let error = engine.submit(story("Once upon a time", 4)).unwrap_err();
-            assert!(matches!(error, Error::Model(model::Error::Damaged(_))), "{error:?}");
+            assert_eq!(error.kind(), ErrorKind::Damaged, "{error:?}");
             let said = error.to_string();
             for part in ["demo.", "4096 bytes", &whole.len().to_string()] {
                 assert!(said.contains(part), "{said}");
@@ -52,7 +37,7 @@ fn a_file_that_is_cut_off_while_it_is_mapped_has_requests_refused() {
         };
         expect_refused();
         let error = paused.collect_all().unwrap_err();
-        assert!(matches!(error, Error::Model(model::Error::Damaged(_))), "{error:?}");
+        assert_eq!(error.kind(), ErrorKind::Damaged, "{error:?}");
         // What has come back may be anything.
         file.set_len(whole.len() as u64).unwrap();
         expect_refused();
@@ -64,7 +49,7 @@ fn an_idle_engine_sees_by_itself_that_its_file_was_cut_off() {
     let directory = tempfile::tempdir().unwrap();
     let path = packed(directory.path());
     let engine = Engine::load_with(&path, options()).unwrap();
-    let expected = engine.generate(story("Once upon a time", 8)).unwrap().ids();
+    let expected = engine.generate(story("Once upon a time", 8)).unwrap().token_ids();
     assert!(!expected.is_empty());
     let length = path.metadata().unwrap().len();
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
@@ -72,14 +57,14 @@ fn an_idle_engine_sees_by_itself_that_its_file_was_cut_off() {
     std::thread::sleep(Duration::from_millis(1200));
     file.set_len(length).unwrap();
     let error = engine.submit(story("Once upon a time", 8)).unwrap_err();
-    assert!(matches!(error, Error::Model(model::Error::Damaged(_))), "{error:?}");
+    assert_eq!(error.kind(), ErrorKind::Damaged, "{error:?}");
 }
 
 /// What was computed before is not believed by an engine that finds the section whole again.
 #[test]
 fn a_damaged_section_is_found_in_idle_time_and_requests_are_refused() {
     let story = || story("Once upon a time", 40);
-    let right = support::engine().generate(story()).unwrap().ids();
+    let right = support::engine().generate(story()).unwrap().token_ids();
     let directory = tempfile::tempdir().unwrap();
     let path = packed(directory.path());
     let packed = Container::open(&path).unwrap();
@@ -89,14 +74,15 @@ fn a_damaged_section_is_found_in_idle_time_and_requests_are_refused() {
     let mut damaged = whole.clone();
     damaged[section.offset as usize] ^= 1;
 
-    with_room(directory.path());
+    // There is room.
+    system(directory.path(), 900_000);
     for huge_pages in [false, true] {
         std::fs::write(&path, &damaged).unwrap();
         let system_root = directory.path().to_path_buf();
         let kept = directory.path().join(format!("kept, {huge_pages}"));
         let cold = Some(ColdTier { directory: kept.clone(), bytes: 64 << 20 });
         let options = EngineOptions { huge_pages, system_root, stream_events: 4, ..options() };
-        let options = EngineOptions { reuse_prefixes: true, repeat_bytes: 0, cold, ..options };
+        let options = EngineOptions { prefix_caching: true, repeat_bytes: 0, cold, ..options };
         let engine = Engine::load_with(&path, options.clone()).unwrap();
         engine.generate(story()).unwrap();
         eventually("keys and values are in the file", || {
@@ -117,7 +103,7 @@ fn a_damaged_section_is_found_in_idle_time_and_requests_are_refused() {
             refused.is_some()
         });
         let error = refused.unwrap();
-        assert!(matches!(error, Error::Model(model::Error::Damaged(_))), "{error:?}");
+        assert_eq!(error.kind(), ErrorKind::Damaged, "{error:?}");
         let said = error.to_string();
         for part in ["demo.oss", "section experts.1", "got", &format!("{:x}", section.checksum)] {
             assert!(said.contains(part), "{said}");
@@ -133,7 +119,7 @@ fn a_damaged_section_is_found_in_idle_time_and_requests_are_refused() {
         for again in [false, true] {
             let engine = Engine::load_with(&path, options.clone()).unwrap();
             let answer = engine.generate(story()).unwrap();
-            assert_eq!(answer.ids(), right);
+            assert_eq!(answer.token_ids(), right);
             let restored = engine.metrics().tiers.counts.cold.restored_slots;
             let found = (restored > 0, answer.usage.cached_tokens > 0);
             assert_eq!(found, (again, again), "what whole weights gave, and nothing else");
@@ -148,7 +134,8 @@ fn a_damaged_file_that_an_engine_has_packed_is_packed_anew() {
     let model = directory.path().join("demo.gguf");
     std::fs::write(&model, oss_demo::GGUF).unwrap();
     let folder = directory.path().join("packed");
-    with_room(directory.path());
+    // There is room.
+    system(directory.path(), 900_000);
     let options = || EngineOptions {
         pack_directory: Some(folder.clone()),
         system_root: directory.path().to_path_buf(),
@@ -156,7 +143,7 @@ fn a_damaged_file_that_an_engine_has_packed_is_packed_anew() {
     };
     let answer = || {
         let engine = Engine::load_with(&model, options()).unwrap();
-        engine.generate(story("Once upon a time", 40)).unwrap().ids()
+        engine.generate(story("Once upon a time", 40)).unwrap().token_ids()
     };
     let right = answer();
     let files: Vec<PathBuf> =

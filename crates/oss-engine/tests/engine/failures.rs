@@ -5,16 +5,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
 
-use oss_engine::weights::{Container, Data};
 use oss_engine::{
-    ColdTier, Constraint, Engine, EngineOptions, Error, Event, Fault, Mask, PAGE_TOKENS, Request,
-    Result, Speculation, model,
+    ColdTier, Constraint, Engine, EngineOptions, Error, ErrorKind, Event, Fault, Mask, PAGE_TOKENS,
+    Request, Result, Speculation,
 };
+use oss_weights::{Container, Encoded};
 
 use crate::support::{block_on, engine, engine_with, options, story};
 
 fn ids(engine: &Engine, prompt: &str) -> Vec<u32> {
-    engine.generate(story(prompt, 20)).unwrap().ids()
+    engine.generate(story(prompt, 20)).unwrap().token_ids()
 }
 
 /// What the plain engine says.
@@ -31,11 +31,12 @@ fn long() -> String {
 fn reusing(directory: &Path) -> EngineOptions {
     let directory = directory.to_path_buf();
     let cold = Some(ColdTier { directory, bytes: 64 << 20 });
-    EngineOptions { reuse_prefixes: true, cold, ..options() }
+    EngineOptions { prefix_caching: true, cold, ..options() }
 }
 
 fn is_not_finite(error: &Error) -> bool {
-    matches!(error, Error::Model(model::Error::NotFinite { .. }))
+    let is = |error: &oss_model::Error| matches!(error, oss_model::Error::NotFinite { .. });
+    matches!(error, Error::Model(error) if is(error))
 }
 
 #[test]
@@ -58,7 +59,8 @@ fn an_engine_that_is_closed_ends_its_requests_and_writes_what_it_keeps() {
     let directory = tempfile::tempdir().unwrap();
     let engine = engine_with(reusing(directory.path()));
     engine.generate(story(&long(), 4)).unwrap();
-    let running = engine.submit(story("Once upon a time", 4000)).unwrap();
+    let endless = Request { ignore_eos: true, ..story("Once upon a time", 4000) };
+    let running = engine.submit(endless).unwrap();
     engine.close();
     assert!(matches!(running.collect_all(), Err(Error::Closed)));
     assert!(matches!(engine.generate(story("One day", 4)), Err(Error::Closed)));
@@ -72,11 +74,11 @@ fn an_engine_that_is_closed_ends_its_requests_and_writes_what_it_keeps() {
 fn the_next_engine_finds_the_answers_of_sessions_that_were_open_when_one_was_closed() {
     let directory = tempfile::tempdir().unwrap();
     let engine = engine_with(reusing(directory.path()));
-    let mut session = engine.session();
+    let session = engine.session();
     let answer = session.generate(story(&long(), 30)).unwrap();
     engine.close();
     // The last token has been drawn, and not computed.
-    let known = [&*answer.prompt_ids, &answer.ids()[..29]].concat();
+    let known = [&*answer.prompt_token_ids, &answer.token_ids()[..29]].concat();
     assert!(!known.len().is_multiple_of(PAGE_TOKENS), "{} tokens", known.len());
     let next = engine_with(reusing(directory.path()));
     let goes_on = Request::tokens([known.as_slice(), &[500; 20]].concat()).max_tokens(1);
@@ -87,14 +89,14 @@ fn the_next_engine_finds_the_answers_of_sessions_that_were_open_when_one_was_clo
 #[test]
 fn a_session_goes_on_from_what_it_had_before_a_row_was_no_number() {
     let engine = engine_with(options());
-    let mut session = engine.session();
+    let session = engine.session();
     let first = session.generate(story(&long(), 1)).unwrap();
     let longer = long() + &" and then they ran home".repeat(4);
     for at in [0, 3] {
         let faulty = story(&longer, 20).with_fault(Fault::Nan { at });
         assert!(is_not_finite(&session.generate(faulty).unwrap_err()));
         let answer = session.generate(story(&longer, 20)).unwrap();
-        assert_eq!(answer.ids(), plain(&longer), "{at}");
+        assert_eq!(answer.token_ids(), plain(&longer), "{at}");
         let known = first.usage.prompt_tokens - 1;
         assert!(answer.usage.cached_tokens >= known, "{at}: {:?}", answer.usage);
     }
@@ -108,7 +110,7 @@ fn a_row_that_is_no_number_fails_one_request_alone() {
     let error = bad.collect_all().unwrap_err();
     assert!(is_not_finite(&error), "{error}");
     let expected = plain("Once upon a time");
-    assert_eq!(good.collect_all().unwrap().ids(), expected);
+    assert_eq!(good.collect_all().unwrap().token_ids(), expected);
 }
 
 #[test]
@@ -133,7 +135,7 @@ fn what_is_no_number_is_never_found_again() {
 fn with_bad_expert(expert: usize) -> &'static [u8] {
     let container = Container::from_bytes("demo", oss_demo::GGUF, Vec::new()).unwrap();
     let tensor = container.tensor("blk.3.ffn_down_exps.bias").unwrap();
-    let Data::Plain(bytes) = tensor.data else { panic!("{:?}", tensor.info) };
+    let Encoded::Plain(bytes) = tensor.data else { panic!("{:?}", tensor.info) };
     let start = oss_demo::GGUF.windows(bytes.len()).position(|window| window == bytes).unwrap();
     let of_expert = start + expert * bytes.len() / tensor.info.shape[0];
     let mut model = oss_demo::GGUF.to_vec();
@@ -151,16 +153,15 @@ fn a_row_that_is_no_number_after_the_last_layer_fails_its_request_alone_and_is_n
     let model = model.expect("one of the experts is for the second prompt's last row alone");
     let directory = tempfile::tempdir().unwrap();
     // The prompt is computed in one step.
-    let options = || EngineOptions { max_rows: Some(512), ..reusing(directory.path()) };
+    let options = || EngineOptions { max_batched_tokens: Some(512), ..reusing(directory.path()) };
     let load = || Engine::from_bytes_with(model, options()).unwrap();
     let engine = load();
     for _ in 0..2 {
         let stream = engine.submit(story(&long(), 1)).unwrap();
-        let prompt_tokens = stream.prompt_ids().len();
+        let prompt_tokens = stream.prompt_token_ids().len();
         let error = stream.collect_all().unwrap_err();
-        let Error::Model(model::Error::NotFinite { position, .. }) = error else {
-            panic!("{error}")
-        };
+        let Error::Model(cause) = &error else { panic!("{error}") };
+        let oss_model::Error::NotFinite { position, .. } = **cause else { panic!("{error}") };
         assert_eq!(position, prompt_tokens - 1, "no other row went through the last layer");
     }
     assert_eq!(engine.check_books().unwrap(), 0, "pages that nobody gave back");
@@ -169,11 +170,11 @@ fn a_row_that_is_no_number_after_the_last_layer_fails_its_request_alone_and_is_n
     let engine = load();
     let [bad, good] = [story(&long(), 1), good()].map(|request| engine.submit(request).unwrap());
     assert!(is_not_finite(&bad.collect_all().unwrap_err()));
-    assert_eq!(good.collect_all().unwrap().ids(), plain("One day")[..1]);
+    assert_eq!(good.collect_all().unwrap().token_ids(), plain("One day")[..1]);
     assert_eq!(engine.metrics().tiers.counts.cold.restored_slots, 0, "nothing was written");
     // An answer that comes to that expert later is right until then.
     let stream = engine.submit(story("One day", 20)).unwrap();
-    let token = |event| if let Event::Token(token) = event { Some(token.id) } else { None };
+
     let drawn: Vec<u32> = stream.filter_map(token).collect();
     assert!(drawn.len() < 20 && drawn == plain("One day")[..drawn.len()], "{drawn:?}");
 }
@@ -182,13 +183,13 @@ fn a_row_that_is_no_number_after_the_last_layer_fails_its_request_alone_and_is_n
 fn a_guess_that_is_no_number_does_not_count() {
     // A text that repeats itself, so that guesses come true.
     let refrain = "Tom has a red ball. ".repeat(6);
-    let answer = || Request { ignore_stops: true, ..story(&refrain, 150) };
-    let expected = engine().generate(answer()).unwrap().ids();
+    let answer = || Request { ignore_eos: true, ..story(&refrain, 150) };
+    let expected = engine().generate(answer()).unwrap().token_ids();
     for speculation in [Speculation::Off, Speculation::Always(4)] {
         let engine = engine_with(EngineOptions { speculation, ..options() });
         for at in 140..146 {
             let stream = engine.submit(answer().with_fault(Fault::Nan { at })).unwrap();
-            let token = |event| if let Event::Token(token) = event { Some(token.id) } else { None };
+
             let drawn: Vec<u32> = stream.filter_map(token).collect();
             assert_eq!(drawn, expected[..at], "{speculation:?}");
         }
@@ -202,7 +203,7 @@ fn a_panicking_step_fails_its_requests_and_the_next_one_is_right() {
     for threads in [1, 2] {
         let engine =
             engine_with(EngineOptions { threads: Some(threads), ..reusing(directory.path()) });
-        let mut session = engine.session();
+        let session = engine.session();
         session.generate(story("Once upon a time", 10)).unwrap();
         for at in [0, 3] {
             let faulty = story(&long(), 20).with_fault(Fault::Panic { at });
@@ -213,14 +214,14 @@ fn a_panicking_step_fails_its_requests_and_the_next_one_is_right() {
         }
         let expected = plain("Once upon a time");
         assert_eq!(ids(&engine, "Once upon a time"), expected);
-        assert_eq!(session.generate(story("Once upon a time", 20)).unwrap().ids(), expected);
+        assert_eq!(session.generate(story("Once upon a time", 20)).unwrap().token_ids(), expected);
         assert_eq!(engine.metrics().failed, 2);
     }
 }
 
 #[test]
 fn what_was_counted_before_a_panic_counts_after_it() {
-    let engine = engine_with(EngineOptions { reuse_prefixes: true, ..options() });
+    let engine = engine_with(EngineOptions { prefix_caching: true, ..options() });
     let counts = || {
         engine.check_books().unwrap(); // the numbers are told
         engine.metrics().tiers.counts
@@ -241,11 +242,19 @@ fn one_by_one() -> EngineOptions {
     EngineOptions { max_sequences: Some(1), stream_events: 10_000, ..options() }
 }
 
+/// The token that an item of a stream is.
+fn token(item: Result<Event>) -> Option<u32> {
+    match item {
+        Ok(Event::Token(token)) => Some(token.id),
+        _ => None,
+    }
+}
+
 /// A request that is at its answer, and goes on for long.
 fn running(engine: &Engine) -> oss_engine::Stream {
-    let endless = Request { ignore_stops: true, ..story("Once upon a time", 3000) };
+    let endless = Request { ignore_eos: true, ..story("Once upon a time", 3000) };
     let mut running = engine.submit(endless).unwrap();
-    assert!(running.by_ref().any(|event| matches!(event, Event::Token(_))));
+    assert!(running.by_ref().any(|event| matches!(event, Ok(Event::Token(_)))));
     running
 }
 
@@ -284,10 +293,10 @@ fn a_waker_or_a_dropped_constraint_that_panics_ends_no_request() {
     assert!(Pin::new(&mut waiting).poll_next(&mut Context::from_waker(&waker)).is_pending());
     drop(before);
     crate::support::eventually("it is answered", || engine.metrics().completed == 1);
-    assert_eq!(block_on(waiting.collect_all()).unwrap().ids(), expected);
+    assert_eq!(block_on(waiting.collect_all()).unwrap().token_ids(), expected);
 
     let sticky = || story("One day", 20).constrained(Sticky);
-    assert_eq!(engine.generate(sticky()).unwrap().ids(), expected);
+    assert_eq!(engine.generate(sticky()).unwrap().token_ids(), expected);
     let before = running(&engine);
     let waiting = [sticky(), sticky()].map(|request| engine.submit(request).unwrap());
     drop(waiting);
@@ -305,8 +314,8 @@ fn an_engine_whose_step_thread_has_panicked_is_closed_and_can_be_dropped() {
     assert!(matches!(error, Error::Overloaded { .. }), "{error}");
     engine.crash();
     for stream in [running, waiting] {
-        let Some(Event::End(end)) = stream.last() else { panic!("no end") };
-        assert!(matches!(end.error(), Some(Error::Closed)), "{end:?}");
+        let last = stream.last();
+        assert!(matches!(last, Some(Err(Error::Closed))), "{last:?}");
     }
     crate::support::eventually("its thread is over", || engine.pulse().is_none());
     let error = engine.submit(story("One day", 4)).unwrap_err();
@@ -317,11 +326,11 @@ fn an_engine_whose_step_thread_has_panicked_is_closed_and_can_be_dropped() {
 #[test]
 fn all_requests_of_a_panicking_step_get_the_error() {
     let engine = engine_with(EngineOptions { threads: Some(2), ..options() });
-    let answer = || Request { ignore_stops: true, ..story("Once upon a time", 60) };
+    let answer = || Request { ignore_eos: true, ..story("Once upon a time", 60) };
     let streams = [answer(), answer().with_fault(Fault::Panic { at: 30 })];
     for stream in streams.map(|request| engine.submit(request).unwrap()) {
         let error = stream.collect_all().unwrap_err();
-        assert!(matches!(error.root(), Error::Panicked { .. }), "{error}");
+        assert!(matches!(error, Error::Panicked { .. }), "{error}");
         assert!(error.to_string().contains("a fault was injected"), "{error}");
     }
 }
@@ -331,8 +340,7 @@ fn a_request_that_was_paused_during_a_panic_goes_on() {
     let options = EngineOptions { stream_events: 4, ..options() };
     let engine = engine_with(options);
     let mut slow = engine.submit(story("Once upon a time", 40)).unwrap();
-    let first: Vec<Event> = slow.by_ref().take(1).collect();
-    assert!(matches!(first[0], Event::Admitted { .. }));
+    assert!(matches!(slow.next(), Some(Ok(Event::Admitted { .. }))));
     crate::support::eventually("the consumer is too slow", || {
         let before = engine.metrics().completion_tokens;
         std::thread::sleep(std::time::Duration::from_millis(30));
@@ -341,7 +349,7 @@ fn a_request_that_was_paused_during_a_panic_goes_on() {
     let broken = Request::text("One day").with_fault(Fault::Panic { at: 0 });
     engine.generate(broken).unwrap_err();
     let expected = crate::support::engine().generate(story("Once upon a time", 40)).unwrap();
-    assert_eq!(slow.collect_all().unwrap().ids(), expected.ids());
+    assert_eq!(slow.collect_all().unwrap().token_ids(), expected.token_ids());
 }
 
 #[test]
@@ -382,13 +390,15 @@ fn an_error_tells_whether_the_request_is_at_fault_and_which_option() {
     let mut hot = story("Once", 1);
     hot.sampling.top_p = Some(2.0);
     let error = refused(hot);
-    assert!(error.is_about_request());
-    assert_eq!(error.field(), Some("top_p"));
+    assert_eq!((error.kind(), error.field()), (ErrorKind::InvalidInput, Some("top_p")));
+    assert!(!error.is_retryable());
     let long = refused(Request::tokens(vec![1; engine.context_len() + 1]));
-    assert!(long.is_about_request(), "{long}");
-    assert_eq!(long.field(), None);
-    assert!(!Error::Closed.is_about_request());
-    assert!(!Error::Overloaded { got: 1, expected: 1 }.is_about_request());
+    assert_eq!((long.kind(), long.field()), (ErrorKind::InvalidInput, None), "{long}");
+    assert_eq!(Error::Closed.kind(), ErrorKind::Closed);
+    let full = Error::Overloaded { waiting: 256, limit: 256 };
+    assert_eq!((full.kind(), full.is_retryable()), (ErrorKind::Overloaded, true));
+    let said = "the queue is full: 256 requests are waiting (`queue_limit` is 256)";
+    assert_eq!(full.to_string(), said);
 }
 
 #[test]

@@ -2,12 +2,12 @@
 
 use std::sync::OnceLock;
 
-use oss_engine::text::Special;
-use oss_engine::text::chat::{Message, Tool};
 use oss_engine::{
-    ChatRequest, Completion, Constraint, Engine, EngineOptions, Finish, Grammar, Mask, Prompt,
-    Request, Result, Speculation, ToolChoice,
+    ChatRequest, Completion, Constraint, Engine, EngineOptions, ErrorKind, FinishReason, Grammar,
+    Mask, Prompt, Request, Result, Speculation, ToolChoice,
 };
+use oss_text::Special;
+use oss_text::chat::{Message, Tool};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -88,7 +88,7 @@ enum Arguments {
 
 /// The one call of an answer, whose arguments fit its tool.
 fn call(answer: &Completion) -> &'static str {
-    assert!(matches!(answer.finish, Finish::ToolCalls), "{answer:?}");
+    assert!(matches!(answer.finish_reason, FinishReason::ToolCalls), "{answer:?}");
     let [call] = answer.tool_calls.as_slice() else { panic!("{answer:?}") };
     let arguments = &call.function.arguments;
     match (call.function.name.as_str(), serde_json::from_str(arguments).unwrap()) {
@@ -111,13 +111,13 @@ fn a_schema_is_held_by_an_answer_that_was_thought_about() {
         let answer = engine().generate(asked(seed)).unwrap();
         assert!(answer.tool_calls.is_empty());
         thoughts += usize::from(!answer.reasoning.is_empty());
-        match answer.finish {
-            Finish::Stop => fits(&answer.text),
-            Finish::Length => continue,
+        match answer.finish_reason {
+            FinishReason::Stop => fits(&answer.text),
+            FinishReason::Length => continue,
             other => panic!("seed {seed}: {other:?}"),
         }
         complete += 1;
-        let messages = engine().text().parse(&answer.ids()).unwrap();
+        let messages = engine().text().parse(&answer.token_ids()).unwrap();
         let finals = messages.iter().filter(|message| message.channel.as_deref() == Some("final"));
         assert_eq!(finals.count(), 1, "seed {seed}");
     }
@@ -147,9 +147,13 @@ fn drafts_and_company_change_no_token() {
         let streams: Vec<_> = (0..16).map(|i| engine.submit(request(i)).unwrap()).collect();
         for (index, stream) in streams.into_iter().enumerate() {
             let (got, expected) = (stream.collect_all().unwrap(), &alone[index]);
-            assert_eq!(got.ids(), expected.ids(), "request {index}");
+            assert_eq!(got.token_ids(), expected.token_ids(), "request {index}");
             assert_eq!(got.text, expected.text, "request {index}");
-            assert_eq!(got.finish.name(), expected.finish.name(), "request {index}");
+            assert_eq!(
+                got.finish_reason.as_str(),
+                expected.finish_reason.as_str(),
+                "request {index}"
+            );
         }
     }
     for engine in &guessing[..2] {
@@ -165,13 +169,13 @@ fn a_text_holds_its_grammar_from_the_first_token_and_ends_with_it() {
     for seed in 0..20 {
         let json = Request::text("Once upon a time").grammar(sum()).max_tokens(300);
         let answer = engine().generate(hot(json, seed)).unwrap();
-        if matches!(answer.finish, Finish::Stop) {
+        if matches!(answer.finish_reason, FinishReason::Stop) {
             fits(&answer.text);
             complete += 1;
         }
         let number = Request::text("Ben is").grammar(Grammar::regex("[1-9][0-9]? years old"));
         let answer = engine().generate(hot(number, seed)).unwrap();
-        assert!(matches!(answer.finish, Finish::Stop));
+        assert!(matches!(answer.finish_reason, FinishReason::Stop));
         let number = answer.text.strip_suffix(" years old").unwrap();
         assert!((1..100).contains(&number.parse::<u8>().unwrap()), "{}", answer.text);
     }
@@ -181,10 +185,10 @@ fn a_text_holds_its_grammar_from_the_first_token_and_ends_with_it() {
     let free = Request::text("Once upon a time");
     let (ends, free) =
         (engine().generate(ends.greedy()).unwrap(), engine().generate(free.greedy()).unwrap());
-    assert_eq!(ends.ids(), free.ids());
+    assert_eq!(ends.token_ids(), free.token_ids());
     // Without stop tokens it ends where nothing may follow.
     let lark = Grammar::lark("start: \"one\" \"two\"?\n");
-    let request = Request { ignore_stops: true, ..Request::text("x").grammar(lark) };
+    let request = Request { ignore_eos: true, ..Request::text("x").grammar(lark) };
     assert!(["one", "onetwo"].contains(&engine().generate(request).unwrap().text.as_str()));
 }
 
@@ -212,19 +216,24 @@ fn a_stop_token_that_stands_for_text_is_text_until_the_answer_fits() {
         for (index, request) in requests.iter().enumerate() {
             let expected = engine().generate(request(seed)).unwrap();
             // One of the last tokens of the answer itself.
-            let last = expected.ids()[expected.tokens.len() - 3];
+            let last = expected.token_ids()[expected.tokens.len() - 3];
             for min_tokens in [0, expected.tokens.len() / 2] {
-                let stop_tokens = vec![quote, last];
-                let request = Request { stop_tokens, min_tokens, ..request(seed) };
+                let stop_token_ids = vec![quote, last];
+                let request = Request { stop_token_ids, min_tokens, ..request(seed) };
                 let answer = engine().generate(request).unwrap();
-                assert_eq!(answer.ids(), expected.ids(), "seed {seed}: {}", answer.text);
-                assert_eq!(answer.finish.name(), expected.finish.name());
+                assert_eq!(
+                    answer.token_ids(),
+                    expected.token_ids(),
+                    "seed {seed}: {}",
+                    answer.text
+                );
+                assert_eq!(answer.finish_reason.as_str(), expected.finish_reason.as_str());
                 assert_eq!(answer.text, expected.text);
             }
-            if matches!(expected.finish, Finish::Stop) {
+            if matches!(expected.finish_reason, FinishReason::Stop) {
                 fits(&expected.text);
             }
-            complete[index] += usize::from(!matches!(expected.finish, Finish::Length));
+            complete[index] += usize::from(!matches!(expected.finish_reason, FinishReason::Length));
         }
     }
     assert!(complete.iter().all(|count| *count > 6), "{complete:?} complete");
@@ -234,9 +243,9 @@ fn a_stop_token_that_stands_for_text_is_text_until_the_answer_fits() {
     let any = || ask().grammar(Grammar::regex("(?s).*"));
     let whole = engine().generate(any()).unwrap();
     assert_eq!(whole.text, "17 + 25 = 42");
-    let stop_tokens = vec![token(" =")];
-    let ended = engine().generate(Request { stop_tokens, ..any() }).unwrap();
-    assert_eq!((ended.text.as_str(), ended.finish.name()), ("17 + 25", "stop"));
+    let stop_token_ids = vec![token(" =")];
+    let ended = engine().generate(Request { stop_token_ids, ..any() }).unwrap();
+    assert_eq!((ended.text.as_str(), ended.finish_reason.as_str()), ("17 + 25", "stop"));
     assert_eq!(ended.reasoning, whole.reasoning);
 }
 
@@ -244,11 +253,11 @@ fn a_stop_token_that_stands_for_text_is_text_until_the_answer_fits() {
 fn an_answer_that_is_cut_off_says_so_and_shows_no_more_than_a_beginning() {
     let request = |tokens| asked(3).max_tokens(tokens);
     let whole = engine().generate(request(400)).unwrap();
-    assert!(matches!(whole.finish, Finish::Stop));
+    assert!(matches!(whole.finish_reason, FinishReason::Stop));
     let count = whole.tokens.len();
     for tokens in [1, count / 3, count / 2, count - 1] {
         let cut = engine().generate(request(tokens)).unwrap();
-        assert!(matches!(cut.finish, Finish::Length), "{tokens} of {count}");
+        assert!(matches!(cut.finish_reason, FinishReason::Length), "{tokens} of {count}");
         assert!(whole.text.starts_with(&cut.text) && cut.text != whole.text);
     }
 }
@@ -283,7 +292,7 @@ fn arguments_of_a_forced_call_fit_its_schema_at_any_temperature() {
         let mut request = Request::chat(chat).max_tokens(200).seed(seed);
         request.sampling.temperature = Some(1.5);
         let answer = engine().generate(request).unwrap();
-        if matches!(answer.finish, Finish::Length) {
+        if matches!(answer.finish_reason, FinishReason::Length) {
             continue;
         }
         assert_eq!(call(&answer), "add");
@@ -319,12 +328,12 @@ fn a_grammar_beside_tools_is_an_answer_that_fits_or_a_call() {
         let chat = ChatRequest { tools: tools(true), ..ChatRequest::new(messages) };
         let request = Request::chat(chat).grammar(sum()).max_tokens(400);
         let answer = engine().generate(hot(request, seed)).unwrap();
-        match answer.finish {
-            Finish::Stop => {
+        match answer.finish_reason {
+            FinishReason::Stop => {
                 fits(&answer.text);
                 answers += 1;
             }
-            Finish::ToolCalls => {
+            FinishReason::ToolCalls => {
                 call(&answer);
                 assert_eq!(answer.text, "");
                 calls += 1;
@@ -349,7 +358,7 @@ impl Constraint for Free {
 fn what_cannot_be_held_is_refused_when_it_is_asked_for() {
     let refused = |request: Request| {
         let error = engine().submit(request).unwrap_err();
-        assert!(error.is_about_request(), "{error}");
+        assert!(error.kind() == ErrorKind::InvalidInput, "{error}");
         (error.field(), error.to_string())
     };
     let wrong = || Grammar::json_schema(json!({"type": "object", "propertyNames": {}}));
@@ -394,7 +403,7 @@ fn nothing_is_called_where_tools_are_withheld_after_earlier_calls() {
             let request = hot(Request::chat(chat.clone()).max_tokens(200), seed);
             let answer = engine().generate(request).unwrap();
             assert!(answer.tool_calls.is_empty(), "{answer:?}");
-            assert!(!matches!(answer.finish, Finish::ToolCalls), "{answer:?}");
+            assert!(!matches!(answer.finish_reason, FinishReason::ToolCalls), "{answer:?}");
         }
         let own = Request::chat(chat).constrained(Free).max_tokens(4);
         engine().generate(own).expect("a constraint of one's own is enough");
@@ -431,7 +440,7 @@ fn a_chat_that_a_template_wrote_holds_its_grammar_from_the_first_token() {
     let mut complete = 0;
     for seed in 0..20 {
         let answer = engine.generate(asked(seed)).unwrap();
-        if matches!(answer.finish, Finish::Stop) {
+        if matches!(answer.finish_reason, FinishReason::Stop) {
             fits(&answer.text);
             complete += 1;
         }
@@ -440,7 +449,10 @@ fn a_chat_that_a_template_wrote_holds_its_grammar_from_the_first_token() {
     assert!(complete > 15, "{complete} complete");
     let offered = ChatRequest { tools: tools(false), ..chat() };
     let error = engine.submit(Request::chat(offered.clone()).grammar(sum())).unwrap_err();
-    assert!(error.is_about_request() && error.to_string().contains("beside tools"), "{error}");
+    assert!(
+        error.kind() == ErrorKind::InvalidInput && error.to_string().contains("beside tools"),
+        "{error}"
+    );
     let silent = ChatRequest { tool_choice: ToolChoice::None, ..offered.clone() };
     let request = Request::chat(silent).grammar(Grammar::regex("yes|no"));
     let answer = engine.generate(request).unwrap();
@@ -458,8 +470,8 @@ fn the_same_grammar_serves_any_object_and_tokens_as_prompts() {
         let request = Request::new(Prompt::Tokens(ids.clone()));
         let request = hot(request.grammar(Grammar::json_object()).max_tokens(200), seed);
         let answer = engine().generate(request).unwrap();
-        match answer.finish {
-            Finish::Stop => {
+        match answer.finish_reason {
+            FinishReason::Stop => {
                 let value: Value = serde_json::from_str(&answer.text).unwrap();
                 assert!(value.is_object(), "{value}");
             }

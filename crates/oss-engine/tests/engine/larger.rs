@@ -1,14 +1,17 @@
 //! Models larger than the memory that they may take.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use oss_engine::model::{self, ExpertRoom, LoadOptions, Model};
-use oss_engine::weights::Container;
-use oss_engine::{Engine, EngineOptions, Error, Fault, LoadProgress, Request, Speculation};
+use oss_engine::{
+    Engine, EngineOptions, Error, ErrorKind, Fault, LoadProgress, Request, Speculation,
+};
+use oss_model::{ExpertRoom, LoadOptions, Model};
+use oss_weights::Container;
 
-use crate::support::{engine, engine_with, eventually, options, prompts, story, within};
+use crate::support::{engine, engine_with, eventually, options, packed, prompts, story, within};
 
 const TOP: usize = 2;
 const CACHE: usize = 4 << 20;
@@ -17,18 +20,12 @@ fn demo() -> Container {
     Container::from_bytes("demo", oss_demo::GGUF, Vec::new()).unwrap()
 }
 
-fn packed(directory: &Path) -> PathBuf {
-    let path = directory.join("demo.oss");
-    model::pack_to_file(&demo(), &model::Precision::default(), &path, None).unwrap();
-    path
-}
-
 /// Little besides weights.
 fn small() -> EngineOptions {
     EngineOptions {
         cache_bytes: Some(CACHE),
         repeat_bytes: 0,
-        max_rows: Some(24),
+        max_batched_tokens: Some(24),
         prefill_chunk: Some(16),
         max_sequences: Some(8),
         ..options()
@@ -57,6 +54,11 @@ fn least(path: &Path) -> usize {
 
 fn with_budget(path: &Path, max_memory: usize) -> Engine {
     Engine::load_with(path, EngineOptions { max_memory: Some(max_memory), ..small() }).unwrap()
+}
+
+fn is_expert(error: &Error) -> bool {
+    let is = |error: &oss_model::Error| matches!(error, oss_model::Error::Expert { .. });
+    matches!(error, Error::Model(error) if is(error))
 }
 
 #[test]
@@ -97,7 +99,7 @@ fn a_prompt_in_one_chunk_reads_each_expert_once() {
     let mut read = Vec::new();
     for chunk in [16, 128] {
         let options = EngineOptions {
-            max_rows: Some(128 + 8),
+            max_batched_tokens: Some(128 + 8),
             prefill_chunk: Some(chunk),
             speculation: Speculation::Off,
             ..small()
@@ -112,7 +114,8 @@ fn a_prompt_in_one_chunk_reads_each_expert_once() {
         let prompt = answer.usage.prompt_tokens;
         assert!((48..=128).contains(&prompt), "{prompt} tokens: three small chunks, a large one");
         assert_eq!(answer.tokens, crate::support::engine().generate(request()).unwrap().tokens);
-        eventually("the numbers are told", || engine.metrics().running == 0);
+        // The numbers are told with it.
+        engine.check_books().unwrap();
         read.push(engine.metrics().experts.unwrap());
     }
     let all = room.experts as u64;
@@ -128,7 +131,10 @@ fn a_model_that_fits_has_no_slots() {
     let path = packed(directory.path());
     let engine = with_budget(&path, 200 << 20);
     let expected = crate::support::engine().generate(story("Once upon a time", 20)).unwrap();
-    assert_eq!(engine.generate(story("Once upon a time", 20)).unwrap().ids(), expected.ids());
+    assert_eq!(
+        engine.generate(story("Once upon a time", 20)).unwrap().token_ids(),
+        expected.token_ids()
+    );
     assert_eq!(engine.metrics().experts, None);
 }
 
@@ -162,7 +168,7 @@ fn vectors_and_the_vocabulary_are_counted_and_a_budget_without_room_for_them_is_
     let bytes: usize = words.map(<[u8]>::len).sum();
     assert!(memory.vocabulary > 10 * bytes && memory.vocabulary < 4 << 20, "{memory:?}");
     // Everything that an engine takes: logits come with its first token.
-    let logits = 4 * engine.config().vocabulary * small().max_rows.unwrap();
+    let logits = 4 * engine.config().vocabulary * small().max_batched_tokens.unwrap();
     let weights = room.dense_bytes + TOP * room.slot_bytes;
     let all = weights + memory.vectors + memory.vocabulary + memory.scratch + logits + CACHE;
     assert_eq!(least, all, "{memory:?}");
@@ -206,7 +212,10 @@ fn a_model_that_is_not_packed_is_packed_first_where_a_folder_is_given() {
     let mut times = Vec::new();
     for _ in 0..2 {
         let engine = load(cache.clone()).unwrap();
-        assert_eq!(engine.generate(story("Once upon a time", 20)).unwrap().ids(), expected.ids());
+        assert_eq!(
+            engine.generate(story("Once upon a time", 20)).unwrap().token_ids(),
+            expected.token_ids()
+        );
         assert!(engine.metrics().experts.unwrap().misses > 0);
         times.push(written());
     }
@@ -267,18 +276,45 @@ fn a_folder_makes_later_loads_map_what_the_first_one_packed() {
         let seen = Arc::clone(&packed);
         let count = move |_, _| {
             seen.fetch_add(1, Ordering::Relaxed);
+            ControlFlow::Continue(())
         };
         let progress = Some(LoadProgress::new(count));
         let options = EngineOptions { pack_directory, progress, ..small() };
         let engine = Engine::from_container(Arc::new(demo()), options).unwrap();
-        let ids = engine.generate(story("Once upon a time", 20)).unwrap().ids();
+        let ids = engine.generate(story("Once upon a time", 20)).unwrap().token_ids();
         (ids, packed.load(Ordering::Relaxed))
     };
-    let expected = engine().generate(story("Once upon a time", 20)).unwrap().ids();
+    let expected = engine().generate(story("Once upon a time", 20)).unwrap().token_ids();
     let (first, packed) = load();
     assert_eq!(first, expected);
     assert!(packed > 0, "the first load packs");
     assert_eq!(load(), (expected, 0), "the second one maps");
+}
+
+#[test]
+fn a_load_that_is_cancelled_leaves_no_packed_file_and_the_next_one_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let load = |progress| {
+        let pack_directory = Some(directory.path().to_path_buf());
+        let options = EngineOptions { pack_directory, progress, ..small() };
+        Engine::from_container(Arc::new(demo()), options)
+    };
+    let half = LoadProgress::new(|done, all| match 2 * done < all {
+        true => ControlFlow::Continue(()),
+        false => ControlFlow::Break(()),
+    });
+    let error = load(Some(half)).unwrap_err();
+    assert!(matches!(error, Error::LoadCancelled), "{error}");
+    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Cancelled, false));
+    let is_packed = || {
+        let files = std::fs::read_dir(directory.path()).unwrap().map(|file| file.unwrap().path());
+        files.into_iter().any(|path| path.extension().is_some_and(|name| name == "oss"))
+    };
+    assert!(!is_packed());
+    let answer = load(None).unwrap().generate(story("Once upon a time", 20)).unwrap();
+    let expected = engine().generate(story("Once upon a time", 20)).unwrap();
+    assert_eq!(answer.token_ids(), expected.token_ids());
+    assert!(is_packed());
 }
 
 #[test]
@@ -299,7 +335,7 @@ fn an_engine_waits_for_another_one_that_packs_the_same_model() {
         let pack_directory = Some(packed.clone());
         let options = EngineOptions { pack_directory, progress, ..small() };
         let engine = Engine::from_container(Arc::new(demo()), options).unwrap();
-        engine.generate(story("Once upon a time", 20)).unwrap().ids()
+        engine.generate(story("Once upon a time", 20)).unwrap().token_ids()
     };
     let (begun, has_begun) = std::sync::mpsc::channel();
     let is_first = AtomicBool::new(true);
@@ -308,6 +344,7 @@ fn an_engine_waits_for_another_one_that_packs_the_same_model() {
             begun.send(()).unwrap();
             std::thread::sleep(std::time::Duration::from_millis(400));
         }
+        ControlFlow::Continue(())
     });
     let answers = std::thread::scope(|scope| {
         let first = scope.spawn(|| load(Some(slow)));
@@ -315,7 +352,7 @@ fn an_engine_waits_for_another_one_that_packs_the_same_model() {
         let second = load(None);
         [first.join().unwrap(), second]
     });
-    let expected = engine().generate(story("Once upon a time", 20)).unwrap().ids();
+    let expected = engine().generate(story("Once upon a time", 20)).unwrap().token_ids();
     assert_eq!(answers, [expected.clone(), expected]);
     assert_eq!(std::fs::read_dir(&packed).unwrap().count(), 1);
 }
@@ -355,32 +392,39 @@ fn an_expert_that_cannot_be_read_fails_its_requests_and_the_next_ones_are_right(
     let options = EngineOptions { max_memory: Some(budget), ..small() };
     let engine = Engine::from_container(Arc::new(container), options).unwrap();
     let error = engine.generate(story("Once upon a time, there was", 20)).unwrap_err();
-    assert!(matches!(error, Error::Model(model::Error::Expert { .. })), "{error}");
+    assert!(is_expert(&error), "{error}");
     let text = error.to_string();
     assert!(text.contains("demo.oss: expert ") && text.contains(" bytes at "), "{text}");
     assert_eq!(engine.check_books().unwrap(), 0, "the failed request has given its pages back");
     std::fs::write(&path, whole).unwrap();
     let expected = crate::support::engine().generate(story("Once upon a time", 20)).unwrap();
-    assert_eq!(engine.generate(story("Once upon a time", 20)).unwrap().ids(), expected.ids());
+    assert_eq!(
+        engine.generate(story("Once upon a time", 20)).unwrap().token_ids(),
+        expected.token_ids()
+    );
     assert_eq!(engine.metrics().failed, 1);
 }
 
 #[test]
 fn a_step_whose_expert_cannot_be_read_once_is_tried_again() {
-    let engine = engine_with(EngineOptions { reuse_prefixes: true, ..options() });
+    let engine = engine_with(EngineOptions { prefix_caching: true, ..options() });
     let faulty = |at, times| story("One day", 20).with_fault(Fault::Unread { at, times });
     let expected = crate::support::engine().generate(story("One day", 20)).unwrap();
-    let beside = || Request { ignore_stops: true, ..story("Once upon a time", 60) };
+    let beside = || Request { ignore_eos: true, ..story("Once upon a time", 60) };
     for at in [0, 7] {
         let other = engine.submit(beside()).unwrap();
-        assert_eq!(engine.generate(faulty(at, 1)).unwrap().ids(), expected.ids(), "{at}");
+        assert_eq!(
+            engine.generate(faulty(at, 1)).unwrap().token_ids(),
+            expected.token_ids(),
+            "{at}"
+        );
         assert_eq!(other.collect_all().unwrap().tokens.len(), 60);
     }
     let metrics = engine.metrics();
     assert_eq!((metrics.failed, metrics.shed_bytes), (0, 0), "what is kept stays");
     let error = engine.generate(faulty(3, 2)).unwrap_err();
-    assert!(matches!(error, Error::Model(model::Error::Expert { .. })), "{error}");
-    assert_eq!(engine.generate(story("One day", 20)).unwrap().ids(), expected.ids());
+    assert!(is_expert(&error), "{error}");
+    assert_eq!(engine.generate(story("One day", 20)).unwrap().token_ids(), expected.token_ids());
 }
 
 #[test]

@@ -9,7 +9,7 @@ fn all_memory_stays_within_the_budget() {
     let directory = tempfile::tempdir().unwrap();
     let budget = 64 << 20;
     let options = EngineOptions {
-        reuse_prefixes: true,
+        prefix_caching: true,
         cache_bytes: None,
         warm_bytes: 1 << 20,
         repeat_bytes: 1 << 18,
@@ -59,7 +59,7 @@ fn tokens_are_the_same_on_any_pages_and_those_set_aside_are_used_where_there_are
         let free = set_aside();
         let engine = engine_with(EngineOptions { pages, ..options() });
         let answer = engine.generate(story("Once upon a time", 20)).unwrap();
-        assert_eq!(answer.ids(), expected.ids(), "{pages:?}");
+        assert_eq!(answer.token_ids(), expected.token_ids(), "{pages:?}");
         let memory = engine.metrics().memory;
         let all = memory.weights + memory.cache_limit;
         match pages {
@@ -75,7 +75,7 @@ fn what_is_kept_for_reuse_goes_when_the_system_runs_short_and_answers_stay_the_s
     let root = tempfile::tempdir().unwrap();
     system(root.path(), 900_000);
     let options = EngineOptions {
-        reuse_prefixes: true,
+        prefix_caching: true,
         cache_bytes: Some(4 << 20),
         system_root: root.path().to_path_buf(),
         ..options()
@@ -84,7 +84,7 @@ fn what_is_kept_for_reuse_goes_when_the_system_runs_short_and_answers_stay_the_s
     let texts = prompts(40);
     let ask = |text: &str| {
         let expected = engine().generate(story(text, 16)).unwrap();
-        assert_eq!(short.generate(story(text, 16)).unwrap().ids(), expected.ids());
+        assert_eq!(short.generate(story(text, 16)).unwrap().token_ids(), expected.token_ids());
     };
     texts[10..].iter().for_each(|text| ask(text));
     eventually("the engine is idle", || short.metrics().running == 0);
@@ -117,7 +117,10 @@ fn what_sessions_keep_goes_too_when_nothing_else_is_left_to_go() {
     let mut ask = || {
         for (session, text) in sessions.iter_mut().zip(&texts[30..]) {
             let expected = engine().generate(story(text, 16)).unwrap();
-            assert_eq!(session.generate(story(text, 16)).unwrap().ids(), expected.ids());
+            assert_eq!(
+                session.generate(story(text, 16)).unwrap().token_ids(),
+                expected.token_ids()
+            );
         }
     };
     ask();
@@ -139,24 +142,27 @@ fn a_request_that_needs_more_than_pressure_leaves_gets_it() {
     let short = engine_with(EngineOptions { system_root, ..options() });
     let long = prompts(400).pop().unwrap();
     let expected = engine().generate(story(&long, 4)).unwrap();
-    assert_eq!(short.generate(story(&long, 4)).unwrap().ids(), expected.ids());
+    assert_eq!(short.generate(story(&long, 4)).unwrap().token_ids(), expected.token_ids());
 }
 
 #[test]
 fn a_step_whose_memory_is_refused_once_is_tried_again_without_what_is_kept() {
-    let engine = engine_with(EngineOptions { reuse_prefixes: true, ..options() });
+    let engine = engine_with(EngineOptions { prefix_caching: true, ..options() });
     let expected = crate::support::engine().generate(story("Once upon a time", 20)).unwrap();
-    let mut session = engine.session();
+    let session = engine.session();
     session.generate(story("One day", 40)).unwrap();
     for at in [0, 7] {
         let fault = Fault::Refused { at, times: 1 };
         let answer = engine.generate(story("Once upon a time", 20).with_fault(fault)).unwrap();
-        assert_eq!(answer.ids(), expected.ids(), "refused at {at}");
+        assert_eq!(answer.token_ids(), expected.token_ids(), "refused at {at}");
     }
     assert!(engine.metrics().shed_bytes > 0, "what was kept has gone");
     let fault = Fault::Refused { at: 3, times: 2 };
     let error = engine.generate(story("Once upon a time", 20).with_fault(fault)).unwrap_err();
     assert!(matches!(error, Error::Cache(_)), "{error}");
-    assert_eq!(engine.generate(story("Once upon a time", 20)).unwrap().ids(), expected.ids());
+    assert_eq!(
+        engine.generate(story("Once upon a time", 20)).unwrap().token_ids(),
+        expected.token_ids()
+    );
     assert_eq!(engine.metrics().failed, 1);
 }

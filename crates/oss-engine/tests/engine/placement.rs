@@ -3,8 +3,8 @@
 use std::io::Write as _;
 use std::path::Path;
 
-use oss_engine::model::memory_policy;
 use oss_engine::{Engine, EngineOptions, Error, Placement};
+use oss_model::memory_policy;
 use oss_threads::topology::Topology;
 
 use crate::support::{engine, options, story};
@@ -86,7 +86,10 @@ fn one_node_changes_nothing() {
     let weights = weights();
     for placement in Placement::ALL {
         let placed = load(on(root.path(), placement)).unwrap();
-        assert_eq!(placed.generate(story("Once upon a time", 20)).unwrap().ids(), expected.ids());
+        assert_eq!(
+            placed.generate(story("Once upon a time", 20)).unwrap().token_ids(),
+            expected.token_ids()
+        );
         assert_eq!(placed.metrics().memory.weights, weights, "{placement}");
     }
 }
@@ -99,7 +102,7 @@ fn placed_engines_give_the_same_tokens_and_missing_nodes_are_named() {
     nodes(root.path(), &[0, 1]);
     let here = Topology::read().unwrap();
     let has_nodes = [0, 1].iter().all(|id| here.nodes.iter().any(|node| node.id == *id));
-    let has_cpus = [0, 1].iter().all(|cpu| here.placement().contains(cpu));
+    let has_cpus = [0, 1].iter().all(|cpu| here.pin_order().contains(cpu));
     let required = std::env::var_os("OSS_REQUIRE_PLACEMENT").is_some();
     for placement in Placement::ALL {
         // Where there is no second node or CPU, or the system lets nobody choose, it is refused,
@@ -108,7 +111,7 @@ fn placed_engines_give_the_same_tokens_and_missing_nodes_are_named() {
         match load(on(root.path(), placement)) {
             Ok(placed) => {
                 let answer = placed.generate(story("Once upon a time", 20)).unwrap();
-                assert_eq!(answer.ids(), expected.ids(), "{placement}");
+                assert_eq!(answer.token_ids(), expected.token_ids(), "{placement}");
                 let copies = if placement == Placement::Replicate { 2 } else { 1 };
                 assert_eq!(placed.metrics().memory.weights, copies * weights, "{placement}");
                 let by_rows = [Placement::RowSlab, Placement::FirstTouch].contains(&placement);
@@ -149,7 +152,7 @@ fn copies_that_the_budget_does_not_hold_are_refused() {
         let options = EngineOptions {
             max_memory: Some(budget),
             cache_bytes: Some(1 << 20),
-            max_rows: Some(8),
+            max_batched_tokens: Some(8),
             prefill_chunk: Some(8),
             repeat_bytes: 0,
             pack_directory,

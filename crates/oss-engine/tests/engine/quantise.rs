@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use oss_engine::model::{
+use oss_engine::quantise::{Plan, Quantise, WINDOW};
+use oss_engine::{Dtype, Engine, Error, Isa, KvFormat, Request, Team};
+use oss_model::{
     Batch, LoadOptions, Model, Precision, Row, Site, State, describe, forward, head, pack_to_file,
 };
-use oss_engine::quantise::{Plan, Quantise, WINDOW};
-use oss_engine::weights::Container;
-use oss_engine::{Dtype, Engine, Error, Isa, KvFormat, Request, Team};
+use oss_weights::Container;
 
 use crate::support::{engine, options};
 
@@ -21,7 +21,7 @@ fn texts() -> Vec<Vec<u32>> {
         let request = Request::text("Once upon a time").seed(seed).max_tokens(WINDOW);
         let answer = engine().generate(request).unwrap();
         let written = answer.tokens.iter().map(|token| token.id);
-        answer.prompt_ids.iter().copied().chain(written).collect()
+        answer.prompt_token_ids.iter().copied().chain(written).collect()
     };
     (1..=6).map(story).collect()
 }

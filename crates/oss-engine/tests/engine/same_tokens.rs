@@ -1,6 +1,7 @@
 //! The same request gives the same tokens, whatever happens around it.
 
-use oss_engine::{ChatRequest, ColdTier, EngineOptions, Request, Team, text::chat::Message};
+use oss_engine::{ChatRequest, ColdTier, EngineOptions, Request, Team};
+use oss_text::chat::Message;
 
 use crate::support::{engine, engine_with, options, prompts, story};
 
@@ -11,10 +12,11 @@ fn sixteen_requests_at_once_get_the_tokens_of_each_alone() {
         let request = Request::text(&prompts[index]).max_tokens(10 + index).seed(index as u64);
         if index.is_multiple_of(2) { request.greedy() } else { request }
     };
-    let alone: Vec<_> = (0..16).map(|i| engine().generate(request(i)).unwrap().ids()).collect();
+    let alone: Vec<_> =
+        (0..16).map(|i| engine().generate(request(i)).unwrap().token_ids()).collect();
     let streams: Vec<_> = (0..16).map(|i| engine().submit(request(i)).unwrap()).collect();
     for (index, stream) in streams.into_iter().enumerate() {
-        assert_eq!(stream.collect_all().unwrap().ids(), alone[index], "request {index}");
+        assert_eq!(stream.collect_all().unwrap().token_ids(), alone[index], "request {index}");
     }
 }
 
@@ -24,7 +26,7 @@ fn the_size_of_chunks_and_the_number_of_threads_change_nothing() {
     let ask = |options: EngineOptions| {
         let request = Request { prompt_logprobs: Some(3), logprobs: Some(2), ..story(&prompt, 16) };
         let answer = engine_with(options).generate(request).unwrap();
-        (answer.tokens, answer.prompt_tokens)
+        (answer.tokens, answer.prompt_logprobs)
     };
     let expected = ask(EngineOptions { prefill_chunk: Some(64), ..options() });
     for chunk in [1, 7] {
@@ -33,7 +35,7 @@ fn the_size_of_chunks_and_the_number_of_threads_change_nothing() {
     }
     assert_eq!(ask(EngineOptions { threads: Some(2), ..options() }), expected, "two threads");
     assert_eq!(
-        ask(EngineOptions { max_rows: Some(3), ..options() }),
+        ask(EngineOptions { max_batched_tokens: Some(3), ..options() }),
         expected,
         "three rows a step"
     );
@@ -43,13 +45,14 @@ fn the_size_of_chunks_and_the_number_of_threads_change_nothing() {
 fn engines_that_share_a_team_answer_as_if_each_had_its_own() {
     let prompts = prompts(6);
     let request = |index: usize| story(&prompts[index], 20);
-    let alone: Vec<_> = (0..6).map(|i| engine().generate(request(i)).unwrap().ids()).collect();
+    let alone: Vec<_> =
+        (0..6).map(|i| engine().generate(request(i)).unwrap().token_ids()).collect();
     let team = Team::new(2).unwrap();
     let sharing = || EngineOptions { team: Some(team.clone()), threads: None, ..options() };
     let engines = [(); 2].map(|()| engine_with(sharing()));
     let streams: Vec<_> = (0..6).map(|i| engines[i % 2].submit(request(i)).unwrap()).collect();
     for (index, stream) in streams.into_iter().enumerate() {
-        assert_eq!(stream.collect_all().unwrap().ids(), alone[index], "request {index}");
+        assert_eq!(stream.collect_all().unwrap().token_ids(), alone[index], "request {index}");
     }
 }
 
@@ -65,8 +68,8 @@ fn a_sequence_that_lost_its_pages_goes_on_as_if_nothing_had_happened() {
     for (prompt, stream) in prompts.iter().zip(streams) {
         let expected = engine().generate(request(prompt)).unwrap();
         let got = stream.collect_all().unwrap();
-        assert_eq!(got.ids(), expected.ids());
-        assert_eq!(got.prompt_tokens, expected.prompt_tokens);
+        assert_eq!(got.token_ids(), expected.token_ids());
+        assert_eq!(got.prompt_logprobs, expected.prompt_logprobs);
     }
     assert!(tight.metrics().preempted > 0, "the cache was not tight");
 }
@@ -76,14 +79,14 @@ fn a_sequence_that_lost_its_pages_computes_nothing_twice_where_a_tier_kept_them(
     let directory = tempfile::tempdir().unwrap();
     let cold = ColdTier { directory: directory.path().to_owned(), bytes: 64 << 20 };
     let tight = EngineOptions { cache_bytes: Some(700 << 10), cold: Some(cold), ..options() };
-    let tight = engine_with(EngineOptions { reuse_prefixes: true, ..tight });
+    let tight = engine_with(EngineOptions { prefix_caching: true, ..tight });
     let prompts = prompts(12);
     let streams: Vec<_> =
         prompts.iter().map(|prompt| tight.submit(story(prompt, 60)).unwrap()).collect();
     let mut computed = 0;
     for (prompt, stream) in prompts.iter().zip(streams) {
         let got = stream.collect_all().unwrap();
-        assert_eq!(got.ids(), engine().generate(story(prompt, 60)).unwrap().ids());
+        assert_eq!(got.token_ids(), engine().generate(story(prompt, 60)).unwrap().token_ids());
         computed += got.usage.prompt_tokens - got.usage.cached_tokens;
     }
     let metrics = tight.metrics();
@@ -92,12 +95,12 @@ fn a_sequence_that_lost_its_pages_computes_nothing_twice_where_a_tier_kept_them(
     assert!(counts.evicted_pages > 0 && counts.cold_hits > 0, "{counts:?}");
     // Fewer pages than may wait to be written: none is given up, however slow the disk is.
     assert_eq!(counts.cold.dropped_writes, 0, "{counts:?}");
-    assert_eq!(metrics.prompt_tokens, computed as u64, "{metrics:?}");
+    assert_eq!(metrics.computed_prompt_tokens, computed as u64, "{metrics:?}");
 }
 
 #[test]
 fn a_session_gives_the_tokens_of_a_fresh_prompt_and_computes_less() {
-    let mut session = engine().session();
+    let session = engine().session();
     let mut messages = Vec::new();
     let mut cached = Vec::new();
     for question in ["What is 17 + 25?", "What is the capital of Peru?", "And what is 3 + 4?"] {
@@ -105,7 +108,7 @@ fn a_session_gives_the_tokens_of_a_fresh_prompt_and_computes_less() {
         let request = || Request::chat(ChatRequest::new(messages.clone())).greedy().max_tokens(80);
         let fresh = engine().generate(request()).unwrap();
         let kept = session.generate(request()).unwrap();
-        assert_eq!(kept.ids(), fresh.ids(), "{question}");
+        assert_eq!(kept.token_ids(), fresh.token_ids(), "{question}");
         assert_eq!((kept.text.clone(), fresh.usage.cached_tokens), (fresh.text, 0));
         cached.push((kept.usage.cached_tokens, kept.usage.prompt_tokens));
         messages.push(kept.message());
@@ -116,22 +119,22 @@ fn a_session_gives_the_tokens_of_a_fresh_prompt_and_computes_less() {
 
 #[test]
 fn a_session_that_goes_on_with_its_own_answer_computes_only_what_is_new() {
-    let mut session = engine().session();
+    let session = engine().session();
     let first = session.generate(story("Once upon a time", 20)).unwrap();
-    let mut ids = first.prompt_ids.to_vec();
-    ids.extend(first.ids());
-    ids.extend(engine().text().encode(" The end", oss_engine::text::Special::AsText).unwrap());
+    let mut ids = first.prompt_token_ids.to_vec();
+    ids.extend(first.token_ids());
+    ids.extend(engine().text().encode(" The end", oss_text::Special::AsText).unwrap());
     let request = || Request::tokens(ids.clone()).max_tokens(10).greedy();
     let fresh = engine().generate(request()).unwrap();
     let kept = session.generate(request()).unwrap();
-    assert_eq!(kept.ids(), fresh.ids());
+    assert_eq!(kept.token_ids(), fresh.token_ids());
     // The last drawn token was never computed.
     assert_eq!(kept.usage.cached_tokens, 4 + 20 - 1);
 }
 
 #[test]
 fn a_prompt_that_begins_as_an_earlier_one_computes_the_rest_alone() {
-    let reusing = engine_with(EngineOptions { reuse_prefixes: true, ..options() });
+    let reusing = engine_with(EngineOptions { prefix_caching: true, ..options() });
     let story = |text: &str| story(text, 40);
     // Longer than the window, cut at every kind of place: within a page, at its end, in the window.
     let long = prompts(60).pop().unwrap();
@@ -142,11 +145,11 @@ fn a_prompt_that_begins_as_an_earlier_one_computes_the_rest_alone() {
         let expected = engine().generate(story(&prompt)).unwrap();
         for round in 0..2 {
             let got = reusing.generate(story(&prompt)).unwrap();
-            assert_eq!(got.ids(), expected.ids(), "{cut} bytes, round {round}");
+            assert_eq!(got.token_ids(), expected.token_ids(), "{cut} bytes, round {round}");
         }
     }
     let again = reusing.generate(story(&long)).unwrap();
-    assert_eq!(again.ids(), first.ids());
+    assert_eq!(again.token_ids(), first.token_ids());
     assert_eq!(again.usage.cached_tokens, again.usage.prompt_tokens, "its logits are known too");
     assert!(reusing.metrics().cached_tokens > 0);
 }
@@ -155,13 +158,13 @@ fn a_prompt_that_begins_as_an_earlier_one_computes_the_rest_alone() {
 fn pages_that_are_taken_away_and_found_again_change_nothing() {
     let prompts = prompts(12);
     let cache_bytes = Some(700 << 10);
-    let options = EngineOptions { cache_bytes, reuse_prefixes: true, ..options() };
+    let options = EngineOptions { cache_bytes, prefix_caching: true, ..options() };
     let tight = engine_with(options);
     let streams: Vec<_> =
         prompts.iter().map(|prompt| tight.submit(story(prompt, 60)).unwrap()).collect();
     for (prompt, stream) in prompts.iter().zip(streams) {
         let expected = engine().generate(story(prompt, 60)).unwrap();
-        assert_eq!(stream.collect_all().unwrap().ids(), expected.ids());
+        assert_eq!(stream.collect_all().unwrap().token_ids(), expected.token_ids());
     }
     let metrics = tight.metrics();
     assert!(metrics.preempted > 0, "the cache was not tight");

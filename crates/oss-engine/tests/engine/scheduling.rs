@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use oss_engine::{
-    Constraint, Engine, EngineOptions, Error, Event, Finish, Mask, PolicyKind, Request, Result,
+    Constraint, Engine, EngineOptions, Error, Event, EvictionPolicy, FinishReason, Mask, Request,
+    Result,
 };
 
 use crate::support::{
@@ -12,14 +13,14 @@ use crate::support::{
 
 /// A request that goes on until someone ends it.
 fn endless() -> Request {
-    Request { ignore_stops: true, ..Request::text("Once upon a time").max_tokens(3000) }
+    Request { ignore_eos: true, ..Request::text("Once upon a time").max_tokens(3000) }
 }
 
 #[test]
 fn a_dropped_stream_ends_its_request_and_frees_its_pages() {
     let engine = engine_with(options());
     let mut stream = engine.submit(endless()).unwrap();
-    assert!(stream.by_ref().any(|event| matches!(event, Event::Token(_))));
+    assert!(stream.by_ref().any(|event| matches!(event, Ok(Event::Token(_)))));
     drop(stream);
     eventually("the request is cancelled", || engine.metrics().cancelled == 1);
     eventually("all pages are free", || {
@@ -32,24 +33,24 @@ fn a_dropped_stream_ends_its_request_and_frees_its_pages() {
 #[test]
 fn a_cancelled_request_says_so() {
     let mut stream = engine().submit(endless()).unwrap();
-    assert!(stream.by_ref().any(|event| matches!(event, Event::Token(_))));
+    assert!(stream.by_ref().any(|event| matches!(event, Ok(Event::Token(_)))));
     stream.cancel();
     let answer = stream.collect_all().unwrap();
-    assert!(matches!(answer.finish, Finish::Cancelled));
+    assert!(matches!(answer.finish_reason, FinishReason::Cancelled));
 }
 
 #[test]
 fn a_request_is_cancelled_from_another_thread_while_its_events_are_waited_for() {
     let engine = engine_with(options());
     let stream = engine.submit(endless()).unwrap();
-    let canceller = stream.canceller();
-    let other = canceller.clone();
+    let cancel_handle = stream.cancel_handle();
+    let other = cancel_handle.clone();
     let cancelling = std::thread::spawn(move || other.cancel());
-    assert!(matches!(stream.collect_all().unwrap().finish, Finish::Cancelled));
+    assert!(matches!(stream.collect_all().unwrap().finish_reason, FinishReason::Cancelled));
     cancelling.join().unwrap();
-    canceller.cancel(); // it is over
+    cancel_handle.cancel(); // it is over
     drop(engine);
-    canceller.cancel();
+    cancel_handle.cancel();
 }
 
 #[test]
@@ -57,10 +58,10 @@ fn more_requests_than_the_queue_holds_are_refused() {
     let options = EngineOptions { queue_limit: 2, max_sequences: Some(1), ..options() };
     let engine = engine_with(options);
     let mut running = engine.submit(endless()).unwrap();
-    assert!(running.by_ref().any(|event| matches!(event, Event::Token(_))));
+    assert!(running.by_ref().any(|event| matches!(event, Ok(Event::Token(_)))));
     let waiting: Vec<_> = (0..2).map(|_| engine.submit(story("One day", 4)).unwrap()).collect();
     let error = engine.submit(story("One day", 4)).unwrap_err();
-    assert!(matches!(error, Error::Overloaded { got: 2, expected: 2 }), "{error}");
+    assert!(matches!(error, Error::Overloaded { waiting: 2, limit: 2 }), "{error}");
     assert_eq!((engine.metrics().rejected, engine.metrics().queued), (1, 2));
     drop(running);
     for stream in waiting {
@@ -70,47 +71,49 @@ fn more_requests_than_the_queue_holds_are_refused() {
 }
 
 #[test]
-fn a_request_past_its_deadline_fails_whether_it_waits_or_runs() {
+fn a_request_past_its_time_fails_whether_it_waits_or_runs() {
     let engine = engine_with(EngineOptions { max_sequences: Some(1), ..options() });
-    let deadline = Some(Duration::from_millis(60));
-    let running = engine.submit(Request { deadline, ..endless() }).unwrap();
+    let timeout = Some(Duration::from_millis(60));
+    let running = engine.submit(Request { timeout, ..endless() }).unwrap();
     let soon = Some(Duration::from_millis(20));
-    let waiting = engine.submit(Request { deadline: soon, ..endless() }).unwrap();
+    let waiting = engine.submit(Request { timeout: soon, ..endless() }).unwrap();
     for stream in [waiting, running] {
-        assert!(matches!(stream.collect_all().unwrap_err(), Error::Expired));
+        assert!(matches!(stream.collect_all().unwrap_err(), Error::Timeout));
     }
-    assert_eq!(engine.metrics().failed, 2);
+    let metrics = engine.metrics();
+    assert_eq!((metrics.timed_out, metrics.failed), (2, 0));
 }
 
 #[test]
 fn times_count_from_when_a_request_came() {
     let engine = engine_with(options());
-    let arrived = Instant::now().checked_sub(Duration::from_secs(7));
-    let answer = engine.generate(Request { arrived, ..story("One day", 4) }).unwrap();
+    let arrival_time = Instant::now().checked_sub(Duration::from_secs(7));
+    let answer = engine.generate(Request { arrival_time, ..story("One day", 4) }).unwrap();
     let timing = answer.timing;
     let times = [timing.queue, timing.first_token.unwrap(), timing.total];
     assert!(times.iter().all(|time| (7..60).contains(&time.as_secs())), "{timing:?}");
     assert!(timing.prefill.as_secs() < 7, "{timing:?}");
-    let late = Request { arrived, deadline: Some(Duration::from_secs(6)), ..story("One day", 4) };
-    assert!(matches!(engine.generate(late).unwrap_err(), Error::Expired));
+    let late =
+        Request { arrival_time, timeout: Some(Duration::from_secs(6)), ..story("One day", 4) };
+    assert!(matches!(engine.generate(late).unwrap_err(), Error::Timeout));
     // Nobody gains time by a time yet to come.
-    let arrived = Instant::now().checked_add(Duration::from_secs(60));
+    let arrival_time = Instant::now().checked_add(Duration::from_secs(60));
     let soon = Some(Duration::from_millis(20));
-    let early = engine.generate(Request { arrived, deadline: soon, ..endless() });
-    assert!(matches!(early.unwrap_err(), Error::Expired));
+    let early = engine.generate(Request { arrival_time, timeout: soon, ..endless() });
+    assert!(matches!(early.unwrap_err(), Error::Timeout));
 }
 
 #[test]
 fn higher_priority_leaves_the_queue_first() {
     let engine = engine_with(EngineOptions { max_sequences: Some(1), ..options() });
     let mut first = engine.submit(endless()).unwrap();
-    assert!(first.by_ref().any(|event| matches!(event, Event::Token(_))));
+    assert!(first.by_ref().any(|event| matches!(event, Ok(Event::Token(_)))));
     let low = engine.submit(story("One day", 30)).unwrap();
     let high = engine.submit(Request { priority: 1, ..story("One day", 30) }).unwrap();
     drop(first);
     let (low, high) = (low.collect_all().unwrap(), high.collect_all().unwrap());
     assert!(high.timing.queue < low.timing.queue);
-    assert_eq!(low.ids(), high.ids());
+    assert_eq!(low.token_ids(), high.token_ids());
 }
 
 #[test]
@@ -123,24 +126,24 @@ fn a_slow_consumer_pauses_itself_and_nobody_else() {
     }
     assert_eq!(engine.metrics().completed, 6);
     let expected = crate::support::engine().generate(story("Once upon a time", 60)).unwrap();
-    assert_eq!(slow.collect_all().unwrap().ids(), expected.ids());
+    assert_eq!(slow.collect_all().unwrap().token_ids(), expected.token_ids());
 }
 
 #[test]
 fn a_long_prompt_does_not_stop_the_others() {
     let options = EngineOptions {
-        max_rows: Some(32),
+        max_batched_tokens: Some(32),
         max_prompt_step: Duration::from_millis(1),
         ..options()
     };
     let engine = engine_with(options);
     let mut stream = engine.submit(endless()).unwrap();
-    assert!(stream.by_ref().any(|event| matches!(event, Event::Token(_))));
+    assert!(stream.by_ref().any(|event| matches!(event, Ok(Event::Token(_)))));
     let long = engine.submit(Request::tokens(vec![500; 2000]).max_tokens(1)).unwrap();
     let done = std::thread::spawn(move || long.collect_all().unwrap());
     let mut tokens = 0;
     while !done.is_finished() {
-        tokens += usize::from(matches!(stream.next(), Some(Event::Token(_))));
+        tokens += usize::from(matches!(stream.next(), Some(Ok(Event::Token(_)))));
     }
     assert_eq!(done.join().unwrap().usage.prompt_tokens, 2000);
     assert!(tokens > 50, "{tokens} tokens beside a prompt of 2000");
@@ -150,7 +153,7 @@ fn a_long_prompt_does_not_stop_the_others() {
 fn a_step_counts_its_sequences_apart_from_its_rows() {
     let engine = engine_with(options());
     let mut first = engine.submit(endless()).unwrap();
-    assert!(first.by_ref().any(|event| matches!(event, Event::Token(_))));
+    assert!(first.by_ref().any(|event| matches!(event, Ok(Event::Token(_)))));
     eventually("the prompt's step is counted", || engine.metrics().step_rows.max() > 1.0);
     assert_eq!(engine.metrics().step_sequences.max(), 1.0);
     engine.generate(story("One day", 4)).unwrap();
@@ -199,7 +202,7 @@ fn a_context_is_as_long_as_the_cache_can_hold() {
         assert_eq!((got, expected), (tokens, context - 1));
     }
     let alone = |tokens: usize| engine.generate(Request::tokens(vec![500; tokens]).max_tokens(0));
-    assert!(matches!(alone(context).unwrap().finish, Finish::Length));
+    assert!(matches!(alone(context).unwrap().finish_reason, FinishReason::Length));
     let error = alone(context + 1).unwrap_err();
     assert!(matches!(error, Error::PromptTooLong { expected, .. } if expected == context));
     let most = |tokens| engine.submit(Request::tokens(vec![500; context - 20]).min_tokens(tokens));
@@ -207,9 +210,9 @@ fn a_context_is_as_long_as_the_cache_can_hold() {
     let said = "option min_tokens: got 21, expected at most what the context has left (20)";
     assert_eq!(most(21).unwrap_err().to_string(), said);
     // What is not too long has room to its end.
-    let whole = Request { ignore_stops: true, ..Request::tokens(vec![500; context - 20]) };
+    let whole = Request { ignore_eos: true, ..Request::tokens(vec![500; context - 20]) };
     let whole = engine.generate(whole.greedy()).unwrap();
-    assert!(matches!(whole.finish, Finish::Length));
+    assert!(matches!(whole.finish_reason, FinishReason::Length));
     assert_eq!(whole.tokens.len(), 20);
     assert_eq!(engine.generate(story("One day", 4)).unwrap().tokens.len(), 4);
     let least = EngineOptions { cache_bytes: Some(1 << 10), ..options() };
@@ -228,7 +231,7 @@ fn metrics_count_what_happened() {
     engine.generate(story("Once upon a time", 10)).unwrap();
     let metrics = engine.metrics();
     assert_eq!((metrics.submitted, metrics.completed), (1, 1));
-    assert_eq!((metrics.prompt_tokens, metrics.completion_tokens), (4, 10));
+    assert_eq!((metrics.computed_prompt_tokens, metrics.completion_tokens), (4, 10));
     assert_eq!((metrics.first_token.count(), metrics.inter_token.count()), (1, 9));
     assert!(metrics.decode_tokens_per_s() > 0.0 && metrics.prefill_tokens_per_s() > 0.0);
     assert!(metrics.memory.weights > 0 && metrics.memory.cache_limit == 32 << 20);
@@ -236,12 +239,12 @@ fn metrics_count_what_happened() {
 
 #[test]
 fn stop_tokens_of_a_request_hold_where_those_of_the_model_do_not() {
-    let endless = || Request { ignore_stops: true, ..story("One day", 24).greedy() };
-    let ids = engine().generate(endless()).unwrap().ids();
+    let endless = || Request { ignore_eos: true, ..story("One day", 24).greedy() };
+    let ids = engine().generate(endless()).unwrap().token_ids();
     assert_eq!(ids.len(), 24);
     let stop = ids[9];
-    let ended = Request { stop_tokens: vec![stop], ..endless() };
-    let ended = engine().generate(ended).unwrap().ids();
+    let ended = Request { stop_token_ids: vec![stop], ..endless() };
+    let ended = engine().generate(ended).unwrap().token_ids();
     let first = ids.iter().position(|id| *id == stop).unwrap();
     assert_eq!(ended, ids[..=first]);
 }
@@ -249,10 +252,10 @@ fn stop_tokens_of_a_request_hold_where_those_of_the_model_do_not() {
 #[test]
 fn waits_without_end_are_no_mistake() {
     let forever = Duration::MAX;
-    let request = Request { deadline: Some(forever), ..story("One day", 3) };
+    let request = Request { timeout: Some(forever), ..story("One day", 3) };
     let mut stream = engine().submit(request).unwrap();
-    while !stream.is_over() {
-        stream.next_within(forever);
+    while !stream.is_finished() {
+        stream.next_timeout(forever);
     }
 }
 
@@ -260,20 +263,23 @@ fn waits_without_end_are_no_mistake() {
 fn a_session_that_waits_for_room_keeps_what_it_has() {
     let engine = engine_with(EngineOptions {
         cache_bytes: Some(100 * page_bytes()),
-        max_rows: Some(64),
+        max_batched_tokens: Some(64),
         ..options()
     });
     let ask = |tokens: &[u32]| Request::tokens(tokens.to_vec()).max_tokens(1).greedy();
-    let mut session = engine.session();
+    let session = engine.session();
     let prompt = tokens(0);
     session.generate(ask(&prompt[..300])).unwrap();
     // Beside this one the session's pages have room, but not all that its next prompt needs.
     let other = Request::tokens(tokens(1)).max_tokens(100).greedy();
-    let mut other = engine.submit(Request { ignore_stops: true, ..other }).unwrap();
-    assert!(matches!(other.next(), Some(Event::Admitted { .. })));
+    let mut other = engine.submit(Request { ignore_eos: true, ..other }).unwrap();
+    assert!(matches!(other.next(), Some(Ok(Event::Admitted { .. }))));
     let answer = session.generate(ask(&prompt)).unwrap();
     assert!(answer.usage.cached_tokens >= 299, "{:?}", answer.usage);
-    assert_eq!(answer.ids(), crate::support::engine().generate(ask(&prompt)).unwrap().ids());
+    assert_eq!(
+        answer.token_ids(),
+        crate::support::engine().generate(ask(&prompt)).unwrap().token_ids()
+    );
     other.collect_all().unwrap();
 }
 
@@ -282,30 +288,33 @@ fn a_session_keeps_what_it_has_when_its_next_request_is_cancelled_or_late() {
     let engine = engine_with(EngineOptions { prefill_chunk: Some(8), ..options() });
     let ask = |tokens: &[u32]| Request::tokens(tokens).max_tokens(1).greedy();
     let prompt = tokens(0);
-    let mut session = engine.session();
+    let session = engine.session();
     session.generate(ask(&prompt[..300])).unwrap();
-    let endless = || Request { ignore_stops: true, ..ask(&prompt).max_tokens(3000) };
+    let endless = || Request { ignore_eos: true, ..ask(&prompt).max_tokens(3000) };
     let mut cancelled = session.submit(endless()).unwrap();
-    let Some(Event::Admitted { cached_tokens }) = cancelled.next() else { panic!("no event") };
+    let Some(Ok(Event::Admitted { cached_tokens })) = cancelled.next() else { panic!("no event") };
     assert!(cached_tokens >= 299, "{cached_tokens}");
     cancelled.cancel();
-    assert!(matches!(cancelled.collect_all().unwrap().finish, Finish::Cancelled));
-    let deadline = Some(Duration::from_millis(20));
-    let late = session.generate(Request { deadline, ..endless() });
-    assert!(matches!(late.unwrap_err(), Error::Expired));
+    assert!(matches!(cancelled.collect_all().unwrap().finish_reason, FinishReason::Cancelled));
+    let timeout = Some(Duration::from_millis(20));
+    let late = session.generate(Request { timeout, ..endless() });
+    assert!(matches!(late.unwrap_err(), Error::Timeout));
     let answer = session.generate(ask(&prompt)).unwrap();
     assert!(answer.usage.cached_tokens >= 299, "{:?}", answer.usage);
-    assert_eq!(answer.ids(), crate::support::engine().generate(ask(&prompt)).unwrap().ids());
+    assert_eq!(
+        answer.token_ids(),
+        crate::support::engine().generate(ask(&prompt)).unwrap().token_ids()
+    );
 }
 
 #[test]
 fn tokens_that_were_lost_before_the_prompt_was_computed_do_not_count_as_cached() {
     let engine = engine_with(EngineOptions {
-        reuse_prefixes: true,
+        prefix_caching: true,
         repeat_bytes: 0,
-        eviction: PolicyKind::Lru,
+        eviction: EvictionPolicy::Lru,
         cache_bytes: Some(100 * page_bytes()),
-        max_rows: Some(64),
+        max_batched_tokens: Some(64),
         stream_events: 1,
         ..options()
     });
@@ -323,10 +332,10 @@ fn tokens_that_were_lost_before_the_prompt_was_computed_do_not_count_as_cached()
     };
     let before = counted();
     assert_eq!(before.preempted, 1);
-    let Some(Event::Admitted { cached_tokens }) = slow.next() else { panic!("no event") };
+    let Some(Ok(Event::Admitted { cached_tokens })) = slow.next() else { panic!("no event") };
     assert_eq!(cached_tokens, 699);
     let usage = slow.collect_all().unwrap().usage;
-    let computed = counted().prompt_tokens - before.prompt_tokens;
+    let computed = counted().computed_prompt_tokens - before.computed_prompt_tokens;
     assert!(computed > 1, "nothing was lost");
     assert_eq!(usage.cached_tokens as u64, 700 - computed);
 }

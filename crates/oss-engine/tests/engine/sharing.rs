@@ -1,6 +1,6 @@
 //! Prompts that have something in common are computed once.
 
-use oss_engine::{EngineOptions, Event, Finish, Request};
+use oss_engine::{EngineOptions, Event, FinishReason, Request};
 
 use crate::support::{
     engine, engine_with, eventually, options, page_bytes, prompts, story, tokens,
@@ -12,7 +12,7 @@ fn long() -> String {
 }
 
 fn reusing() -> EngineOptions {
-    EngineOptions { reuse_prefixes: true, prefill_chunk: Some(16), ..options() }
+    EngineOptions { prefix_caching: true, prefill_chunk: Some(16), ..options() }
 }
 
 #[test]
@@ -23,12 +23,15 @@ fn two_requests_with_the_same_new_prefix_compute_it_once() {
     let mut prompt_tokens = 0;
     for (text, stream) in texts.iter().zip(streams) {
         let answer = stream.collect_all().unwrap();
-        assert_eq!(answer.ids(), crate::support::engine().generate(story(text, 10)).unwrap().ids());
+        assert_eq!(
+            answer.token_ids(),
+            crate::support::engine().generate(story(text, 10)).unwrap().token_ids()
+        );
         prompt_tokens += answer.usage.prompt_tokens as u64;
     }
     let metrics = engine.metrics();
     assert_eq!(metrics.shared_prefixes, 1);
-    assert!(metrics.prompt_tokens < prompt_tokens / 2 + 40, "{metrics:?}");
+    assert!(metrics.computed_prompt_tokens < prompt_tokens / 2 + 40, "{metrics:?}");
 }
 
 #[test]
@@ -38,10 +41,10 @@ fn a_request_that_waited_goes_on_alone_when_the_first_one_is_cancelled() {
     let second = engine.submit(story(&format!("{} Tom", long()), 10)).unwrap();
     eventually("the second one waits", || engine.metrics().shared_prefixes == 1);
     first.cancel();
-    assert!(matches!(first.collect_all().unwrap().finish, Finish::Cancelled));
+    assert!(matches!(first.collect_all().unwrap().finish_reason, FinishReason::Cancelled));
     let request = story(&format!("{} Tom", long()), 10);
     let expected = crate::support::engine().generate(request).unwrap();
-    assert_eq!(second.collect_all().unwrap().ids(), expected.ids());
+    assert_eq!(second.collect_all().unwrap().token_ids(), expected.token_ids());
 }
 
 #[test]
@@ -53,7 +56,7 @@ fn nobody_waits_for_a_request_whose_consumer_is_slow() {
     let text = format!("{} Tom", long());
     let answer = engine.generate(story(&text, 10)).unwrap();
     let expected = crate::support::engine().generate(story(&text, 10)).unwrap();
-    assert_eq!(answer.ids(), expected.ids());
+    assert_eq!(answer.token_ids(), expected.token_ids());
     assert_eq!(slow.collect_all().unwrap().tokens.len(), 10);
 }
 
@@ -64,17 +67,17 @@ fn a_message_that_ended_within_a_first_prompt_is_gone_on_from_when_windows_have_
     for (last, len, expected) in [(end, 300, 300), (end, 500, 304), (299, 300, 0), (299, 500, 0)] {
         // Two such prompts take 176 pages, 88 of them of the layers with full attention.
         let engine = engine_with(EngineOptions {
-            reuse_prefixes: true,
+            prefix_caching: true,
             cache_bytes: Some(140 * page_bytes()),
             repeat_bytes: 0,
-            max_rows: Some(64),
+            max_batched_tokens: Some(64),
             ..options()
         });
         let ask = |ids: &[u32]| {
             let request = || Request::tokens(ids).max_tokens(4).greedy();
             let answer = engine.generate(request()).unwrap();
             let plain = crate::support::engine().generate(request()).unwrap();
-            assert_eq!(answer.ids(), plain.ids());
+            assert_eq!(answer.token_ids(), plain.token_ids());
             answer.usage.cached_tokens
         };
         let mut first = tokens(0);
@@ -94,11 +97,11 @@ fn a_prompt_that_comes_again_needs_no_step() {
     let prompt = prompts(30).pop().unwrap();
     let request = |seed| Request {
         logprobs: Some(3),
-        ignore_stops: true,
+        ignore_eos: true,
         ..Request::text(prompt.as_str()).max_tokens(9).seed(seed)
     };
     let first = repeating.generate(request(0)).unwrap();
-    let computed = repeating.metrics().prompt_tokens;
+    let computed = repeating.metrics().computed_prompt_tokens;
     for seed in 0..3 {
         let again = repeating.generate(request(seed)).unwrap();
         let expected = engine().generate(request(seed)).unwrap();
@@ -107,18 +110,18 @@ fn a_prompt_that_comes_again_needs_no_step() {
     }
     let one = repeating.generate(request(0).max_tokens(1)).unwrap();
     assert_eq!(one.tokens, first.tokens[..1]);
-    assert!(matches!(one.finish, Finish::Length));
+    assert!(matches!(one.finish_reason, FinishReason::Length));
     let none = repeating.generate(request(0).max_tokens(0)).unwrap();
-    assert!(none.tokens.is_empty() && matches!(none.finish, Finish::Length));
-    let mut session = repeating.session();
+    assert!(none.tokens.is_empty() && matches!(none.finish_reason, FinishReason::Length));
+    let session = repeating.session();
     assert_eq!(session.generate(request(0)).unwrap().tokens, first.tokens);
     let metrics = repeating.metrics();
-    assert_eq!((metrics.prompt_tokens, metrics.repeated_prompts), (computed, 6));
+    assert_eq!((metrics.computed_prompt_tokens, metrics.repeated_prompts), (computed, 6));
     // Its log-probabilities need its rows.
     let scored = Request { prompt_logprobs: Some(0), ..request(0) };
     let expected = engine().generate(Request { prompt_logprobs: Some(0), ..request(0) }).unwrap();
     let got = repeating.generate(scored).unwrap();
-    assert_eq!((got.prompt_tokens, got.tokens), (expected.prompt_tokens, expected.tokens));
+    assert_eq!((got.prompt_logprobs, got.tokens), (expected.prompt_logprobs, expected.tokens));
 }
 
 #[test]
@@ -132,7 +135,7 @@ fn a_repeat_whose_pages_have_gone_is_computed() {
         for text in texts {
             let answer = tight.generate(story(text, 12)).unwrap();
             let expected = engine().generate(story(text, 12)).unwrap();
-            assert_eq!(answer.ids(), expected.ids(), "round {round}: {text}");
+            assert_eq!(answer.token_ids(), expected.token_ids(), "round {round}: {text}");
         }
     }
     let metrics = tight.metrics();
@@ -158,7 +161,7 @@ fn a_constraint_decides_about_a_repeat_too() {
     mask.allow(700);
     let mut stream = repeating.submit(story("One day", 1).constrained(Only(mask))).unwrap();
     let token = stream.find_map(|event| match event {
-        Event::Token(token) => Some(token.id),
+        Ok(Event::Token(token)) => Some(token.id),
         _ => None,
     });
     assert_eq!((token, repeating.metrics().repeated_prompts), (Some(700), 1));

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use oss_engine::{
-    Completion, Dry, Engine, EngineOptions, Error, Finish, Mask, Request, Result, Sampling,
+    Completion, Dry, Engine, EngineOptions, Error, FinishReason, Mask, Request, Result, Sampling,
     Speculation, Token,
 };
 
@@ -27,7 +27,7 @@ fn engines() -> &'static [Engine; 4] {
 /// What must not depend on guesses.
 fn parts(answer: &Completion) -> (Vec<Token>, String, &'static str, usize) {
     let (usage, text) = (answer.usage, answer.text.clone());
-    (answer.tokens.clone(), text, answer.finish.name(), usage.completion_tokens)
+    (answer.tokens.clone(), text, answer.finish_reason.as_str(), usage.completion_tokens)
 }
 
 /// Asks all engines the same and holds the answers against the first one's.
@@ -48,7 +48,7 @@ fn refrain() -> String {
 
 /// A request that goes on behind stop tokens: long answers of this model repeat themselves.
 fn long(text: &str, tokens: usize) -> Request {
-    Request { ignore_stops: true, logprobs: Some(2), ..story(text, tokens) }
+    Request { ignore_eos: true, logprobs: Some(2), ..story(text, tokens) }
 }
 
 /// The same, drawn.
@@ -90,7 +90,7 @@ fn draws_are_the_same_at_every_temperature() {
 fn penalties_see_the_tokens_that_were_drawn_and_no_guess() {
     let penalties = [
         Sampling { repetition_penalty: Some(1.3), ..Sampling::greedy() },
-        Sampling { presence_penalty: Some(0.5), penalty_window: Some(7), ..Sampling::greedy() },
+        Sampling { presence_penalty: Some(0.5), repeat_last_n: Some(7), ..Sampling::greedy() },
         Sampling { frequency_penalty: Some(0.4), ..Sampling::default() },
         Sampling { dry: Some(Dry { multiplier: 0.8, ..Dry::default() }), ..Sampling::greedy() },
     ];
@@ -143,7 +143,7 @@ fn a_constraint_is_told_what_was_drawn_and_ends_the_answer_at_its_token() {
             long("Once upon a time", 500).constrained(Turns::new(vocabulary, most))
         });
         assert_eq!(answer.tokens.len(), most);
-        assert!(matches!(answer.finish, Finish::Stop));
+        assert!(matches!(answer.finish_reason, FinishReason::Stop));
     }
 }
 
@@ -152,18 +152,18 @@ fn limits_stop_texts_and_stop_tokens_end_an_answer_within_a_guess() {
     let whole = all_agree("the whole", || long(&refrain(), 90));
     for tokens in 70..80 {
         let answer = all_agree(&format!("{tokens} tokens"), || long(&refrain(), tokens));
-        assert_eq!(answer.ids(), whole.ids()[..tokens]);
+        assert_eq!(answer.token_ids(), whole.token_ids()[..tokens]);
     }
     let middle = whole.text.char_indices().map(|(at, _)| at).skip(whole.text.len() / 2);
     for at in middle.take(6).filter(|at| whole.text.is_char_boundary(at + 5)) {
         let stop = &whole.text[at..at + 5];
-        all_agree(stop, || long(&refrain(), 90).stop_at(stop));
+        all_agree(stop, || long(&refrain(), 90).stop(stop));
     }
     let end = whole.tokens.len() - 10;
-    all_agree("held back", || long(&refrain(), 90).stop_at(" ").min_tokens(end));
-    for token in whole.ids().into_iter().skip(40).take(4) {
+    all_agree("held back", || long(&refrain(), 90).stop(" ").min_tokens(end));
+    for token in whole.token_ids().into_iter().skip(40).take(4) {
         all_agree(&format!("stop token {token}"), || Request {
-            stop_tokens: vec![token],
+            stop_token_ids: vec![token],
             ..story(&refrain(), 90)
         });
     }
@@ -196,9 +196,9 @@ fn few_rows_few_pages_and_reused_prefixes_change_nothing() {
     let plain = &engines()[0];
     let always = with(Speculation::Always(9));
     for options in [
-        EngineOptions { max_rows: Some(3), ..always.clone() },
+        EngineOptions { max_batched_tokens: Some(3), ..always.clone() },
         EngineOptions { cache_bytes: Some(700 << 10), ..always.clone() },
-        EngineOptions { reuse_prefixes: true, threads: Some(2), ..always },
+        EngineOptions { prefix_caching: true, threads: Some(2), ..always },
     ] {
         let engine = engine_with(options);
         let request = |prompt: &String| long(&(refrain() + prompt), 60);
@@ -222,7 +222,7 @@ fn wrong_guesses_behind_the_windows_of_a_random_model_change_nothing() {
         let most = engine.context_len();
         let ids: Vec<u32> = (0..300_u32).map(|i| i * i % 11 + 3).collect();
         let request = |seed| Request {
-            ignore_stops: true,
+            ignore_eos: true,
             logprobs: Some(1),
             ..Request::tokens(&ids[..(most / 2).min(300)]).max_tokens(120).seed(seed)
         };
@@ -242,7 +242,7 @@ fn wrong_guesses_behind_the_windows_of_a_random_model_change_nothing() {
 #[test]
 fn what_was_guessed_wrong_is_not_kept() {
     let seen = |speculation| {
-        let engine = engine_with(EngineOptions { reuse_prefixes: true, ..with(speculation) });
+        let engine = engine_with(EngineOptions { prefix_caching: true, ..with(speculation) });
         // Of two tokens any may come: most guesses are wrong.
         let turns = || Turns::new(engine.config().vocabulary, usize::MAX);
         let request = |seed| hot(&refrain(), 1.5, seed).constrained(turns());
@@ -266,7 +266,7 @@ fn what_was_guessed_wrong_is_not_kept() {
 fn a_session_goes_on_from_the_same_place() {
     let request = |turn: &str| long(&(refrain() + turn), 50);
     let [plain, guessing @ ..] = engines();
-    let mut expected = plain.session();
+    let expected = plain.session();
     let mut sessions: Vec<_> = guessing.iter().map(Engine::session).collect();
     for turn in ["", "Tom has", "Tom has a red ball. Then"] {
         let expected = expected.generate(request(turn)).unwrap();

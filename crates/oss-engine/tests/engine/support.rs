@@ -1,13 +1,13 @@
 //! Engines and requests of the demo model.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use oss_engine::weights::{Container, Data};
 use oss_engine::{Activation, Engine, EngineOptions, KvFormat, Request, Tune};
+use oss_weights::{Container, Encoded};
 
 /// One thread, and every prompt computed: the plain engine that others are held against. What else
 /// runs on the machine is out of sight: neither its speed nor its want of memory counts.
@@ -15,7 +15,7 @@ pub(crate) fn options() -> EngineOptions {
     EngineOptions {
         threads: Some(1),
         cache_bytes: Some(32 << 20),
-        reuse_prefixes: false,
+        prefix_caching: false,
         tune: Tune::Off,
         system_root: "/no/such/folder".into(),
         ..EngineOptions::default()
@@ -58,11 +58,19 @@ pub(crate) fn story(prompt: &str, tokens: usize) -> Request {
     Request::text(prompt).max_tokens(tokens).greedy()
 }
 
+/// The demo model as a packed file.
+pub(crate) fn packed(directory: &Path) -> PathBuf {
+    let path = directory.join("demo.oss");
+    let demo = Container::from_bytes("demo", oss_demo::GGUF, Vec::new()).unwrap();
+    oss_model::pack_to_file(&demo, &oss_model::Precision::default(), &path, None).unwrap();
+    path
+}
+
 /// Where a byte of one of the demo model's tensors stands in its file: one that no sample of the
 /// tensor holds, at a sixth of it.
 pub(crate) fn within(tensor: &str) -> usize {
     let demo = Container::from_bytes("demo", oss_demo::GGUF, Vec::new()).unwrap();
-    let Data::Plain(bytes) = demo.tensor(tensor).unwrap().data else { panic!("two parts") };
+    let Encoded::Plain(bytes) = demo.tensor(tensor).unwrap().data else { panic!("two parts") };
     assert!(bytes.len() > 32 << 10, "{} bytes, which samples may cover", bytes.len());
     bytes.as_ptr().addr() - oss_demo::GGUF.as_ptr().addr() + bytes.len() / 6
 }

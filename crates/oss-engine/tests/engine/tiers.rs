@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use oss_engine::{
-    Activation, ColdTier, Completion, Engine, EngineOptions, Error, KvFormat, Metrics, PolicyKind,
-    Request, SparseAttention, Token,
+    Activation, ColdTier, Completion, Engine, EngineOptions, Error, EvictionPolicy, KvFormat,
+    Metrics, Request, SparseAttention, Token,
 };
 
 use crate::support::{
@@ -17,7 +17,7 @@ use crate::support::{
 const TIGHT: usize = 400 << 10;
 
 fn reusing() -> EngineOptions {
-    EngineOptions { reuse_prefixes: true, repeat_bytes: 0, ..options() }
+    EngineOptions { prefix_caching: true, repeat_bytes: 0, ..options() }
 }
 
 fn cold(directory: &Path) -> EngineOptions {
@@ -120,12 +120,12 @@ fn a_request_that_lost_its_pages_is_counted_once() {
 
 #[test]
 fn a_policy_of_choice_decides_what_goes_first() {
-    for (eviction, expected) in [(PolicyKind::Lru, 0), (PolicyKind::Lfu, 699)] {
+    for (eviction, expected) in [(EvictionPolicy::Lru, 0), (EvictionPolicy::Lfu, 699)] {
         // Three such prompts take 132 pages of the layers with full attention alone.
         let engine = engine_with(EngineOptions {
             eviction,
             cache_bytes: Some(140 * page_bytes()),
-            max_rows: Some(64),
+            max_batched_tokens: Some(64),
             ..reusing()
         });
         let ask = |kind| {
@@ -159,8 +159,8 @@ fn sessions_that_fill_the_cache_make_room_for_what_comes_back_from_the_file() {
     // have room together, and what one leaves is too little for another's pages to come back to.
     let engine = engine_with(EngineOptions {
         cache_bytes: Some(100 * page_bytes()),
-        max_rows: Some(64),
-        eviction: PolicyKind::Lru,
+        max_batched_tokens: Some(64),
+        eviction: EvictionPolicy::Lru,
         ..cold(directory.path())
     });
     let mut sessions: Vec<_> = (0..3).map(|_| engine.session()).collect();
@@ -169,7 +169,7 @@ fn sessions_that_fill_the_cache_make_room_for_what_comes_back_from_the_file() {
             let request = || Request::tokens(tokens(kind)).max_tokens(1).greedy();
             let answer = session.generate(request()).unwrap();
             let plain = crate::support::engine().generate(request()).unwrap();
-            assert_eq!(answer.ids(), plain.ids());
+            assert_eq!(answer.token_ids(), plain.token_ids());
             let cached = answer.usage.cached_tokens;
             assert_eq!(cached > 0, round > 0, "round {round}, session {kind}: {cached} tokens");
         }
@@ -243,7 +243,7 @@ fn another_choice_that_decides_bits_reuses_nothing() {
         EngineOptions { sparse_attention: Some(SPARSE), ..cold(directory.path()) },
     ];
     for options in others {
-        let plain = EngineOptions { cold: None, reuse_prefixes: false, ..options.clone() };
+        let plain = EngineOptions { cold: None, prefix_caching: false, ..options.clone() };
         let answer = ask(&engine_with(options), &prompt);
         assert_eq!(answer.usage.cached_tokens, 0);
         assert_eq!(answer.tokens, ask(&engine_with(plain), &prompt).tokens);

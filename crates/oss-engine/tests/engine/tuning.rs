@@ -1,6 +1,6 @@
 //! What is measured and chosen changes speed alone.
 
-use oss_engine::model::Tiling;
+use oss_engine::tuning::Tiling;
 use oss_engine::tuning::{Origin, TiledStep};
 use oss_engine::{Activation, EngineOptions, Error, Event, Request, Tune, Tuning};
 
@@ -12,8 +12,8 @@ fn open() -> EngineOptions {
 }
 
 fn values(tuning: &Tuning) -> [usize; 4] {
-    let Tuning { threads, prefill_chunk, max_rows, max_sequences, .. } = tuning;
-    [threads, prefill_chunk, max_rows, max_sequences].map(|choice| choice.value)
+    let Tuning { threads, prefill_chunk, max_batched_tokens, max_sequences, .. } = tuning;
+    [threads, prefill_chunk, max_batched_tokens, max_sequences].map(|choice| choice.value)
 }
 
 #[test]
@@ -35,7 +35,9 @@ fn a_measured_engine_gives_the_same_tokens_and_tells_its_choices() {
     let observed = tuned.tuning().observed;
     assert!(observed.answer_step_s > 0.0 && observed.prompt_row_s > 0.0, "{observed:?}");
     let text = tuned.tuning().to_string();
-    for name in ["threads = ", "prefill_chunk = ", "max_rows = ", "max_sequences = ", "GB/s"] {
+    for name in
+        ["threads = ", "prefill_chunk = ", "max_batched_tokens = ", "max_sequences = ", "GB/s"]
+    {
         assert!(text.contains(name), "{text}");
     }
 }
@@ -44,7 +46,7 @@ fn a_measured_engine_gives_the_same_tokens_and_tells_its_choices() {
 fn tuning_between_the_tokens_of_an_answer_changes_nothing_in_it() {
     let tuned = engine_with(EngineOptions { stream_events: 4, ..open() });
     let mut stream = tuned.submit(story("Once upon a time", 60)).unwrap();
-    assert!(stream.by_ref().any(|event| matches!(event, Event::Token(_))));
+    assert!(stream.by_ref().any(|event| matches!(event, Ok(Event::Token(_)))));
     let tuning = tuned.tune().unwrap();
     let expected = (&Origin::OnRequest, Activation::ALL.len());
     assert_eq!((&tuning.origin, tuning.profile.peaks.len()), expected);
@@ -110,7 +112,7 @@ fn nothing_is_measured_where_the_budget_has_no_room_for_it() {
 /// With so much for keys and values, and a budget that holds just that and everything else.
 fn within_budget(cache_bytes: usize) -> (EngineOptions, usize) {
     let cache_bytes = Some(cache_bytes);
-    let kept = EngineOptions { cache_bytes, reuse_prefixes: true, repeat_bytes: 0, ..open() };
+    let kept = EngineOptions { cache_bytes, prefix_caching: true, repeat_bytes: 0, ..open() };
     let options = EngineOptions { tune: Tune::Off, ..kept };
     let unlimited = engine_with(options.clone());
     unlimited.check_books().unwrap(); // it has started, and its numbers are there
@@ -129,8 +131,8 @@ fn tuning_keeps_to_the_budget_and_borrows_from_what_is_kept_for_reuse() {
     let prompts: Vec<Vec<u32>> = (0..14).map(prompt).collect();
     let ask = |prompt: &Vec<u32>| {
         let request = || Request::tokens(prompt.clone()).max_tokens(4).greedy();
-        let expected = engine().generate(request()).unwrap().ids();
-        assert_eq!(tuned.generate(request()).unwrap().ids(), expected);
+        let expected = engine().generate(request()).unwrap().token_ids();
+        assert_eq!(tuned.generate(request()).unwrap().token_ids(), expected);
     };
     prompts.iter().for_each(ask);
     eventually("the numbers are told", || tuned.metrics().running == 0);
@@ -182,7 +184,7 @@ fn tuning_without_room_for_the_least_is_refused_and_changes_nothing() {
     assert_eq!(engine.tuning(), before);
     let answer = engine.generate(story("Once upon a time", 20)).unwrap();
     let expected = crate::support::engine().generate(story("Once upon a time", 20)).unwrap();
-    assert_eq!(answer.ids(), expected.ids());
+    assert_eq!(answer.token_ids(), expected.token_ids());
     assert_eq!(engine.metrics().memory.measuring, 0);
 }
 
@@ -191,7 +193,7 @@ fn given_options_are_kept_and_need_no_measuring() {
     let given = EngineOptions {
         threads: Some(1),
         prefill_chunk: Some(24),
-        max_rows: Some(40),
+        max_batched_tokens: Some(40),
         max_sequences: Some(3),
         ..open()
     };

@@ -4,9 +4,9 @@
 mod random;
 
 use oss_cache::{KvCache, SequenceId};
-use oss_engine::model::{Batch, LoadOptions, Model, Row, State, forward, head};
 use oss_engine::{Activation, Dtype, Isa, KvFormat, SparseAttention, Team};
-use oss_sampler::{Options, Sampler};
+use oss_model::{Batch, LoadOptions, Model, Row, State, forward, head};
+use oss_sampler::{Options, Sampler, Scratch};
 use oss_weights::{Container, TensorPlan};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -124,6 +124,7 @@ pub(crate) struct Decoder {
     cache: KvCache,
     sequence: SequenceId,
     sampler: Sampler,
+    draw_scratch: Scratch,
     token: u32,
     position: usize,
 }
@@ -144,8 +145,10 @@ impl Decoder {
         let sequence = cache.create();
         let options = Options { temperature: 0.8, top_k: 40, top_p: 0.95, ..Options::default() };
         let mut sampler = Sampler::new(options, model.config.vocabulary, 0).unwrap();
-        sampler.reserve(300);
-        Self { model, team, state, cache, sequence, sampler, token: 1, position: 0 }
+        // Not a power of two: there is room for 400 more before the next allocation.
+        sampler.prompt(&[1; 600]);
+        let draw_scratch = Scratch::new(model.config.vocabulary);
+        Self { model, team, state, cache, sequence, sampler, draw_scratch, token: 1, position: 0 }
     }
 
     pub(crate) fn step(&mut self) {
@@ -155,7 +158,10 @@ impl Decoder {
         let layers = 0..model.config.layers.len();
         forward(model, team, state, cache, Batch { rows: &rows }, layers).unwrap();
         let logits = head(model, team, state, 0..1);
-        let draw = self.sampler.draw(model.isa, logits, position as u64 + 1, None);
+        let draw = {
+            let scratch = &mut self.draw_scratch;
+            self.sampler.draw(model.isa, logits, position as u64 + 1, None, scratch)
+        };
         self.token = draw.unwrap().token;
         self.sampler.accept(self.token);
         self.position += 1;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use oss_engine::{
-    Engine, EngineOptions, Finish, KvFormat, SparseAttention, Speculation, Token, Tune,
+    Engine, EngineOptions, FinishReason, KvFormat, SparseAttention, Speculation, Token, Tune,
 };
 use oss_testing::Seeded;
 
@@ -57,7 +57,7 @@ impl Expected {
     pub(crate) fn new(model: &'static [u8], setting: Setting, seed: u64) -> Self {
         let options = EngineOptions {
             threads: Some(1),
-            reuse_prefixes: false,
+            prefix_caching: false,
             speculation: Speculation::Off,
             cache_bytes: Some(32 << 20),
             kv_format: setting.kv_format,
@@ -68,7 +68,7 @@ impl Expected {
         };
         let engine = Engine::from_bytes_with(model, options).unwrap();
         let (vocabulary, text) = (engine.config().vocabulary, engine.text().tokenizer().is_ok());
-        let answer = |kind: &Kind| engine.generate(kind.request(MOST)).unwrap().ids();
+        let answer = |kind: &Kind| engine.generate(kind.request(MOST)).unwrap().token_ids();
         let limits = (vocabulary, CONTEXT, text);
         let kinds = kinds::kinds(&mut Seeded::new(seed), limits, answer);
         Self { engine, kinds, answers: HashMap::new() }
@@ -80,7 +80,10 @@ impl Expected {
         let kind = &kinds[number];
         let answer = answers.entry(number).or_insert_with(|| {
             let answer = engine.generate(kind.request(MOST)).unwrap();
-            Answer { ends: matches!(answer.finish, Finish::Stop), tokens: answer.tokens }
+            Answer {
+                ends: matches!(answer.finish_reason, FinishReason::Stop),
+                tokens: answer.tokens,
+            }
         });
         (kind, answer)
     }

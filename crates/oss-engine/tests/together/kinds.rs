@@ -36,7 +36,7 @@ impl Kind {
         let request = Request {
             sampling: self.sampling.clone(),
             logprobs: Some(4),
-            ignore_stops: true,
+            ignore_eos: true,
             ..Request::tokens(self.prompt.clone()).max_tokens(tokens)
         };
         match &self.bound {
@@ -112,7 +112,7 @@ fn sampling(seeded: &mut Seeded, token: impl Fn(&mut Seeded) -> u32) -> Sampling
     match seeded.below(5) {
         0 => Sampling {
             repetition_penalty: Some(1.3),
-            penalty_window: Some(seeded.below(40)),
+            repeat_last_n: Some(seeded.below(40)),
             ..sampling
         },
         1 => Sampling {

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use oss_engine::model::Error::NotFinite;
-use oss_engine::{Engine, Error, Event, Fault, Finish, Request, Session, Stream, Token};
+use oss_engine::{
+    Engine, Error, Event, Fault, FinishReason, Request, Result, Session, Stream, Token,
+};
 use oss_testing::Seeded;
 
 use crate::expected::Expected;
@@ -14,26 +15,31 @@ const MOST_OPEN: usize = 16;
 /// Tokens that requests with a fault ask for.
 const FAULTY: usize = 8;
 
+fn is_not_finite(error: &oss_model::Error) -> bool {
+    matches!(error, oss_model::Error::NotFinite { .. })
+}
+
 /// A request on its way.
 struct Open {
     kind: usize,
     most: usize,
     submitted: Instant,
-    deadline: Option<Duration>,
+    timeout: Option<Duration>,
     cancelled: bool,
     /// How many steps had panicked before it was submitted.
     panics_before: u64,
     stream: Stream,
     tokens: Vec<Token>,
-    finish: Option<Finish>,
+    end: Option<Result<FinishReason>>,
 }
 
 impl Open {
-    fn take(&mut self, event: Event) {
+    fn take(&mut self, event: Result<Event>) {
         match event {
-            Event::Token(token) => self.tokens.push(token),
-            Event::End(end) => self.finish = Some(end.finish),
-            _ => {}
+            Ok(Event::Token(token)) => self.tokens.push(token),
+            Ok(Event::End(end)) => self.end = Some(Ok(end.finish_reason)),
+            Ok(_) => {}
+            Err(error) => self.end = Some(Err(error)),
         }
     }
 
@@ -48,7 +54,7 @@ impl Open {
 pub(crate) struct Life<'a> {
     engine: Engine,
     /// The most rows of a step, and so the most requests in it.
-    max_rows: u64,
+    max_batched_tokens: u64,
     sessions: Vec<Session>,
     open: Vec<Open>,
     expected: &'a mut Expected,
@@ -120,12 +126,22 @@ impl Counts {
 impl<'a> Life<'a> {
     pub(crate) fn new(
         engine: Engine,
-        max_rows: usize,
+        max_batched_tokens: usize,
         expected: &'a mut Expected,
         counts: &'a mut Counts,
     ) -> Self {
-        let (max_rows, sessions, open) = (max_rows as u64, Vec::new(), Vec::new());
-        Self { engine, max_rows, sessions, open, expected, counts, panics: 0, panicked: 0 }
+        let (max_batched_tokens, sessions, open) =
+            (max_batched_tokens as u64, Vec::new(), Vec::new());
+        Self {
+            engine,
+            max_batched_tokens,
+            sessions,
+            open,
+            expected,
+            counts,
+            panics: 0,
+            panicked: 0,
+        }
     }
 
     /// Something happens.
@@ -155,7 +171,7 @@ impl<'a> Life<'a> {
 
     /// Hands a request over, in a session where one is named.
     fn submit(&mut self, kind: usize, request: Request, session: Option<usize>) -> Open {
-        let (most, deadline) = (request.max_tokens.expect("a limit"), request.deadline);
+        let (most, timeout) = (request.max_tokens.expect("a limit"), request.timeout);
         let submitted = Instant::now();
         let stream = match session {
             Some(session) => self.sessions[session].submit(request),
@@ -165,12 +181,12 @@ impl<'a> Life<'a> {
             kind,
             most,
             submitted,
-            deadline,
+            timeout,
             cancelled: false,
             panics_before: self.panics,
             stream: stream.unwrap(),
             tokens: Vec::new(),
-            finish: None,
+            end: None,
         }
     }
 
@@ -178,8 +194,7 @@ impl<'a> Life<'a> {
         let most = seeded.below(MOST + 1);
         let request = Request {
             priority: seeded.below(3) as i32,
-            deadline: (seeded.below(8) == 0)
-                .then(|| Duration::from_millis(seeded.below(20) as u64)),
+            timeout: (seeded.below(8) == 0).then(|| Duration::from_millis(seeded.below(20) as u64)),
             ..self.expected.kinds[kind].request(most)
         };
         let session = match self.sessions.len() {
@@ -227,32 +242,29 @@ impl<'a> Life<'a> {
         let Open { most, tokens: got, .. } = &open;
         let (kind, expected) = self.expected.of(open.kind);
         let counts = &mut *self.counts;
-        match open.finish.as_ref().expect("every stream has an end") {
-            Finish::Length => {
+        match open.end.as_ref().expect("every stream has an end") {
+            Ok(FinishReason::Length) => {
                 assert!(got.len() == *most && !expected.ends_within(*most), "{kind:?}");
             }
-            Finish::Stop => {
+            Ok(FinishReason::Stop) => {
                 assert!(expected.ends_within(*most), "{kind:?}");
                 assert_eq!(got.len(), expected.tokens.len(), "{kind:?}");
                 counts.ended += 1;
             }
-            Finish::Cancelled => {
+            Ok(FinishReason::Cancelled) => {
                 assert!(open.cancelled, "{kind:?}");
                 counts.cancelled += 1;
             }
-            Finish::Failed(error) => match &**error {
-                Error::Expired => {
-                    let late = open.deadline.is_some_and(|most| open.submitted.elapsed() >= most);
-                    assert!(late, "{kind:?}: {:?}", open.deadline);
-                    counts.expired += 1;
-                }
-                Error::Panicked { message } => {
-                    assert!(self.panics > open.panics_before, "{kind:?}: {message}");
-                    self.panicked += 1;
-                    counts.beside_panics += 1;
-                }
-                error => panic!("{kind:?}: {error}"),
-            },
+            Err(Error::Timeout) => {
+                let late = open.timeout.is_some_and(|most| open.submitted.elapsed() >= most);
+                assert!(late, "{kind:?}: {:?}", open.timeout);
+                counts.expired += 1;
+            }
+            Err(Error::Panicked { message }) => {
+                assert!(self.panics > open.panics_before, "{kind:?}: {message}");
+                self.panicked += 1;
+                counts.beside_panics += 1;
+            }
             other => panic!("{kind:?}: {other:?}"),
         }
         assert_eq!(*got, expected.tokens[..got.len()], "{kind:?}");
@@ -281,22 +293,25 @@ impl<'a> Life<'a> {
         let end = expected.tokens.len().min(FAULTY);
         // No step is made for a prompt whose logits are known, and none after the answer's end.
         let may_miss = at == 0 || end <= at;
-        let Some(finish) = &open.finish else { panic!("{kind:?}: no end") };
-        match (fault, finish) {
-            (Fault::Refused { .. } | Fault::Unread { .. }, Finish::Length | Finish::Stop) => {
+        let Some(end_of) = &open.end else { panic!("{kind:?}: no end") };
+        match (fault, end_of) {
+            (
+                Fault::Refused { .. } | Fault::Unread { .. },
+                Ok(FinishReason::Length | FinishReason::Stop),
+            ) => {
                 assert_eq!(got.len(), end, "{kind:?}");
                 self.counts.refused += 1;
             }
-            (_, Finish::Length | Finish::Stop) if may_miss => {
+            (_, Ok(FinishReason::Length | FinishReason::Stop)) if may_miss => {
                 assert_eq!(got.len(), end, "{kind:?}");
             }
-            (Fault::Nan { .. }, Finish::Failed(error)) => {
-                let is_not_finite = matches!(&**error, Error::Model(NotFinite { .. }));
+            (Fault::Nan { .. }, Err(error)) => {
+                let is_not_finite = matches!(error, Error::Model(error) if is_not_finite(error));
                 assert!(is_not_finite && got.len() == at, "{kind:?}, {fault:?}: {error}");
                 self.counts.not_finite += 1;
             }
-            (Fault::Panic { .. }, Finish::Failed(error)) => {
-                let is_panic = matches!(&**error, Error::Panicked { .. });
+            (Fault::Panic { .. }, Err(error)) => {
+                let is_panic = matches!(error, Error::Panicked { .. });
                 assert!(is_panic && got.len() <= at, "{kind:?}, {fault:?}: {error}");
                 self.counts.panics += 1;
                 self.panics += 1;
@@ -336,8 +351,11 @@ impl<'a> Life<'a> {
             self.finish(open);
         }
         self.sessions.clear();
-        let Self { engine, max_rows, panics, panicked, counts, .. } = self;
-        assert!(panicked <= panics * max_rows, "{panicked} requests failed by {panics} panics");
+        let Self { engine, max_batched_tokens, panics, panicked, counts, .. } = self;
+        assert!(
+            panicked <= panics * max_batched_tokens,
+            "{panicked} requests failed by {panics} panics"
+        );
         assert_eq!(engine.check_books().unwrap(), 0, "pages that nobody gave back");
         let metrics = engine.metrics();
         let tiers = metrics.tiers.counts;

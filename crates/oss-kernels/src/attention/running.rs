@@ -27,9 +27,9 @@ impl<'b> Running<'b> {
         self.values.fill(0.0);
     }
 
-    /// Takes the running softmax of some heads of another in.
+    /// Merges the running softmax of some heads of another.
     #[inline(always)]
-    fn join<S: Simd>(&mut self, s: S, other: Done<'_>, heads: Range<usize>) {
+    fn merge<S: Simd>(&mut self, s: S, other: Done<'_>, heads: Range<usize>) {
         let dim = self.values.len() / self.max.len();
         for h in heads {
             let (to, _) = self.values[h * dim..(h + 1) * dim].as_chunks_mut::<16>();
@@ -59,9 +59,9 @@ impl<'b> Running<'b> {
         }
     }
 
-    /// Takes a split in, for the queries that see any of it.
+    /// Merges a split, for the queries that see any of it.
     #[inline(always)]
-    pub(super) fn join_split<S: Simd>(
+    pub(super) fn merge_split<S: Simd>(
         &mut self,
         s: S,
         found: Done<'_>,
@@ -71,7 +71,7 @@ impl<'b> Running<'b> {
         let n_heads = self.max.len() / queries.len();
         for (t, query) in queries.iter().enumerate() {
             if query.sees(split) {
-                self.join(s, found, t * n_heads..(t + 1) * n_heads);
+                self.merge(s, found, t * n_heads..(t + 1) * n_heads);
             }
         }
     }

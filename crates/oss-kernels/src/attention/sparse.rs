@@ -1,7 +1,7 @@
 //! Which blocks of positions a token sees where its context is long.
 
 use super::{PAGE, Query, TILE, together, wide};
-use crate::prefetch::ask;
+use crate::prefetch::prefetch;
 use oss_quant::kv::{mean_bytes, mean_quad};
 use oss_simd::{Isa, Kernel, Simd};
 use std::num::ParseIntError;
@@ -50,7 +50,7 @@ impl SparseAttention {
         }
     }
 
-    /// Numbers of scratch that [`choose`] needs for so many queries, any of which chooses.
+    /// Numbers of scratch that [`select_blocks`] needs for so many queries, any of which chooses.
     #[must_use]
     pub const fn scratch_len(&self, head_dim: usize, queries: usize) -> usize {
         head_dim.next_multiple_of(4) * 16 + queries * self.blocks
@@ -117,7 +117,7 @@ impl fmt::Display for ParseSparseAttentionError {
 
 impl error::Error for ParseSparseAttentionError {}
 
-/// Chooses blocks for some tokens of one sequence. `mean(page)` gives the mean of the page's keys
+/// Selects blocks for some tokens of one sequence. `mean(page)` gives the mean of the page's keys
 /// for this layer and key/value head, as `oss_quant::kv` has it; that of a page is asked for only
 /// where all of its block's positions lie before the window. The t-th query's blocks, ascending,
 /// are written to the t-th of equal parts of `blocks`, as many as [`SparseAttention::n_blocks`]
@@ -126,7 +126,7 @@ impl error::Error for ParseSparseAttentionError {}
 ///
 /// # Panics
 /// When lengths do not fit.
-pub fn choose<'a>(
+pub fn select_blocks<'a>(
     isa: Isa,
     (head_dim, sparse): (usize, SparseAttention),
     queries: &[Query<'_>],
@@ -144,10 +144,10 @@ pub fn choose<'a>(
     let most = queries.iter().filter_map(|query| sparse.n_blocks(query.end)).fold(0, usize::max);
     assert!(most <= room, "{most} blocks of a query, there is room for {room}");
     let scratch = &mut scratch[..sparse.scratch_len(head_dim, queries.len())];
-    isa.run(Choose { head_dim, sparse, queries, end, mean: &mean, scratch, blocks });
+    isa.run(SelectBlocks { head_dim, sparse, queries, end, mean: &mean, scratch, blocks });
 }
 
-struct Choose<'a, 'b> {
+struct SelectBlocks<'a, 'b> {
     head_dim: usize,
     sparse: SparseAttention,
     queries: &'b [Query<'b>],
@@ -158,7 +158,7 @@ struct Choose<'a, 'b> {
     blocks: &'b mut [u32],
 }
 
-impl Kernel for Choose<'_, '_> {
+impl Kernel for SelectBlocks<'_, '_> {
     type Output = ();
 
     #[inline(always)]
@@ -187,7 +187,7 @@ impl Kernel for Choose<'_, '_> {
                     s.store(x, column);
                 }
             }
-            ahead.iter().for_each(|mean| ask(s, mean, 0, mean_bytes(dim)));
+            ahead.iter().for_each(|mean| prefetch(s, mean, 0, mean_bytes(dim)));
             for (t, query) in queries.iter().enumerate() {
                 let Some(choice) = sparse.choice(query.end) else { continue };
                 let mut pages = [0.0; 16];

@@ -44,7 +44,7 @@ impl InputBuffer {
         }
     }
 
-    /// The same with room for the sums of squares of weighed rows.
+    /// The same with room for the sums of squares of rows with gains.
     #[must_use]
     pub fn with_squares(mut self, rows: usize) -> Self {
         self.squares = vec![0.0; rows * self.stride / 32];

@@ -4,11 +4,11 @@
 //! reads the packed weights themselves ([`Group`]), for many groups unpacked once
 //! ([`super::panel`]).
 
-use super::asking::{Asking, Onward};
-use super::{Shared, Walk};
+use super::prefetch::{PrefetchAhead, Prefetcher};
+use super::{Gemm, SharedPrefetch};
 use crate::input::{CodeBlock, FINE_BITS, MAX_PLANES};
 use oss_quant::{CodeFormat, Matrix, RUN_BLOCKS, RecordBytes};
-use oss_simd::{Kernel, Reading, Simd};
+use oss_simd::{Kernel, PrefetchPolicy, Simd};
 use std::array;
 use std::marker::PhantomData;
 
@@ -22,7 +22,7 @@ pub(super) trait Source: Copy {
     /// Whether a minimum is subtracted.
     const HAS_MIN: bool;
     /// Whether codes count from 128 wherever products of bytes are exact.
-    const CENTRED: bool;
+    const ZERO_IS_128: bool;
     /// Whether a run of blocks is found sooner than each of them.
     const HAS_RUNS: bool;
     /// Blocks in a record, at most.
@@ -43,11 +43,11 @@ pub(super) trait Source: Copy {
         let record = self.record(first);
         array::from_fn(|index| Self::block(record, index))
     }
-    /// The same for a tile of some input rows, which asks for their share of what comes next.
+    /// The same for a tile of some input rows, which prefetches their share of what comes next.
     fn for_rows(self, first: usize, n: usize) -> Self;
-    /// Asks for the j-th fourth of what is due with a block, where T rows meet N groups that are
-    /// read at the same time. Evenly over a block: memory is slower when asked for much at once.
-    fn ask<S: Simd, const T: usize, const N: usize>(self, s: S, block: usize, j: usize);
+    /// Prefetches the j-th fourth of what is due with a block, where T rows meet N groups that are
+    /// read at the same time. Evenly over a block: memory is slower when much is fetched at once.
+    fn prefetch<S: Simd, const T: usize, const N: usize>(self, s: S, block: usize, j: usize);
     /// The codes of columns `4 j..` and `16 + 4 j..` of a block, four columns a lane.
     fn pair<S: Simd>(s: S, block: Self::Block, j: usize) -> (S::U8, S::U8);
     /// The scales of a block's halves.
@@ -62,14 +62,14 @@ pub(super) struct Groups<'a> {
     bytes: &'a [u8],
     group_bytes: usize,
     n_blocks: usize,
-    reading: Reading,
+    policy: PrefetchPolicy,
 }
 
 impl<'a> Groups<'a> {
-    pub(super) fn new(walk: &Walk<'a, '_>) -> Self {
-        let Matrix { packing, bytes } = walk.product.matrix;
+    pub(super) fn new(gemm: &Gemm<'a, '_>) -> Self {
+        let Matrix { packing, bytes } = gemm.product.matrix;
         let (group_bytes, n_blocks) = (packing.group_bytes(), packing.n_blocks());
-        Self { bytes, group_bytes, n_blocks, reading: walk.reading }
+        Self { bytes, group_bytes, n_blocks, policy: gemm.policy }
     }
 
     #[inline(always)]
@@ -79,17 +79,17 @@ impl<'a> Groups<'a> {
 
     /// A group.
     #[inline(always)]
-    fn whole<F>(self, index: usize) -> Group<'a, F, Onward> {
-        let Self { bytes, group_bytes, reading, .. } = self;
+    fn whole<F>(self, index: usize) -> Group<'a, F, PrefetchAhead> {
+        let Self { bytes, group_bytes, policy, .. } = self;
         let left = bytes.len() - index * group_bytes;
-        self.part(index, 0, Onward { left, reading })
+        self.part(index, 0, PrefetchAhead { left, policy })
     }
 
     /// The blocks of a group from `first` on.
     #[inline(always)]
-    pub(super) fn part<F, A>(self, index: usize, first: usize, asking: A) -> Group<'a, F, A> {
+    pub(super) fn part<F, A>(self, index: usize, first: usize, prefetcher: A) -> Group<'a, F, A> {
         let (bytes, n_blocks) = (self.bytes(index), self.n_blocks);
-        Group { bytes, n_blocks, first, asking, format: PhantomData }
+        Group { bytes, n_blocks, first, prefetcher, format: PhantomData }
     }
 
     /// The next [`BLOCKS`] after those of a group up to `end`: its own, or those of the group
@@ -111,7 +111,7 @@ pub(super) struct Group<'a, F, A> {
     /// Of the whole group.
     n_blocks: usize,
     first: usize,
-    asking: A,
+    prefetcher: A,
     format: PhantomData<F>,
 }
 
@@ -131,11 +131,11 @@ impl<'a, F: CodeFormat, A> Group<'a, F, A> {
     }
 }
 
-impl<'a, F: CodeFormat, A: Asking> Source for Group<'a, F, A> {
+impl<'a, F: CodeFormat, A: Prefetcher> Source for Group<'a, F, A> {
     const CALLS: usize = calls::<F>();
     const HALVES: bool = F::HALVES;
     const HAS_MIN: bool = F::HAS_MIN;
-    const CENTRED: bool = F::ZERO == 128;
+    const ZERO_IS_128: bool = F::ZERO == 128;
     const HAS_RUNS: bool = F::RECORD.has_runs();
     const RECORD: usize = F::RECORD.blocks();
     type Record = RecordBytes<'a>;
@@ -159,11 +159,11 @@ impl<'a, F: CodeFormat, A: Asking> Source for Group<'a, F, A> {
     }
     #[inline(always)]
     fn for_rows(self, first: usize, n: usize) -> Self {
-        Self { asking: self.asking.for_rows(first, n), ..self }
+        Self { prefetcher: self.prefetcher.for_rows(first, n), ..self }
     }
     #[inline(always)]
-    fn ask<S: Simd, const T: usize, const N: usize>(self, s: S, block: usize, j: usize) {
-        self.asking.ask::<S, F, T, N>(s, self.bytes, block, j);
+    fn prefetch<S: Simd, const T: usize, const N: usize>(self, s: S, block: usize, j: usize) {
+        self.prefetcher.prefetch::<S, F, T, N>(s, self.bytes, block, j);
     }
     #[inline(always)]
     fn pair<S: Simd>(s: S, block: Self::Block, j: usize) -> (S::U8, S::U8) {
@@ -181,13 +181,13 @@ impl<'a, F: CodeFormat, A: Asking> Source for Group<'a, F, A> {
 
 /// Products with packed groups.
 pub(super) struct Codes<'w, 'a, 'b, F> {
-    walk: &'w mut Walk<'a, 'b>,
+    gemm: &'w mut Gemm<'a, 'b>,
     format: PhantomData<F>,
 }
 
 impl<'w, 'a, 'b, F: CodeFormat> Codes<'w, 'a, 'b, F> {
-    pub(super) fn new(walk: &'w mut Walk<'a, 'b>) -> Self {
-        Self { walk, format: PhantomData }
+    pub(super) fn new(gemm: &'w mut Gemm<'a, 'b>) -> Self {
+        Self { gemm, format: PhantomData }
     }
 }
 
@@ -196,27 +196,27 @@ impl<F: CodeFormat> Kernel for Codes<'_, '_, '_, F> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let walk = self.walk;
-        let (groups, all) = (Groups::new(walk), walk.groups.clone());
-        let (n, blocks) = (walk.code_rows(), (0, groups.n_blocks));
+        let gemm = self.gemm;
+        let (groups, all) = (Groups::new(gemm), gemm.groups.clone());
+        let (n, blocks) = (gemm.code_rows(), (0, groups.n_blocks));
         let in_parts = const { by_parts::<S, F>() } && n > MOST_ROWS;
         // Some processors read memory fastest as two streams, as long as registers hold the sums of
         // both.
         let pays = S::REGISTERS >= 32 || (S::REGISTERS >= 8 && n <= 2);
-        let streams = pays && walk.reading.streams == 2;
+        let streams = pays && gemm.policy.streams == 2;
         let passes = if in_parts || streams { all.len() / GROUPS } else { 0 };
-        let pairs = Place { group: all.start, passes, first: 0, n, blocks };
+        let pairs = TileRange { group: all.start, passes, first: 0, n, blocks };
         let pair = |group| [groups.whole::<F>(group), groups.whole(group + 1)];
         if in_parts {
-            pair_by_parts::<S, F>(s, groups, walk, pairs);
+            pair_by_parts::<S, F>(s, groups, gemm, pairs);
         } else if S::REGISTERS >= 32 {
-            tiles::<S, _, GROUPS, MOST_ROWS>(s, pair, walk, pairs);
+            tiles::<S, _, GROUPS, MOST_ROWS>(s, pair, gemm, pairs);
         } else if S::REGISTERS >= 8 {
-            tiles::<S, _, GROUPS, 2>(s, pair, walk, pairs);
+            tiles::<S, _, GROUPS, 2>(s, pair, gemm, pairs);
         }
         let rest = all.start + GROUPS * passes..all.end;
-        let ones = Place { group: rest.start, passes: rest.len(), ..pairs };
-        tiles::<S, _, 1, MOST_ROWS>(s, |group| [groups.whole::<F>(group)], walk, ones);
+        let ones = TileRange { group: rest.start, passes: rest.len(), ..pairs };
+        tiles::<S, _, 1, MOST_ROWS>(s, |group| [groups.whole::<F>(group)], gemm, ones);
     }
 }
 
@@ -226,22 +226,23 @@ const fn by_parts<S: Simd, F: CodeFormat>() -> bool {
     S::REGISTERS >= 32 && S::DOT_IS_EXACT && F::MAX_CODE >= 128
 }
 
-/// Products of a place's pairs of groups, in parts that all of its tiles meet in turn.
+/// Products of a range's pairs of groups, in parts that all of its tiles meet in turn.
 #[inline(always)]
 fn pair_by_parts<S: Simd, F: CodeFormat>(
     s: S,
     groups: Groups<'_>,
-    walk: &mut Walk<'_, '_>,
-    all: Place,
+    gemm: &mut Gemm<'_, '_>,
+    all: TileRange,
 ) {
     for group in (all.group..).step_by(GROUPS).take(all.passes) {
         for (first, end) in parts(groups.n_blocks, F::RECORD.blocks()) {
             let pair = [group, group + 1].map(|group| {
-                let next = Shared::new(groups.next::<F>(group, end), all.n, 4 * (end - first));
+                let next =
+                    SharedPrefetch::new(groups.next::<F>(group, end), all.n, 4 * (end - first));
                 groups.part::<F, _>(group, first, next)
             });
-            let place = Place { group, passes: 1, blocks: (first, end), ..all };
-            tiles::<S, _, GROUPS, 4>(s, |_| pair, walk, place);
+            let range = TileRange { group, passes: 1, blocks: (first, end), ..all };
+            tiles::<S, _, GROUPS, 4>(s, |_| pair, gemm, range);
         }
     }
 }
@@ -286,17 +287,17 @@ const fn widest<S: Simd, const MOST: usize, const PLANES: usize>() -> usize {
     n
 }
 
-/// All rows of a place times `passes` times G groups, which `groups` gives by the first's index.
+/// All rows of a range times `passes` times G groups, which `groups` gives by the first's index.
 #[inline(always)]
 pub(super) fn tiles<S: Simd, W: Source, const G: usize, const MOST: usize>(
     s: S,
     groups: impl Fn(usize) -> [W; G] + Copy,
-    walk: &mut Walk<'_, '_>,
-    all: Place,
+    gemm: &mut Gemm<'_, '_>,
+    all: TileRange,
 ) {
-    match walk.planes {
-        1 => tiles_of::<S, W, G, MOST, 1>(s, groups, walk, all),
-        _ => tiles_of::<S, W, G, MOST, MAX_PLANES>(s, groups, walk, all),
+    match gemm.planes {
+        1 => tiles_of::<S, W, G, MOST, 1>(s, groups, gemm, all),
+        _ => tiles_of::<S, W, G, MOST, MAX_PLANES>(s, groups, gemm, all),
     }
 }
 
@@ -306,8 +307,8 @@ pub(super) fn tiles<S: Simd, W: Source, const G: usize, const MOST: usize>(
 fn tiles_of<S: Simd, W: Source, const G: usize, const MOST: usize, const PLANES: usize>(
     s: S,
     groups: impl Fn(usize) -> [W; G] + Copy,
-    walk: &mut Walk<'_, '_>,
-    all: Place,
+    gemm: &mut Gemm<'_, '_>,
+    all: TileRange,
 ) {
     let n_rows = all.n / PLANES;
     let n_tiles = n_rows.div_ceil(widest::<S, MOST, PLANES>() / PLANES);
@@ -318,28 +319,28 @@ fn tiles_of<S: Simd, W: Source, const G: usize, const MOST: usize, const PLANES:
         let mut first = all.first;
         for tile_index in 0..n_tiles {
             let n = PLANES * (narrow + usize::from(tile_index < wider));
-            let place = Place { group: all.group + pass * G, passes, first, n, ..all };
+            let range = TileRange { group: all.group + pass * G, passes, first, n, ..all };
             // The constants keep tiles that do not fit from even being compiled.
             match n {
                 7.. if const { fits::<S, MOST, PLANES>(8) } => {
-                    tile::<S, _, G, 8, PLANES>(s, groups, walk, place);
+                    tile::<S, _, G, 8, PLANES>(s, groups, gemm, range);
                 }
                 6 if const { fits::<S, MOST, PLANES>(6) } => {
-                    tile::<S, _, G, 6, PLANES>(s, groups, walk, place);
+                    tile::<S, _, G, 6, PLANES>(s, groups, gemm, range);
                 }
                 5 if const { fits::<S, MOST, PLANES>(5) } => {
-                    tile::<S, _, G, 5, PLANES>(s, groups, walk, place);
+                    tile::<S, _, G, 5, PLANES>(s, groups, gemm, range);
                 }
                 4 if const { fits::<S, MOST, PLANES>(4) } => {
-                    tile::<S, _, G, 4, PLANES>(s, groups, walk, place);
+                    tile::<S, _, G, 4, PLANES>(s, groups, gemm, range);
                 }
                 3 if const { fits::<S, MOST, PLANES>(3) } => {
-                    tile::<S, _, G, 3, PLANES>(s, groups, walk, place);
+                    tile::<S, _, G, 3, PLANES>(s, groups, gemm, range);
                 }
                 2 if const { PLANES == 1 && fits::<S, MOST, PLANES>(2) } => {
-                    tile::<S, _, G, 2, PLANES>(s, groups, walk, place);
+                    tile::<S, _, G, 2, PLANES>(s, groups, gemm, range);
                 }
-                _ => tile::<S, _, G, PLANES, PLANES>(s, groups, walk, place),
+                _ => tile::<S, _, G, PLANES, PLANES>(s, groups, gemm, range),
             }
             first += n;
         }
@@ -350,7 +351,7 @@ fn tiles_of<S: Simd, W: Source, const G: usize, const MOST: usize, const PLANES:
 /// the `n` rows of codes from `first`, over the blocks `blocks.0..blocks.1`. What lies in `out` is
 /// the sum over the blocks before.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct TileRange {
     pub(super) group: usize,
     pub(super) passes: usize,
     pub(super) first: usize,
@@ -362,18 +363,18 @@ pub(super) struct Place {
 fn tile<S: Simd, W: Source, const G: usize, const T: usize, const PLANES: usize>(
     s: S,
     groups: impl Fn(usize) -> [W; G],
-    walk: &mut Walk<'_, '_>,
-    place: Place,
+    gemm: &mut Gemm<'_, '_>,
+    range: TileRange,
 ) {
-    s.apart(Tile::<_, G, T, PLANES> { groups, walk, place });
+    s.outline(Tile::<_, G, T, PLANES> { groups, gemm, range });
 }
 
 /// G neighbouring groups at a time times at most T rows of codes; what of T is left over repeats
 /// the last row and is not stored.
 struct Tile<'w, 'a, 'b, F, const G: usize, const T: usize, const PLANES: usize> {
     groups: F,
-    walk: &'w mut Walk<'a, 'b>,
-    place: Place,
+    gemm: &'w mut Gemm<'a, 'b>,
+    range: TileRange,
 }
 
 impl<W, F, const G: usize, const T: usize, const PLANES: usize> Kernel
@@ -386,19 +387,19 @@ where
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Self { groups, walk, place } = self;
-        let Place { first, blocks: (begin, end), .. } = place;
+        let Self { groups, gemm, range } = self;
+        let TileRange { first, blocks: (begin, end), .. } = range;
         // The compiler knows how many rows are stored, but for the widest tiles.
-        let n = if T == MOST_ROWS { place.n } else { T };
+        let n = if T == MOST_ROWS { range.n } else { T };
         let rows: [&[CodeBlock]; T] =
-            array::from_fn(|t| &walk.code_row(first + t.min(n - 1))[begin..end]);
+            array::from_fn(|t| &gemm.code_row(first + t.min(n - 1))[begin..end]);
         let (first_out, stored) = (first / PLANES, || (0..T).filter(|t| *t < n / PLANES));
-        for pass in 0..place.passes {
-            let group = place.group + pass * G;
+        for pass in 0..range.passes {
+            let group = range.group + pass * G;
             let groups = groups(group).map(|group| group.for_rows(first, n));
             let mut acc = [[s.zero(); T]; G];
             for t in stored().take_while(|_| begin > 0) {
-                let sums = walk.out::<G>(group, first_out + t);
+                let sums = gemm.out::<G>(group, first_out + t);
                 (0..G).for_each(|g| acc[g][t] = s.load(&sums[g]));
             }
             // A single row has so little to do with a block that memory waits wherever a branch is
@@ -439,7 +440,7 @@ where
                 }
             }
             for t in stored() {
-                let sums = walk.out::<G>(group, first_out + t);
+                let sums = gemm.out::<G>(group, first_out + t);
                 (0..G).for_each(|g| s.store(acc[g][t], &mut sums[g]));
             }
         }
@@ -554,7 +555,7 @@ fn add_block<S, W, const G: usize, const T: usize, const N: usize, const PLANES:
     for g in 0..if W::HAS_MIN { G } else { 0 } {
         let (min_low, min_high) = W::mins(s, blocks[g]);
         for (t, acc) in acc[g].iter_mut().enumerate().take(T / PLANES) {
-            let [low, high, both] = rows.finest(t).minus;
+            let [low, high, both] = rows.finest(t).neg_sums;
             if W::HALVES {
                 *acc = s.fma(min_low, s.splat(low), *acc);
                 *acc = s.fma(min_high, s.splat(high), *acc);
@@ -593,7 +594,7 @@ fn block_sums<S: Simd, W: Source, const G: usize, const T: usize, const N: usize
     if W::CALLS == 0 && !S::DOT_IS_EXACT {
         for j in 0..4 {
             for g in 0..G {
-                groups[g].ask::<S, T, N>(s, block, j);
+                groups[g].prefetch::<S, T, N>(s, block, j);
                 let (bottom, top) = W::pair(s, blocks[g], j);
                 let bottom = s.signed(bottom, groups[g].zero());
                 for t in 0..T {
@@ -612,8 +613,8 @@ fn block_sums<S: Simd, W: Source, const G: usize, const T: usize, const N: usize
     let mut dots = [[s.dot_start(0, 0); G]; T];
     if S::DOT_IS_EXACT || W::CALLS == 8 {
         for t in 0..T {
-            let start = if S::DOT_IS_EXACT && W::CENTRED {
-                s.dot_centred(a[t].centre)
+            let start = if S::DOT_IS_EXACT && W::ZERO_IS_128 {
+                s.dot_zero_point_128(a[t].zero_point_sum)
             } else {
                 s.dot_start(groups[0].zero(), a[t].sums[2])
             };
@@ -687,7 +688,7 @@ fn codes<S: Simd, W: Source, const G: usize>(
     (bottom, top)
 }
 
-/// The same, asking for the j-th fourth of what comes a while after.
+/// The same, prefetching the j-th fourth of what comes a while after.
 #[inline(always)]
 fn columns<S: Simd, W: Source, const G: usize, const T: usize, const N: usize>(
     s: S,
@@ -696,13 +697,13 @@ fn columns<S: Simd, W: Source, const G: usize, const T: usize, const N: usize>(
 ) -> ([S::U8; G], [S::U8; G]) {
     let codes = codes(s, at, j);
     for group in &at.groups {
-        group.ask::<S, T, N>(s, at.block, j);
+        group.prefetch::<S, T, N>(s, at.block, j);
     }
     codes
 }
 
 /// Adds the products of the J-th four columns of each half, which are the J-th and the K-th of a
-/// block, asking meanwhile as [`columns`] does.
+/// block, prefetching meanwhile as [`columns`] does.
 #[inline(always)]
 fn add_pair<
     S: Simd,

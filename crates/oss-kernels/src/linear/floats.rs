@@ -1,7 +1,7 @@
 //! Floating-point weights times numbers: running sums of the even and of the odd columns of each
 //! run of [`RUN`] columns.
 
-use super::{Walk, ask_for_weights};
+use super::{Gemm, prefetch_weights};
 use crate::Input;
 use oss_quant::FloatFormat;
 use oss_simd::{Kernel, Simd};
@@ -16,13 +16,13 @@ const RUN: usize = 256;
 const STEP: usize = 4;
 
 pub(super) struct Floats<'a, 'b, F> {
-    walk: Walk<'a, 'b>,
+    gemm: Gemm<'a, 'b>,
     format: PhantomData<F>,
 }
 
 impl<'a, 'b, F: FloatFormat> Floats<'a, 'b, F> {
-    pub(super) fn new(walk: Walk<'a, 'b>) -> Self {
-        Self { walk, format: PhantomData }
+    pub(super) fn new(gemm: Gemm<'a, 'b>) -> Self {
+        Self { gemm, format: PhantomData }
     }
 }
 
@@ -31,7 +31,7 @@ impl<F: FloatFormat> Kernel for Floats<'_, '_, F> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let mut walk = self.walk;
+        let mut gemm = self.gemm;
         // Two groups for a few rows where memory is read fastest as two streams. Many rows meet
         // one: a number of theirs that is used once needs no register.
         let few = match S::REGISTERS {
@@ -39,14 +39,14 @@ impl<F: FloatFormat> Kernel for Floats<'_, '_, F> {
             8.. => 1,
             _ => 0,
         };
-        let mut group = walk.groups.start;
-        while group < walk.groups.end {
-            let two = walk.reading.streams == 2 && walk.rows.len() <= few;
-            if two && group + 1 < walk.groups.end {
-                runs::<S, F, 2>(s, &mut walk, group);
+        let mut group = gemm.groups.start;
+        while group < gemm.groups.end {
+            let two = gemm.policy.streams == 2 && gemm.rows.len() <= few;
+            if two && group + 1 < gemm.groups.end {
+                runs::<S, F, 2>(s, &mut gemm, group);
                 group += 2;
             } else {
-                runs::<S, F, 1>(s, &mut walk, group);
+                runs::<S, F, 1>(s, &mut gemm, group);
                 group += 1;
             }
         }
@@ -55,24 +55,24 @@ impl<F: FloatFormat> Kernel for Floats<'_, '_, F> {
 
 /// All rows times G groups from `group` on, run by run, in tiles of even height.
 #[inline(always)]
-fn runs<S: Simd, F: FloatFormat, const G: usize>(s: S, walk: &mut Walk<'_, '_>, group: usize) {
-    let (all, rows) = (walk.columns.clone(), walk.rows.len());
+fn runs<S: Simd, F: FloatFormat, const G: usize>(s: S, gemm: &mut Gemm<'_, '_>, group: usize) {
+    let (all, rows) = (gemm.columns.clone(), gemm.rows.len());
     let most = if S::REGISTERS >= 32 { 12 } else { 2 };
     let height = rows.div_ceil(rows.div_ceil(most).max(1)).max(1);
     for begin in all.clone().step_by(RUN) {
         let columns = (begin, all.end.min(begin + RUN));
         for first in (0..rows).step_by(height) {
-            let place = Place { group, columns, first, n: height.min(rows - first) };
+            let range = TileRange { group, columns, first, n: height.min(rows - first) };
             // The constants keep tiles that registers do not hold from even being compiled.
-            match place.n {
-                1 => tile::<S, F, G, 1>(s, walk, place),
-                2 => tile::<S, F, G, 2>(s, walk, place),
-                3..=4 if const { S::REGISTERS >= 32 } => tile::<S, F, G, 4>(s, walk, place),
+            match range.n {
+                1 => tile::<S, F, G, 1>(s, gemm, range),
+                2 => tile::<S, F, G, 2>(s, gemm, range),
+                3..=4 if const { S::REGISTERS >= 32 } => tile::<S, F, G, 4>(s, gemm, range),
                 5..=8 if const { S::REGISTERS >= 32 && G == 1 } => {
-                    tile::<S, F, G, 8>(s, walk, place);
+                    tile::<S, F, G, 8>(s, gemm, range);
                 }
                 9.. if const { S::REGISTERS >= 32 && G == 1 } => {
-                    tile::<S, F, G, 12>(s, walk, place);
+                    tile::<S, F, G, 12>(s, gemm, range);
                 }
                 n => unreachable!("a tile of {n} rows"),
             }
@@ -83,7 +83,7 @@ fn runs<S: Simd, F: FloatFormat, const G: usize>(s: S, walk: &mut Walk<'_, '_>, 
 /// The groups from `group` on times the `n` rows from `first`, over some columns. What lies in
 /// `out` is the sum over the columns before.
 #[derive(Clone, Copy)]
-struct Place {
+struct TileRange {
     group: usize,
     columns: (usize, usize),
     first: usize,
@@ -93,16 +93,16 @@ struct Place {
 #[inline(always)]
 fn tile<S: Simd, F: FloatFormat, const G: usize, const T: usize>(
     s: S,
-    walk: &mut Walk<'_, '_>,
-    place: Place,
+    gemm: &mut Gemm<'_, '_>,
+    range: TileRange,
 ) {
-    s.apart(Tile::<F, G, T> { walk, place, format: PhantomData });
+    s.outline(Tile::<F, G, T> { gemm, range, format: PhantomData });
 }
 
 /// What of the T rows is left over repeats the last row and is not stored.
 struct Tile<'w, 'a, 'b, F, const G: usize, const T: usize> {
-    walk: &'w mut Walk<'a, 'b>,
-    place: Place,
+    gemm: &'w mut Gemm<'a, 'b>,
+    range: TileRange,
     format: PhantomData<F>,
 }
 
@@ -111,24 +111,24 @@ impl<F: FloatFormat, const G: usize, const T: usize> Kernel for Tile<'_, '_, '_,
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Self { walk, place, .. } = self;
-        let Place { group, columns: (begin, end), first, n } = place;
-        let (Input { stride, values, .. }, reading) = (walk.product.input, walk.reading);
-        let groups: [&[u8]; G] = array::from_fn(|g| walk.group(group + g));
-        let start = walk.columns.start;
+        let Self { gemm, range, .. } = self;
+        let TileRange { group, columns: (begin, end), first, n } = range;
+        let (Input { stride, values, .. }, policy) = (gemm.product.input, gemm.policy);
+        let groups: [&[u8]; G] = array::from_fn(|g| gemm.group(group + g));
+        let start = gemm.columns.start;
         let (first_step, steps) = (begin / STEP, (end - begin).div_ceil(STEP));
         let rows: [&[[f32; STEP]]; T] = array::from_fn(|t| {
-            let row = walk.rows[first + t.min(n - 1)] as usize;
+            let row = gemm.rows[first + t.min(n - 1)] as usize;
             &values[row * stride..][..stride].as_chunks().0[(begin - start) / STEP..][..steps]
         });
-        let step_bytes = groups[0].len() / (walk.product.matrix.packing.padded_cols() / STEP);
+        let step_bytes = groups[0].len() / (gemm.product.matrix.packing.padded_cols() / STEP);
         let mut sums = [[[s.zero(); 2]; T]; G];
         for step in 0..steps {
             if first == 0 {
                 for group in groups {
                     // As often as there are streams, as codes do.
-                    let at = (first_step + step) * step_bytes + reading.ahead / G;
-                    ask_for_weights::<S, T, G>(s, group, at, step_bytes);
+                    let at = (first_step + step) * step_bytes + policy.distance / G;
+                    prefetch_weights::<S, T, G>(s, group, at, step_bytes);
                 }
             }
             let x: [&[f32; STEP]; T] = rows.map(|row| &row[step]);
@@ -150,7 +150,7 @@ impl<F: FloatFormat, const G: usize, const T: usize> Kernel for Tile<'_, '_, '_,
         for (g, sums) in sums.into_iter().enumerate() {
             for (t, [even, odd]) in sums.into_iter().enumerate().take(n) {
                 let sum = s.add(even, odd);
-                let [out] = walk.out::<1>(group + g, first + t);
+                let [out] = gemm.out::<1>(group + g, first + t);
                 s.store(if begin == start { sum } else { s.add(s.load(out), sum) }, out);
             }
         }

@@ -1,7 +1,9 @@
 //! Groups unpacked once for many input rows, in one form for all formats.
 
-use super::codes::{BLOCKS, GROUPS, Group, Groups, MOST_ROWS, Place, Source, calls, parts, tiles};
-use super::{Shared, Walk};
+use super::codes::{
+    BLOCKS, GROUPS, Group, Groups, MOST_ROWS, Source, TileRange, calls, parts, tiles,
+};
+use super::{Gemm, SharedPrefetch};
 use oss_quant::CodeFormat;
 use oss_simd::{Isa, Kernel, Simd};
 
@@ -34,7 +36,7 @@ impl Block {
 
 /// Whether codes of a panel count from 128, whatever the format's do: then what a sum starts with
 /// is known of the activations alone.
-const fn centres<S: Simd>(has_min: bool) -> bool {
+const fn counts_from_128<S: Simd>(has_min: bool) -> bool {
     S::DOT_IS_EXACT && !has_min
 }
 
@@ -51,15 +53,15 @@ impl<F: CodeFormat> Kernel for Unpack<'_, '_, F> {
     fn run<S: Simd>(self, s: S) {
         let Self { group, panel } = self;
         // No byte carries: a code is at most 127 above the zero.
-        let above = if centres::<S>(F::HAS_MIN) { 128 - F::ZERO } else { 0 };
+        let above = if counts_from_128::<S>(F::HAS_MIN) { 128 - F::ZERO } else { 0 };
         let above = s.splat_i32(0x0101_0101 * above);
-        let centred = |codes| s.i32_as_u8(s.add_i32(s.u8_as_i32(codes), above));
+        let shifted = |codes| s.i32_as_u8(s.add_i32(s.u8_as_i32(codes), above));
         for (block, out) in panel.iter_mut().enumerate() {
             let block = group.at(block);
             for j in 0..4 {
                 let (bottom, top) = F::pair(s, block, j);
-                s.store_u8(centred(bottom), &mut out.codes[j]);
-                s.store_u8(centred(top), &mut out.codes[4 + j]);
+                s.store_u8(shifted(bottom), &mut out.codes[j]);
+                s.store_u8(shifted(top), &mut out.codes[4 + j]);
             }
             let (low, high) = F::scales(s, block);
             s.store(low, &mut out.scales[0]);
@@ -83,7 +85,7 @@ struct Unpacked<'a, const CALLS: usize, const HALVES: bool, const MIN: bool> {
     blocks: &'a [Block],
     zero: u8,
     /// What is unpacked next.
-    next: Shared<'a>,
+    next: SharedPrefetch<'a>,
 }
 
 impl<'a, const CALLS: usize, const HALVES: bool, const MIN: bool> Source
@@ -92,7 +94,7 @@ impl<'a, const CALLS: usize, const HALVES: bool, const MIN: bool> Source
     const CALLS: usize = CALLS;
     const HALVES: bool = HALVES;
     const HAS_MIN: bool = MIN;
-    const CENTRED: bool = !MIN;
+    const ZERO_IS_128: bool = !MIN;
     const HAS_RUNS: bool = false;
     const RECORD: usize = BLOCKS;
     type Record = &'a [Block];
@@ -116,9 +118,9 @@ impl<'a, const CALLS: usize, const HALVES: bool, const MIN: bool> Source
         Self { next: self.next.for_rows(first, n), ..self }
     }
     #[inline(always)]
-    fn ask<S: Simd, const T: usize, const N: usize>(self, s: S, block: usize, j: usize) {
+    fn prefetch<S: Simd, const T: usize, const N: usize>(self, s: S, block: usize, j: usize) {
         if j == 0 {
-            self.next.ask(s, block);
+            self.next.prefetch(s, block);
         }
     }
     #[inline(always)]
@@ -138,8 +140,8 @@ impl<'a, const CALLS: usize, const HALVES: bool, const MIN: bool> Source
 /// All rows of a call times the unpacked blocks of one group or two.
 struct Tiles<'p, 'w, 'a, 'b, const CALLS: usize, const HALVES: bool, const MIN: bool> {
     groups: [Unpacked<'p, CALLS, HALVES, MIN>; GROUPS],
-    walk: &'w mut Walk<'a, 'b>,
-    place: Place,
+    gemm: &'w mut Gemm<'a, 'b>,
+    range: TileRange,
     n_groups: usize,
 }
 
@@ -150,41 +152,50 @@ impl<const CALLS: usize, const HALVES: bool, const MIN: bool> Kernel
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Self { groups, walk, place, n_groups } = self;
+        let Self { groups, gemm, range, n_groups } = self;
         // As many as the rows have: the compiler checks neither twice.
-        let blocks = place.blocks.1 - place.blocks.0;
+        let blocks = range.blocks.1 - range.blocks.0;
         let groups = groups.map(|group| {
-            let zero = if centres::<S>(MIN) { 128 } else { group.zero };
+            let zero = if counts_from_128::<S>(MIN) { 128 } else { group.zero };
             Unpacked { blocks: &group.blocks[..blocks], zero, ..group }
         });
         // Signed bytes are made for each tile: wider ones of one group are better.
         let pays = const { S::REGISTERS >= 32 && (S::DOT_IS_EXACT || CALLS > 0) };
         if pays && n_groups == GROUPS {
-            return tiles::<S, _, GROUPS, 4>(s, |_| groups, walk, place);
+            return tiles::<S, _, GROUPS, 4>(s, |_| groups, gemm, range);
         }
         for (g, group) in groups.into_iter().enumerate().take(n_groups) {
-            let place = Place { group: place.group + g, ..place };
+            let range = TileRange { group: range.group + g, ..range };
             if pays {
-                tiles::<S, _, 1, 4>(s, |_| [group], walk, place);
+                tiles::<S, _, 1, 4>(s, |_| [group], gemm, range);
             } else {
-                tiles::<S, _, 1, MOST_ROWS>(s, |_| [group], walk, place);
+                tiles::<S, _, 1, MOST_ROWS>(s, |_| [group], gemm, range);
             }
         }
     }
 }
 
+/// Whether [`multiply`] has a kernel for the format.
+const fn is_summed<F: CodeFormat>() -> bool {
+    matches!(
+        (calls::<F>(), F::HALVES, F::HAS_MIN),
+        (8, false, _) | (4, false, true) | (4, true, _) | (0, false, false)
+    )
+}
+
 /// Multiplies all rows with all groups, unpacking each group once.
-pub(super) fn multiply<F: CodeFormat>(isa: Isa, walk: &mut Walk<'_, '_>, panel: &mut Panel) {
-    let (packed, n_blocks) = (Groups::new(walk), walk.product.matrix.packing.n_blocks());
-    for group in walk.groups.clone().step_by(GROUPS) {
-        let n_groups = GROUPS.min(walk.groups.end - group);
+pub(super) fn multiply<F: CodeFormat>(isa: Isa, gemm: &mut Gemm<'_, '_>, panel: &mut Panel) {
+    const { assert!(is_summed::<F>(), "a format whose codes are summed in no way") };
+    let (packed, n_blocks) = (Groups::new(gemm), gemm.product.matrix.packing.n_blocks());
+    for group in gemm.groups.clone().step_by(GROUPS) {
+        let n_groups = GROUPS.min(gemm.groups.end - group);
         for blocks @ (first, end) in parts(n_blocks, 1) {
             for (g, panel) in panel.0.iter_mut().enumerate().take(n_groups) {
                 let group = packed.part(group + g, first, ());
                 isa.run(Unpack::<F> { group, panel: &mut panel[..end - first] });
             }
-            let place = Place { group, passes: 1, first: 0, n: walk.code_rows(), blocks };
-            let call = (isa, &*panel, &mut *walk, place, n_groups);
+            let range = TileRange { group, passes: 1, first: 0, n: gemm.code_rows(), blocks };
+            let call = (isa, &*panel, &mut *gemm, range, n_groups);
             match (calls::<F>(), F::HALVES, F::HAS_MIN) {
                 (8, false, false) => multiply_panel::<8, false, false, F>(call),
                 (8, false, true) => multiply_panel::<8, false, true, F>(call),
@@ -192,21 +203,21 @@ pub(super) fn multiply<F: CodeFormat>(isa: Isa, walk: &mut Walk<'_, '_>, panel: 
                 (4, true, false) => multiply_panel::<4, true, false, F>(call),
                 (4, true, true) => multiply_panel::<4, true, true, F>(call),
                 (0, false, false) => multiply_panel::<0, false, false, F>(call),
-                _ => unreachable!("a format whose codes are summed in no way"),
+                _ => unreachable!("`is_summed` names another kernel"),
             }
         }
     }
 }
 
 fn multiply_panel<const CALLS: usize, const HALVES: bool, const MIN: bool, F: CodeFormat>(
-    (isa, panel, walk, place, n_groups): (Isa, &Panel, &mut Walk<'_, '_>, Place, usize),
+    (isa, panel, gemm, range, n_groups): (Isa, &Panel, &mut Gemm<'_, '_>, TileRange, usize),
 ) {
     assert!(!MIN || F::ZERO == 0, "codes with a minimum begin at it");
-    let packed = Groups::new(walk);
+    let packed = Groups::new(gemm);
     let groups = std::array::from_fn(|g| {
-        let next = packed.next::<F>(place.group + g, place.blocks.1);
-        let next = Shared::new(next, place.n, place.blocks.1 - place.blocks.0);
+        let next = packed.next::<F>(range.group + g, range.blocks.1);
+        let next = SharedPrefetch::new(next, range.n, range.blocks.1 - range.blocks.0);
         Unpacked::<CALLS, HALVES, MIN> { blocks: &panel.0[g], zero: F::ZERO as u8, next }
     });
-    isa.run(Tiles { groups, walk, place, n_groups });
+    isa.run(Tiles { groups, gemm, range, n_groups });
 }

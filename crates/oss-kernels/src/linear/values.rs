@@ -1,19 +1,19 @@
 //! Codes times numbers: the codes become numbers in registers, sums run in single precision per
 //! half block of 16 columns.
 
-use super::{Walk, ask_for_weights};
+use super::{Gemm, prefetch_weights};
 use oss_quant::CodeFormat;
 use oss_simd::{Kernel, Simd};
 use std::marker::PhantomData;
 
 pub(super) struct Values<'a, 'b, F> {
-    walk: Walk<'a, 'b>,
+    gemm: Gemm<'a, 'b>,
     format: PhantomData<F>,
 }
 
 impl<'a, 'b, F: CodeFormat> Values<'a, 'b, F> {
-    pub(super) fn new(walk: Walk<'a, 'b>) -> Self {
-        Self { walk, format: PhantomData }
+    pub(super) fn new(gemm: Gemm<'a, 'b>) -> Self {
+        Self { gemm, format: PhantomData }
     }
 }
 
@@ -22,20 +22,20 @@ impl<F: CodeFormat> Kernel for Values<'_, '_, F> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let mut walk = self.walk;
-        for index in walk.groups.clone() {
+        let mut gemm = self.gemm;
+        for index in gemm.groups.clone() {
             let mut first = 0;
-            while first < walk.rows.len() {
-                let n = (walk.rows.len() - first).min(S::REGISTERS.min(4));
-                let place = Place::<F> { group: index, first, n, format: PhantomData };
+            while first < gemm.rows.len() {
+                let n = (gemm.rows.len() - first).min(S::REGISTERS.min(4));
+                let range = TileRange::<F> { group: index, first, n, format: PhantomData };
                 match n {
                     3.. if const { S::REGISTERS >= 4 } => {
-                        s.apart(Tile::<F, 4> { walk: &mut walk, place });
+                        s.outline(Tile::<F, 4> { gemm: &mut gemm, range });
                     }
                     2 if const { S::REGISTERS >= 2 } => {
-                        s.apart(Tile::<F, 2> { walk: &mut walk, place });
+                        s.outline(Tile::<F, 2> { gemm: &mut gemm, range });
                     }
-                    _ => s.apart(Tile::<F, 1> { walk: &mut walk, place }),
+                    _ => s.outline(Tile::<F, 1> { gemm: &mut gemm, range }),
                 }
                 first += n;
             }
@@ -44,7 +44,7 @@ impl<F: CodeFormat> Kernel for Values<'_, '_, F> {
 }
 
 /// One group times the `n` input rows from `first`.
-struct Place<F> {
+struct TileRange<F> {
     group: usize,
     first: usize,
     n: usize,
@@ -53,8 +53,8 @@ struct Place<F> {
 
 /// What of the T rows is left over repeats the last row and is not stored.
 struct Tile<'w, 'a, 'b, F, const T: usize> {
-    walk: &'w mut Walk<'a, 'b>,
-    place: Place<F>,
+    gemm: &'w mut Gemm<'a, 'b>,
+    range: TileRange<F>,
 }
 
 impl<F: CodeFormat, const T: usize> Kernel for Tile<'_, '_, '_, F, T> {
@@ -62,21 +62,21 @@ impl<F: CodeFormat, const T: usize> Kernel for Tile<'_, '_, '_, F, T> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Self { walk, place: Place { group: index, first, n, .. } } = self;
-        let product = walk.product;
-        let group = walk.group(index);
+        let Self { gemm, range: TileRange { group: index, first, n, .. } } = self;
+        let product = gemm.product;
+        let group = gemm.group(index);
         let n_blocks = product.matrix.packing.cols.div_ceil(32);
         let input = product.input;
         let stride = input.stride;
-        let row: [usize; T] = std::array::from_fn(|t| walk.rows[first + t.min(n - 1)] as usize);
+        let row: [usize; T] = std::array::from_fn(|t| gemm.rows[first + t.min(n - 1)] as usize);
         let values: [&[f32]; T] =
             std::array::from_fn(|t| &input.values[row[t] * stride..][..stride]);
-        let columns = walk.columns.clone();
+        let columns = gemm.columns.clone();
         let (first_block, end) = (columns.start / 32, columns.end.div_ceil(32));
         let mut acc = [s.zero(); T];
         for block in first_block..end {
-            let at = block * F::BLOCK_BYTES + walk.reading.ahead;
-            ask_for_weights::<S, T, 1>(s, group, at, F::BLOCK_BYTES);
+            let at = block * F::BLOCK_BYTES + gemm.policy.distance;
+            prefetch_weights::<S, T, 1>(s, group, at, F::BLOCK_BYTES);
             let at = block - first_block;
             let block = F::block(group, n_blocks, block);
             let x: [&[f32; 32]; T] = std::array::from_fn(|t| {
@@ -108,7 +108,7 @@ impl<F: CodeFormat, const T: usize> Kernel for Tile<'_, '_, '_, F, T> {
             }
         }
         for (t, sum) in acc.into_iter().enumerate().take(n) {
-            s.store(sum, &mut walk.out::<1>(index, first + t)[0]);
+            s.store(sum, &mut gemm.out::<1>(index, first + t)[0]);
         }
     }
 }

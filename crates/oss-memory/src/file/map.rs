@@ -76,9 +76,9 @@ impl Map {
     ///
     /// # Errors
     /// When the range passes the end of the file, or the system refuses.
-    pub fn forget(&self, range: Range<usize>) -> Result<()> {
+    pub fn evict(&self, range: Range<usize>) -> Result<()> {
         self.advise(range.clone(), Advice::DontNeed)?;
-        os::forget(&self.inner.file, range).map_err(Error::file("forget", &self.inner.path))
+        os::evict(&self.inner.file, range).map_err(Error::file("evict", &self.inner.path))
     }
 
     /// How many bytes of the pages of `range` lie on huge pages now.

@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use crate::{Error, Result, os};
 
@@ -106,6 +107,15 @@ impl RandomAccess {
         Ok(metadata.len())
     }
 
+    /// When the file was last written.
+    ///
+    /// # Errors
+    /// When the system refuses, or does not keep such times.
+    pub fn modified(&self) -> Result<SystemTime> {
+        let modified = self.file.metadata().and_then(|metadata| metadata.modified());
+        modified.map_err(Error::file("examine", &self.path))
+    }
+
     /// Whether the file has no bytes.
     ///
     /// # Errors
@@ -170,4 +180,33 @@ impl RandomAccess {
 /// Whether the system or the file system does not know reads past its cache.
 fn is_unknown(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::OpenOptionsExt;
+
+    use super::*;
+
+    /// Whether reads go past the system's cache, as it says itself.
+    fn is_direct(file: &File) -> bool {
+        let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()));
+        let about = about.expect("an open file");
+        let flags = about.lines().find_map(|line| line.strip_prefix("flags:")).expect("flags");
+        let flags = i32::from_str_radix(flags.trim(), 8).expect("an octal number");
+        flags & libc::O_DIRECT != 0
+    }
+
+    #[test]
+    fn direct_reads_go_past_the_cache_unless_the_file_system_refuses() {
+        let directory = tempfile::tempdir().expect("directory");
+        let path = directory.path().join("experts");
+        std::fs::write(&path, [0; DIRECT_ALIGNMENT]).expect("write");
+        let can = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path).is_ok();
+        let direct = RandomAccess::open_direct(&path).expect("open");
+        assert_eq!((direct.direct, is_direct(&direct.file)), (can, can));
+        let cached = RandomAccess::open_read_only(&path).expect("open");
+        assert_eq!((cached.direct, is_direct(&cached.file)), (false, false));
+    }
 }

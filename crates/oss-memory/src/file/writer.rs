@@ -1,5 +1,6 @@
 //! Replaces a file as a whole or not at all.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ static SERIAL: AtomicU64 = AtomicU64::new(0);
 ///
 /// Who reads the path sees the old file or the new one, never a part; dropping the writer removes
 /// the temporary file and changes nothing. A process that is killed leaves the temporary file,
-/// named `.<name>.<process>-<serial>.part`, behind.
+/// named `.<name>.<process>-<serial>.part`, behind: see [`Writer::remove_stale`].
 pub struct Writer {
     path: PathBuf,
     temporary: PathBuf,
@@ -44,7 +45,7 @@ impl Writer {
         };
         loop {
             let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-            let mut temporary_name = std::ffi::OsString::from(".");
+            let mut temporary_name = OsString::from(".");
             temporary_name.push(name);
             temporary_name.push(format!(".{}-{serial}.part", process::id()));
             let temporary = path.with_file_name(temporary_name);
@@ -53,11 +54,46 @@ impl Writer {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 file => {
                     let file = file.map_err(Error::file("create", &temporary))?;
+                    // Tells other containers that it is not stale. Not all file systems have locks.
+                    drop(file.try_lock());
                     let file = Some(BufWriter::with_capacity(GATHER, file));
                     return Ok(Self { path: path.to_path_buf(), temporary, file });
                 }
             }
         }
+    }
+
+    /// Removes the temporary files of `path` that killed processes have left behind, and says how
+    /// many there were. It keeps those that a process of their number may still be writing, or that
+    /// are locked, as writers in other containers keep theirs; all of them where the system does
+    /// not tell in `/proc` which processes there are.
+    ///
+    /// # Errors
+    /// When the directory cannot be listed, but for a missing one, or the system refuses to remove
+    /// a file.
+    pub fn remove_stale(path: &Path) -> Result<usize> {
+        Self::remove_stale_under(Path::new("/"), path)
+    }
+
+    /// [`Writer::remove_stale`] on the system whose `/proc` lies under `root`.
+    fn remove_stale_under(root: &Path, path: &Path) -> Result<usize> {
+        let processes = root.join("proc");
+        let directory = super::directory_of(path);
+        if !processes.join("self").exists() || !directory.exists() {
+            return Ok(0);
+        }
+        let Some(name) = path.file_name() else { return Ok(0) };
+        let mut removed = 0;
+        for part in super::list(directory)? {
+            let writer = part.file_name().and_then(|part| writer_of(part, name));
+            let is_dead = |process: u32| !processes.join(process.to_string()).exists();
+            // One that is gone by now, or may not be read, is another's business.
+            let is_left = || File::open(&part).is_ok_and(|file| file.try_lock().is_ok());
+            if writer.is_some_and(is_dead) && is_left() && super::remove(&part)? {
+                removed += 1;
+            }
+        }
+        Ok(removed)
     }
 
     /// Writes `bytes` at the present position.
@@ -123,5 +159,62 @@ impl Drop for Writer {
             // Nobody is left to tell; a part that stays behind is harmless.
             drop(fs::remove_file(&self.temporary));
         }
+    }
+}
+
+/// The number of the process that wrote the temporary file `part` of the file `name`; none of other
+/// files.
+fn writer_of(part: &OsStr, name: &OsStr) -> Option<u32> {
+    let rest = part.as_encoded_bytes().strip_prefix(b".")?;
+    let rest = rest.strip_prefix(name.as_encoded_bytes())?;
+    let numbers = rest.strip_prefix(b".")?.strip_suffix(b".part")?;
+    let (process, serial) = std::str::from_utf8(numbers).ok()?.split_once('-')?;
+    serial.parse::<u64>().ok()?;
+    process.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_killed_processes_left_is_removed_and_nothing_else() {
+        let directory = tempfile::tempdir().expect("directory");
+        let at = |name: &str| directory.path().join(name);
+        let path = at("model.gguf");
+        let stale = [".model.gguf.17-0.part", ".model.gguf.17-12.part"].map(at);
+        let others = [
+            "model.gguf",
+            "model.gguf.17-0.part",
+            ".model.gguf.18-0.part",
+            ".model.gguf.self-0.part",
+            ".model.gguf.17-x.part",
+            ".model.gguf.17-0.partial",
+            ".other.gguf.17-0.part",
+        ];
+        let others = others.map(at);
+        let fill = || {
+            for file in stale.iter().chain(&others) {
+                fs::write(file, "").expect("write");
+            }
+        };
+        // A system on which process 18 lives, and not this one: as another container has it.
+        let system = |root: &Path, name: &str| {
+            fs::create_dir_all(root.join("proc").join(name)).expect("directory");
+        };
+        let root = tempfile::tempdir().expect("directory");
+        let mut writer = Writer::create(&path).expect("create");
+        writer.append(b"new").expect("append");
+        fill();
+        assert_eq!(Writer::remove_stale_under(root.path(), &path).expect("no /proc"), 0);
+        system(root.path(), "18");
+        assert_eq!(Writer::remove_stale_under(root.path(), &path).expect("no /proc/self"), 0);
+        assert!(stale.iter().all(|file| file.exists()));
+        system(root.path(), "self");
+        assert_eq!(Writer::remove_stale_under(root.path(), &path).expect("removed"), 2);
+        assert!(others.iter().all(|file| file.exists()) && !stale.iter().any(|file| file.exists()));
+        writer.commit().expect("nobody has taken its part away");
+        assert_eq!(fs::read(&path).expect("read"), b"new");
+        assert_eq!(Writer::remove_stale(&at("absent/model.gguf")).expect("no directory"), 0);
     }
 }

@@ -27,7 +27,7 @@ pub(crate) fn is_named(_file: &File, path: &Path) -> io::Result<bool> {
 }
 
 /// The system keeps what it has read of a file.
-pub(crate) fn forget(_file: &File, _range: Range<usize>) -> io::Result<()> {
+pub(crate) fn evict(_file: &File, _range: Range<usize>) -> io::Result<()> {
     Ok(())
 }
 
@@ -39,6 +39,11 @@ pub(crate) fn huge_bytes(_map: &[u8]) -> io::Result<usize> {
 /// Zeroes private memory; its room is not given back.
 pub(crate) fn clear(memory: &mut [u8]) -> io::Result<()> {
     memory.fill(0);
+    Ok(())
+}
+
+/// Pages are given when they are touched.
+pub(crate) fn populate(_memory: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 

@@ -57,7 +57,7 @@ pub(crate) fn is_named(file: &File, path: &Path) -> io::Result<bool> {
 /// Lets the system drop what it keeps of a file's range, but for pages that somebody maps or that
 /// are not on disk yet.
 #[cfg(target_os = "linux")]
-pub(crate) fn forget(file: &File, range: Range<usize>) -> io::Result<()> {
+pub(crate) fn evict(file: &File, range: Range<usize>) -> io::Result<()> {
     // To the system no bytes mean all to the file's end.
     if range.is_empty() {
         return Ok(());
@@ -73,7 +73,7 @@ pub(crate) fn forget(file: &File, range: Range<usize>) -> io::Result<()> {
 
 /// The system keeps what it has read of a file.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn forget(_file: &File, _range: Range<usize>) -> io::Result<()> {
+pub(crate) fn evict(_file: &File, _range: Range<usize>) -> io::Result<()> {
     Ok(())
 }
 
@@ -157,6 +157,30 @@ pub(crate) fn clear(memory: &mut [u8]) -> io::Result<()> {
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Takes the pages of private memory, which begins on one, now and as they are: where the system
+/// has none to give, this is an error, and touching them would kill the process. Linux before 5.14
+/// does not know this, and gives pages when they are touched.
+#[cfg(target_os = "linux")]
+pub(crate) fn populate(memory: &mut [u8]) -> io::Result<()> {
+    let (start, len) = (memory.as_mut_ptr().cast(), memory.len());
+    // SAFETY: the caller holds the memory exclusively, and no byte of it changes.
+    #[expect(unsafe_code, reason = "asks for memory")]
+    let status = unsafe { libc::madvise(start, len, libc::MADV_POPULATE_WRITE) };
+    if status == 0 {
+        return Ok(());
+    }
+    match io::Error::last_os_error() {
+        error if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+        error => Err(error),
+    }
+}
+
+/// Pages are given when they are touched.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn populate(_memory: &mut [u8]) -> io::Result<()> {
+    Ok(())
+}
+
 /// The system's number, or none where the system has no such advice and nothing is lost.
 fn number(advice: Advice) -> Option<libc::c_int> {
     match advice {
@@ -237,19 +261,14 @@ pub(crate) fn lock(memory: &[u8]) -> io::Result<()> {
 /// that ends within a huge page that was set aside is refused.
 #[cfg(target_os = "linux")]
 pub(crate) fn place(memory: &mut [u8], policy: Policy, nodes: &[usize]) -> io::Result<()> {
-    const BITS: usize = libc::c_ulong::BITS as usize;
-    const WORDS: usize = 1024 / BITS;
-    let mut mask: [libc::c_ulong; WORDS] = [0; WORDS];
-    for node in nodes {
-        let word = mask.get_mut(node / BITS).ok_or(io::ErrorKind::InvalidInput)?;
-        *word |= 1 << (node % BITS);
-    }
+    const NODES: usize = 1024;
+    let mask: [libc::c_ulong; NODES / BITS] = set_of(nodes)?;
     let mode = match policy {
         Policy::Interleave => libc::MPOL_INTERLEAVE,
         Policy::Prefer => libc::MPOL_PREFERRED,
     };
     // The kernel reads one bit fewer than it is told.
-    let bits = WORDS * BITS + 1;
+    let bits = NODES + 1;
     let (start, len) = (memory.as_mut_ptr(), memory.len());
     // SAFETY: the range is the caller's alone, the mask has the bits it is said to have, and the
     // call changes no byte.
@@ -268,17 +287,30 @@ pub(crate) fn place(_memory: &mut [u8], _policy: Policy, _nodes: &[usize]) -> io
 /// Binds the calling thread to some CPUs.
 #[cfg(target_os = "linux")]
 pub(crate) fn bind_thread(cpus: &[usize]) -> io::Result<()> {
-    if cpus.iter().any(|&cpu| cpu >= libc::CPU_SETSIZE as usize) {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    // SAFETY: a set of all zeros is an empty one, every CPU is within it, and 0 is this thread.
+    let set: [libc::c_ulong; MOST_CPUS / BITS] = set_of(cpus)?;
+    // SAFETY: the system reads no more than the set's size, and 0 is this thread.
     #[expect(unsafe_code, reason = "asks the system")]
-    let status = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        cpus.iter().for_each(|&cpu| libc::CPU_SET(cpu, &mut set));
-        libc::sched_setaffinity(0, size_of_val(&set), &raw const set)
-    };
+    let status = unsafe { libc::sched_setaffinity(0, size_of_val(&set), set.as_ptr().cast()) };
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The most CPUs that Linux has; `cpu_set_t` of the C library ends at 1,024.
+#[cfg(target_os = "linux")]
+const MOST_CPUS: usize = 8192;
+
+/// Bits of a word of the system's sets.
+#[cfg(target_os = "linux")]
+const BITS: usize = libc::c_ulong::BITS as usize;
+
+/// A set of small numbers as the system takes it; refused where one does not fit.
+#[cfg(target_os = "linux")]
+fn set_of<const WORDS: usize>(numbers: &[usize]) -> io::Result<[libc::c_ulong; WORDS]> {
+    let mut set = [0; WORDS];
+    for number in numbers {
+        let word = set.get_mut(number / BITS).ok_or(io::ErrorKind::InvalidInput)?;
+        *word |= 1 << (number % BITS);
+    }
+    Ok(set)
 }
 
 /// Threads cannot be bound here.
@@ -301,3 +333,6 @@ pub(crate) fn current_cpu() -> Option<usize> {
 pub(crate) fn current_cpu() -> Option<usize> {
     None
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests;

@@ -1,10 +1,10 @@
 //! What the architectures have in common: the decoder's shape and the names of its tensors.
 
 use crate::config::{Config, LayerConfig, RopeConfig, RopeScaling};
+use crate::config_reader::{ConfigReader, Field, field, text_of};
 use crate::error::{Error, Result};
 use crate::plan::{MatrixPlan, ModelPlan, Rows, VectorPlan};
 use crate::rope::yarn_attention_factor;
-use crate::source::{Field, Source, field, text_of};
 use oss_quant::kv::MAX_HEAD_DIM;
 use std::iter;
 
@@ -28,40 +28,40 @@ const CONTEXT: Field = field("max_position_embeddings", "context_length");
 const THETA: Field = field("rope_theta", "rope.freq_base");
 
 /// Reads the shape and checks that its parts fit each other.
-pub(super) fn shape(source: &Source<'_>, embedding: &str) -> Result<Shape> {
-    let hidden_dim = source.required_count(HIDDEN)?;
-    let n_heads = source.required_count(HEADS)?;
-    let n_kv_heads = source.count(KV_HEADS)?.unwrap_or(n_heads);
+pub(super) fn shape(reader: &ConfigReader<'_>, embedding: &str) -> Result<Shape> {
+    let hidden_dim = reader.required_count(HIDDEN)?;
+    let n_heads = reader.required_count(HEADS)?;
+    let n_kv_heads = reader.count(KV_HEADS)?.unwrap_or(n_heads);
     if n_kv_heads == 0 || !n_heads.is_multiple_of(n_kv_heads) {
         let expected = format!("a divisor of {n_heads} heads");
-        return Err(source.wrong(KV_HEADS, &n_kv_heads.to_string(), &expected));
+        return Err(reader.wrong(KV_HEADS, &n_kv_heads.to_string(), &expected));
     }
-    let head_dim = source.count(HEAD_DIM)?.unwrap_or(hidden_dim / n_heads);
+    let head_dim = reader.count(HEAD_DIM)?.unwrap_or(hidden_dim / n_heads);
     if head_dim == 0 || !head_dim.is_multiple_of(2) || head_dim > MAX_HEAD_DIM {
         let expected = format!("an even number above 0, {MAX_HEAD_DIM} at most");
-        return Err(source.wrong(HEAD_DIM, &head_dim.to_string(), &expected));
+        return Err(reader.wrong(HEAD_DIM, &head_dim.to_string(), &expected));
     }
     let values = field("head_dim", "attention.value_length");
-    if let Some(value_dim) = source.count(values)?.filter(|dim| *dim != head_dim) {
-        return Err(source.wrong(values, &value_dim.to_string(), &head_dim.to_string()));
+    if let Some(value_dim) = reader.count(values)?.filter(|dim| *dim != head_dim) {
+        return Err(reader.wrong(values, &value_dim.to_string(), &head_dim.to_string()));
     }
     let rotated = field("head_dim", "rope.dimension_count");
-    if let Some(dim) = source.count(rotated)?.filter(|dim| *dim != head_dim) {
-        return Err(source.wrong(rotated, &dim.to_string(), &head_dim.to_string()));
+    if let Some(dim) = reader.count(rotated)?.filter(|dim| *dim != head_dim) {
+        return Err(reader.wrong(rotated, &dim.to_string(), &head_dim.to_string()));
     }
-    let epsilon = source.required_number(EPSILON)?;
+    let epsilon = reader.required_number(EPSILON)?;
     if epsilon < 0.0 || (epsilon as f32).is_infinite() {
-        return Err(source.wrong(EPSILON, &epsilon.to_string(), "0 or a small number above it"));
+        return Err(reader.wrong(EPSILON, &epsilon.to_string(), "0 or a small number above it"));
     }
     // The vocabulary is as long as the embedding; a configuration may say it too.
-    let vocabulary = match *source.tensor_shape(embedding)? {
+    let vocabulary = match *reader.tensor_shape(embedding)? {
         [rows, _] => rows,
         _ => 0,
     };
     let said = field("vocab_size", "vocab_size");
-    if let Some(got) = source.count(said)?.filter(|said| *said != vocabulary) {
+    if let Some(got) = reader.count(said)?.filter(|said| *said != vocabulary) {
         let expected = format!("{vocabulary}, the rows of {embedding}");
-        return Err(source.wrong(said, &got.to_string(), &expected));
+        return Err(reader.wrong(said, &got.to_string(), &expected));
     }
     Ok(Shape {
         vocabulary,
@@ -70,7 +70,7 @@ pub(super) fn shape(source: &Source<'_>, embedding: &str) -> Result<Shape> {
         n_kv_heads,
         head_dim,
         norm_epsilon: epsilon as f32,
-        context_len: source.required_count(CONTEXT)?,
+        context_len: reader.required_count(CONTEXT)?,
     })
 }
 
@@ -99,7 +99,7 @@ impl Shape {
 
 /// What holds of rotary positions where a file is silent.
 #[derive(Clone, Copy)]
-pub(super) struct Unsaid {
+pub(super) struct RopeDefaults {
     /// The base; `None` where the file has to say it.
     pub(super) theta: Option<f64>,
     /// Whether YaRN's bounds are whole pairs.
@@ -107,29 +107,33 @@ pub(super) struct Unsaid {
 }
 
 /// The base and stretching of the rotary positions of heads.
-pub(super) fn rope(source: &Source<'_>, shape: &Shape, unsaid: Unsaid) -> Result<RopeConfig> {
+pub(super) fn rope(
+    reader: &ConfigReader<'_>,
+    shape: &Shape,
+    defaults: RopeDefaults,
+) -> Result<RopeConfig> {
     let head_dim = shape.head_dim;
     // Since 2025 the base stands with the stretching.
     let mut beside = STRETCHES.map(|object| Field::within(object, "rope_theta")).into_iter();
-    let named = beside.find(|field| source.json(*field).is_some()).unwrap_or(THETA);
-    let Some(theta) = source.number(named)?.or(unsaid.theta) else {
-        return Err(source.wrong(named, "nothing", "a number above 1"));
+    let named = beside.find(|field| reader.json(*field).is_some()).unwrap_or(THETA);
+    let Some(theta) = reader.number(named)?.or(defaults.theta) else {
+        return Err(reader.wrong(named, "nothing", "a number above 1"));
     };
     if theta <= 1.0 {
-        return Err(source.wrong(named, &theta.to_string(), "above 1"));
+        return Err(reader.wrong(named, &theta.to_string(), "above 1"));
     }
-    let scaling = if source.is_gguf() {
-        gguf_scaling(source, unsaid.truncate)?
+    let scaling = if reader.is_gguf() {
+        gguf_scaling(reader, defaults.truncate)?
     } else {
-        refuse_partial(source)?;
-        json_scaling(source, shape.context_len)?
+        refuse_partial(reader)?;
+        json_scaling(reader, shape.context_len)?
     };
-    if let RopeScaling::Divisors(divisors) = &scaling {
+    if let RopeScaling::FrequencyFactors(divisors) = &scaling {
         let is_divisor = |divisor: f32| divisor > 0.0 && divisor.is_finite();
         if divisors.len() != head_dim / 2 || !divisors.iter().all(|divisor| is_divisor(*divisor)) {
             return Err(Error::Shape {
-                path: source.container.path().to_owned(),
-                tensor: DIVISORS.to_owned(),
+                path: reader.container.path().to_owned(),
+                tensor: FREQUENCY_FACTORS.to_owned(),
                 got: match divisors.iter().find(|divisor| !is_divisor(**divisor)) {
                     Some(divisor) => format!("{divisor}"),
                     None => format!("{} numbers", divisors.len()),
@@ -142,18 +146,18 @@ pub(super) fn rope(source: &Source<'_>, shape: &Shape, unsaid: Unsaid) -> Result
 }
 
 /// The tensor that frequencies are divided by.
-const DIVISORS: &str = "rope_freqs.weight";
+const FREQUENCY_FACTORS: &str = "rope_freqs.weight";
 
-fn gguf_scaling(source: &Source<'_>, truncate: bool) -> Result<RopeScaling> {
-    let number = |key| source.number(field("", key));
-    let kind = source.text(field("", "rope.scaling.type"))?;
-    let positive = |key| source.positive(field("", key));
-    let required = |key| source.required_positive(field("", key));
+fn gguf_scaling(reader: &ConfigReader<'_>, truncate: bool) -> Result<RopeScaling> {
+    let number = |key| reader.number(field("", key));
+    let kind = reader.text(field("", "rope.scaling.type"))?;
+    let positive = |key| reader.positive(field("", key));
+    let required = |key| reader.required_positive(field("", key));
     let original = "rope.scaling.original_context_length";
-    let divisors = source.container.find(DIVISORS);
+    let divisors = reader.container.find(FREQUENCY_FACTORS);
     let kind = match kind {
         // Files of 2023 say how far, and not how, under two names; 0 and 1 are not at all.
-        None => linear_key(source)?.map(|key| ("linear".to_owned(), key)),
+        None => linear_key(reader)?.map(|key| ("linear".to_owned(), key)),
         Some(kind) => Some((kind, "rope.scaling.factor")),
     };
     let scaling = match kind.as_ref().map(|(kind, key)| (kind.as_str(), *key)) {
@@ -161,7 +165,7 @@ fn gguf_scaling(source: &Source<'_>, truncate: bool) -> Result<RopeScaling> {
             return match divisors {
                 None => Ok(RopeScaling::None),
                 Some(tensor) => {
-                    Ok(RopeScaling::Divisors(crate::weights::numbers(source, &tensor)?))
+                    Ok(RopeScaling::FrequencyFactors(crate::weights::numbers(reader, &tensor)?))
                 }
             };
         }
@@ -170,7 +174,7 @@ fn gguf_scaling(source: &Source<'_>, truncate: bool) -> Result<RopeScaling> {
             // Where the file is silent, or repeats what holds without it.
             for key in ["rope.scaling.yarn_ext_factor", "rope.scaling.yarn_attn_factor"] {
                 if let Some(other) = number(key)?.filter(|x| *x != 1.0) {
-                    return Err(source.wrong(field("", key), &other.to_string(), "1"));
+                    return Err(reader.wrong(field("", key), &other.to_string(), "1"));
                 }
             }
             let factor = required(key)?;
@@ -186,22 +190,26 @@ fn gguf_scaling(source: &Source<'_>, truncate: bool) -> Result<RopeScaling> {
             }
         }
         Some((other, _)) => {
-            return Err(source.unsupported("rope scaling", other, "none, linear or yarn"));
+            return Err(reader.unsupported("rope scaling", other, "none, linear or yarn"));
         }
     };
     match divisors {
         None => Ok(scaling),
         Some(_) => {
             let (what, expected) = ("rope scaling", "one way to stretch positions");
-            Err(source.unsupported(what, &format!("{DIVISORS} beside another one"), expected))
+            Err(reader.unsupported(
+                what,
+                &format!("{FREQUENCY_FACTORS} beside another one"),
+                expected,
+            ))
         }
     }
 }
 
 /// The field that says how far positions are stretched, in a file that does not say how.
-fn linear_key(source: &Source<'_>) -> Result<Option<&'static str>> {
+fn linear_key(reader: &ConfigReader<'_>) -> Result<Option<&'static str>> {
     for key in ["rope.scaling.factor", "rope.scale_linear"] {
-        if source.number(field("", key))?.is_some_and(|factor| factor != 0.0 && factor != 1.0) {
+        if reader.number(field("", key))?.is_some_and(|factor| factor != 0.0 && factor != 1.0) {
             return Ok(Some(key));
         }
     }
@@ -209,22 +217,22 @@ fn linear_key(source: &Source<'_>) -> Result<Option<&'static str>> {
 }
 
 /// The stretching that `config.json` says, in one of two objects, as transformers reads them.
-fn json_scaling(source: &Source<'_>, context_len: usize) -> Result<RopeScaling> {
+fn json_scaling(reader: &ConfigReader<'_>, context_len: usize) -> Result<RopeScaling> {
     for object in STRETCHES {
         let (whole, kind) = (field(object, ""), Field::within(object, "rope_type"));
-        let Some(value) = source.json(whole) else { continue };
+        let Some(value) = reader.json(whole) else { continue };
         let Some(fields) = value.as_object() else {
-            return Err(source.wrong(whole, &text_of(value), "an object"));
+            return Err(reader.wrong(whole, &text_of(value), "an object"));
         };
-        let said = match source.text(kind)? {
-            None => source.text(Field::within(object, "type"))?,
+        let said = match reader.text(kind)? {
+            None => reader.text(Field::within(object, "type"))?,
             said => said,
         };
         match said {
-            Some(said) => return json_scaling_of(source, &said, object, context_len),
+            Some(said) => return json_scaling_of(reader, &said, object, context_len),
             // What holds of positions that are not stretched, too.
             None if fields.keys().all(|key| key == "rope_theta" || key == PARTIAL) => {}
-            None => return Err(source.wrong(kind, "nothing", "how positions stretch")),
+            None => return Err(reader.wrong(kind, "nothing", "how positions stretch")),
         }
     }
     Ok(RopeScaling::None)
@@ -237,11 +245,11 @@ const STRETCHES: [&str; 2] = ["rope_scaling", "rope_parameters"];
 const PARTIAL: &str = "partial_rotary_factor";
 
 /// Refuses heads of which only a part turns.
-fn refuse_partial(source: &Source<'_>) -> Result<()> {
+fn refuse_partial(reader: &ConfigReader<'_>) -> Result<()> {
     let objects = iter::once("").chain(STRETCHES);
     for field in objects.map(|object| Field::within(object, PARTIAL)) {
-        if let Some(share) = source.number(field)?.filter(|share| *share != 1.0) {
-            return Err(source.wrong(field, &share.to_string(), "1"));
+        if let Some(share) = reader.number(field)?.filter(|share| *share != 1.0) {
+            return Err(reader.wrong(field, &share.to_string(), "1"));
         }
     }
     Ok(())
@@ -251,17 +259,17 @@ fn refuse_partial(source: &Source<'_>) -> Result<()> {
 const ORIGINAL: &str = "original_max_position_embeddings";
 
 fn json_scaling_of(
-    source: &Source<'_>,
+    reader: &ConfigReader<'_>,
     kind: &str,
     object: &'static str,
     context_len: usize,
 ) -> Result<RopeScaling> {
-    let required = |name| source.required_positive(Field::within(object, name));
-    let positive = |name| source.positive(Field::within(object, name));
+    let required = |name| reader.required_positive(Field::within(object, name));
+    let positive = |name| reader.positive(Field::within(object, name));
     match kind {
         "default" => Ok(RopeScaling::None),
         "linear" => Ok(RopeScaling::Linear { factor: required("factor")? }),
-        "llama3" => Ok(RopeScaling::Bands {
+        "llama3" => Ok(RopeScaling::FrequencyBands {
             factor: required("factor")?,
             low: required("low_freq_factor")?,
             high: required("high_freq_factor")?,
@@ -274,30 +282,30 @@ fn json_scaling_of(
                 beta_fast: positive("beta_fast")?.unwrap_or(32.0),
                 beta_slow: positive("beta_slow")?.unwrap_or(1.0),
                 original: positive(ORIGINAL)?.unwrap_or(context_len as f64),
-                truncate: source.flag(Field::within(object, "truncate"))?.unwrap_or(true),
-                attention_factor: json_attention_factor(source, object, factor)?,
+                truncate: reader.flag(Field::within(object, "truncate"))?.unwrap_or(true),
+                attention_factor: json_attention_factor(reader, object, factor)?,
             })
         }
-        other => Err(source.unsupported("rope scaling", other, "linear, llama3 or yarn")),
+        other => Err(reader.unsupported("rope scaling", other, "linear, llama3 or yarn")),
     }
 }
 
 /// What YaRN multiplies queries and keys with, where the file says it: itself, or by two
 /// coefficients of which none is 0.
 fn json_attention_factor(
-    source: &Source<'_>,
+    reader: &ConfigReader<'_>,
     object: &'static str,
     stretch: f64,
 ) -> Result<Option<f64>> {
     let coefficient = |name| -> Result<Option<f64>> {
         let field = Field::within(object, name);
-        match source.number(field)? {
-            Some(number) if number != 0.0 => source.positive(field),
+        match reader.number(field)? {
+            Some(number) if number != 0.0 => reader.positive(field),
             _ => Ok(None),
         }
     };
     let coefficients = (coefficient("mscale")?, coefficient("mscale_all_dim")?);
-    Ok(match (source.positive(Field::within(object, "attention_factor"))?, coefficients) {
+    Ok(match (reader.positive(Field::within(object, "attention_factor"))?, coefficients) {
         (Some(factor), _) => Some(factor),
         (None, (Some(one), Some(all))) => {
             Some(yarn_attention_factor(stretch, one) / yarn_attention_factor(stretch, all))
@@ -307,13 +315,13 @@ fn json_attention_factor(
 }
 
 /// Whether a tensor may be there of which no part of the model is made.
-pub(super) fn is_spare(source: &Source<'_>, plan: &ModelPlan, tensor: &str) -> bool {
+pub(super) fn is_ignored(reader: &ConfigReader<'_>, plan: &ModelPlan, tensor: &str) -> bool {
     // What the base and the width of heads say, as checkpoints of 2023 have it in each layer.
     let is_frequencies = tensor.ends_with("rotary_emb.inv_freq");
     // Read with the configuration.
-    let is_divisors = source.is_gguf() && tensor == DIVISORS;
+    let is_divisors = reader.is_gguf() && tensor == FREQUENCY_FACTORS;
     // The embedding once more.
-    let is_head = plan.is_tied() && tensor == Names::new(source).head();
+    let is_head = plan.is_tied() && tensor == Names::new(reader).head();
     is_frequencies || is_divisors || is_head
 }
 
@@ -323,8 +331,8 @@ pub(super) struct Names {
 }
 
 impl Names {
-    pub(super) const fn new(source: &Source<'_>) -> Self {
-        Self { gguf: source.is_gguf() }
+    pub(super) const fn new(reader: &ConfigReader<'_>) -> Self {
+        Self { gguf: reader.is_gguf() }
     }
 
     pub(super) fn embedding(&self) -> String {

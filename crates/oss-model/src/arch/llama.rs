@@ -1,30 +1,31 @@
 //! Llama and what is built like it: TinyLlama, SmolLM2, Llama 2 and 3 (Touvron et al., 2023).
 
-use super::common::{Names, Shape, Unsaid, rope, shape};
+use super::common::{Names, RopeDefaults, Shape, rope, shape};
 use crate::config::{Config, FeedForward, LayerConfig};
+use crate::config_reader::{ConfigReader, field};
 use crate::error::{Error, Result};
 use crate::plan::{
     FeedForwardPlan, LayerPlan, MatrixPlan, ModelPlan, NetworkPlan, Numbers, Rows, VectorPlan,
 };
-use crate::source::{Source, field};
 use oss_kernels::elementwise::Gate;
 
-pub(super) fn describe(source: &Source<'_>) -> Result<(Config, ModelPlan)> {
-    refuse_unsupported(source)?;
-    let names = Names::new(source);
-    let shape = shape(source, &names.embedding())?;
-    let n_layers = source.layer_count()?;
-    let inner_dim = source.required_count(field("intermediate_size", "feed_forward_length"))?;
+pub(super) fn describe(reader: &ConfigReader<'_>) -> Result<(Config, ModelPlan)> {
+    refuse_unsupported(reader)?;
+    let names = Names::new(reader);
+    let shape = shape(reader, &names.embedding())?;
+    let n_layers = reader.layer_count()?;
+    let intermediate_dim =
+        reader.required_count(field("intermediate_size", "feed_forward_length"))?;
     let layer = LayerConfig {
         window: None,
-        feed_forward: FeedForward::Dense { inner_dim },
+        feed_forward: FeedForward::Dense { intermediate_dim },
         gate: Gate::Silu,
     };
-    let rope = rope(source, &shape, Unsaid { theta: Some(10_000.0), truncate: true })?;
+    let rope = rope(reader, &shape, RopeDefaults { theta: Some(10_000.0), truncate: true })?;
     let config = shape.config("llama", rope, vec![layer; n_layers]);
-    let flag = |name| Ok::<_, Error>(source.flag(field(name, ""))?.unwrap_or(false));
-    let tied = match source.is_gguf() {
-        true => !source.has_tensor(&names.head()),
+    let flag = |name| Ok::<_, Error>(reader.flag(field(name, ""))?.unwrap_or(false));
+    let tied = match reader.is_gguf() {
+        true => !reader.has_tensor(&names.head()),
         false => flag("tie_word_embeddings")?,
     };
     let biased = Biased { attention: flag("attention_bias")?, feed_forward: flag("mlp_bias")? };
@@ -33,7 +34,7 @@ pub(super) fn describe(source: &Source<'_>) -> Result<(Config, ModelPlan)> {
         norm: VectorPlan::one(names.norm(), shape.hidden_dim),
         head: (!tied).then(|| names.head()),
         layers: (0..n_layers)
-            .map(|i| layer_plan(source, &names, i, &shape, (inner_dim, &biased)))
+            .map(|i| layer_plan(reader, &names, i, &shape, (intermediate_dim, &biased)))
             .collect(),
     };
     Ok((config, plan))
@@ -46,22 +47,22 @@ struct Biased {
     feed_forward: bool,
 }
 
-fn refuse_unsupported(source: &Source<'_>) -> Result<()> {
-    if let Some(n) = source.count(field("num_local_experts", "expert_count"))?.filter(|n| *n > 0) {
-        return Err(source.unsupported("a mixture of experts", &n.to_string(), "none"));
+fn refuse_unsupported(reader: &ConfigReader<'_>) -> Result<()> {
+    if let Some(n) = reader.count(field("num_local_experts", "expert_count"))?.filter(|n| *n > 0) {
+        return Err(reader.unsupported("a mixture of experts", &n.to_string(), "none"));
     }
-    if let Some(other) = source.text(field("hidden_act", "hidden_act"))?.filter(|x| x != "silu") {
-        return Err(source.unsupported("activation", &other, "silu"));
+    if let Some(other) = reader.text(field("hidden_act", "hidden_act"))?.filter(|x| x != "silu") {
+        return Err(reader.unsupported("activation", &other, "silu"));
     }
     let window = field("sliding_window", "attention.sliding_window");
-    if let Some(n) = source.count(window)?.filter(|n| *n > 0) {
-        return Err(source.unsupported("a sliding window", &n.to_string(), "none"));
+    if let Some(n) = reader.count(window)?.filter(|n| *n > 0) {
+        return Err(reader.unsupported("a sliding window", &n.to_string(), "none"));
     }
     Ok(())
 }
 
 fn layer_plan(
-    source: &Source<'_>,
+    reader: &ConfigReader<'_>,
     names: &Names,
     layer: usize,
     shape: &Shape,
@@ -71,14 +72,14 @@ fn layer_plan(
     let vector = |gguf, json, len| names.vector(layer, gguf, json, len);
     let rows = |gguf, json, count| Rows::all(names.layer(layer, gguf, json), count);
     let bias = |rows: Rows, said: bool| {
-        let is_there = if source.is_gguf() { source.has_tensor(&rows.tensor) } else { said };
+        let is_there = if reader.is_gguf() { reader.has_tensor(&rows.tensor) } else { said };
         if is_there { Numbers::Of(rows) } else { Numbers::Zeros(rows.count) }
     };
     let attention_bias = |rows| bias(rows, biased.attention);
     let network_bias = |rows| bias(rows, biased.feed_forward);
     let one = |numbers| VectorPlan::Stacked(vec![numbers]).unless_zeros();
     // GGUF's converter stores the rotated heads of this architecture pair by pair.
-    let qkv = |kind| names.qkv(layer, shape, kind, source.is_gguf());
+    let qkv = |kind| names.qkv(layer, shape, kind, reader.is_gguf());
     LayerPlan {
         attention_norm: vector("attn_norm.weight", "input_layernorm.weight", hidden),
         qkv: MatrixPlan::Stacked(qkv("weight").into()),

@@ -1,17 +1,19 @@
 //! The feed-forward half of a layer: one network, or a router and a few of many.
 
-use super::foresee;
-use super::norm::Next;
+use super::norm::NextNorm;
+use super::predict::predict_experts;
 use super::project::{Call, To};
-use crate::config::{FeedForward, LayerConfig};
+use crate::config::LayerConfig;
 use crate::error::Result;
-use crate::forward::Page;
+use crate::forward::ForwardPass;
 use crate::input::{self, InputTile};
 use crate::model::Model;
 use crate::state::{Event, State, WorkerScratch};
-use crate::weights::{ExpertWeights, FeedForwardWeights, Network, Round, Rounds, UNIT_ROWS};
+use crate::weights::{
+    ExpertWeights, FINE_ROWS, FeedForwardWeights, Network, Round, Rounds, UNIT_ROWS,
+};
 use oss_kernels::elementwise::scaled_add;
-use oss_kernels::{GateUpSums, Product, expect_rows, expect_soon, prepare_gated, route};
+use oss_kernels::{GateUpSums, Product, prefetch_f32, prefetch_rows, prepare_gated};
 use oss_quant::GROUP_ROWS;
 use oss_threads::{Chunks, PerWorker, RowCuts, Tiles};
 use std::ops::Range;
@@ -20,18 +22,18 @@ use std::ops::Range;
 ///
 /// # Errors
 /// When an expert cannot be read from its file.
-pub(crate) fn run(page: &mut Page<'_>, layer: usize) -> Result<()> {
-    let model = page.model;
+pub(crate) fn run(pass: &mut ForwardPass<'_>, layer: usize) -> Result<()> {
+    let model = pass.model;
     match &model.weights.layers[layer].feed_forward {
-        FeedForwardWeights::Dense(network) => dense(page, layer, network),
+        FeedForwardWeights::Dense(network) => dense(pass, layer, network),
         FeedForwardWeights::Experts(experts) => {
-            let mut rounds = choose(page, layer, experts);
-            foresee::run(page, layer);
-            while let Some(round) = rounds.next(&page.state.routing.active)? {
-                gate_up(page, layer, experts, &round); //                inner [slots, inner_dim]
-                down(page, layer, experts, &round); //                   outer [slots, hidden]
+            let mut rounds = route(pass, layer, experts);
+            predict_experts(pass, layer);
+            while let Some(round) = rounds.next(&pass.state.routing.active)? {
+                gate_up(pass, layer, experts, &round); //         inner [slots, intermediate_dim]
+                down(pass, layer, experts, &round); //            expert_outputs [slots, hidden]
             }
-            combine(page, layer); //                                     x += Σ share · outer
+            sum_experts(pass, layer, experts.top_k); //          x += Σ weight · expert_outputs
         }
     }
     Ok(())
@@ -56,11 +58,11 @@ impl GateUp<'_> {
     fn run(self, scratch: &mut WorkerScratch, tile: &mut InputTile<'_>) {
         let (isa, activation) = (self.model.isa, self.model.activation);
         if let Some(bias) = self.bias {
-            expect_soon(isa, bias);
+            prefetch_f32(isa, bias);
         }
         let width = GROUP_ROWS * self.groups.len();
         let mut to = input::TileRows(tile);
-        expect_rows(isa, &mut to, self.rows.len());
+        prefetch_rows(isa, &mut to, self.rows.len());
         let sums = scratch.multiply(isa, self.product, self.rows, self.groups);
         let Self { n, factors, bias, .. } = self;
         let numbers = GateUpSums { gate: self.config.gate, sums, width, n, factors, bias };
@@ -68,26 +70,26 @@ impl GateUp<'_> {
     }
 }
 
-fn dense(page: &mut Page<'_>, layer: usize, network: &Network) {
-    let (model, team) = (page.model, page.team);
+fn dense(pass: &mut ForwardPass<'_>, layer: usize, network: &Network) {
+    let (model, team) = (pass.model, pass.team);
     let (config, weights) = (&model.config.layers[layer], &model.weights.layers[layer]);
-    let n_rows = page.batch.rows.len();
-    let State { tiling, normed, inner, x, scratch, identity, .. } = &mut *page.state;
+    let n_rows = pass.batch.rows.len();
+    let State { tiling, normed, inner, x, scratch, identity, .. } = &mut *pass.state;
     let (tiling, threads) = (*tiling, team.threads());
     let rows = &identity[..n_rows];
-    inner.set_cols(n_rows, config.feed_forward.inner_dim());
+    inner.set_cols(n_rows, config.feed_forward.intermediate_dim());
     let cuts = tiling.cuts(n_rows);
     let unit_rows = network.gate_up.coarse_unit_rows(tiling, (n_rows, 1), threads);
     let columns = unit_rows / 2; // of `inner`: rows are pairs of a gate and an up
     let out = (input::tiles(inner, cuts, columns), PerWorker::new(scratch));
-    let blocks = config.feed_forward.inner_dim().div_ceil(columns);
+    let blocks = config.feed_forward.intermediate_dim().div_ceil(columns);
     let (input, factors) = normed.view();
     team.phase(cuts.ranges() * blocks, out, |unit, (mut tile, scratch)| {
         let block = unit.index % blocks;
-        let (stored, groups, n) = network.gate_up.unit(block, unit_rows);
+        let (location, groups, n) = network.gate_up.unit(block, unit_rows);
         let range = cuts.range(unit.index / blocks);
         let (rows, factors) = (&rows[range.clone()], &factors[range]);
-        let matrix = model.weights.matrix(stored);
+        let matrix = model.weights.matrix(location);
         let product = Product { matrix, input, activation: model.activation };
         let bias = weights.gate_up_bias.as_ref().map(|bias| &bias[unit_rows * block..][..n]);
         let unit = GateUp { model, config, product, rows, groups, n, factors, bias };
@@ -95,90 +97,86 @@ fn dense(page: &mut Page<'_>, layer: usize, network: &Network) {
     });
     let (activation, input) = (model.activation, inner.view());
     let call = Call { model, team, tiling, activation, input, factors: &[], rows };
-    let to = To::Add(x, normed, Next::attention(model, layer + 1));
+    let to = To::Add(x, normed, NextNorm::attention(model, layer + 1));
     call.project(&network.down, weights.down_bias.as_deref(), to, scratch);
-}
-
-fn sizes(page: &Page<'_>, layer: usize) -> (usize, usize, usize) {
-    match page.model.config.layers[layer].feed_forward {
-        FeedForward::Experts { inner_dim, n_experts, top } => (inner_dim, n_experts, top),
-        FeedForward::Dense { .. } => panic!("layer {layer} has no experts"),
-    }
 }
 
 /// Chooses the experts of every row, by what its router says of the stream, and sees to it that
 /// they come into memory.
-fn choose<'a>(page: &mut Page<'a>, layer: usize, weights: &ExpertWeights) -> Rounds<'a> {
-    let (model, team) = (page.model, page.team);
-    let (_, n_experts, top) = sizes(page, layer);
-    let n_rows = page.batch.rows.len();
-    let State { normed, routing, probe, .. } = &mut *page.state;
-    let (normed, n) = (&*normed, n_rows * top);
+fn route<'a>(pass: &mut ForwardPass<'a>, layer: usize, weights: &'a ExpertWeights) -> Rounds<'a> {
+    let (model, team) = (pass.model, pass.team);
+    let (n_experts, top_k) = (weights.experts.len(), weights.top_k);
+    let n_rows = pass.batch.rows.len();
+    let State { normed, routing, probe, .. } = &mut *pass.state;
+    let (normed, n) = (&*normed, n_rows * top_k);
     let logits = Chunks::new(&mut routing.logits[..n_rows * n_experts], n_experts);
-    let experts = Chunks::new(&mut routing.experts[..n], top);
-    let out = (logits, experts, Chunks::new(&mut routing.shares[..n], top));
-    team.phase(n_rows, out, |unit, (logits, experts, shares)| {
+    let experts = Chunks::new(&mut routing.experts[..n], top_k);
+    let out = (logits, experts, Chunks::new(&mut routing.expert_weights[..n], top_k));
+    team.phase(n_rows, out, |unit, (logits, experts, expert_weights)| {
         match &weights.router_bias {
             Some(bias) => logits.copy_from_slice(bias),
             None => logits.fill(0.0),
         }
         let (parts, factor) = normed.logits(unit.index, n_experts);
         parts.for_each(|part| scaled_add(model.isa, factor, part, logits));
-        route(model.isa, logits, experts, shares);
+        oss_kernels::route(model.isa, logits, experts, expert_weights);
     });
-    routing.list_active(n_rows, top, n_experts);
-    let rounds = model.weights.rounds(layer, &mut routing.active, &routing.experts[..n], n_rows);
-    routing.sort(&normed.view().1[..n_rows], top);
+    routing.list_active(n_rows, top_k, n_experts);
+    let choices = (&routing.experts[..n], n_rows);
+    let rounds = model.weights.rounds((layer, weights), &mut routing.active, choices);
+    routing.sort(&normed.view().1[..n_rows], top_k);
     if let Some(probe) = probe {
-        let (experts, shares) = (&routing.experts[..n], &routing.shares[..n]);
-        probe(Event::Routing { layer, experts, shares });
+        let (experts, expert_weights) = (&routing.experts[..n], &routing.expert_weights[..n]);
+        probe(Event::Routing { layer, experts, expert_weights });
     }
     rounds
 }
 
 /// The first matrices of all experts of a round, one list of units over all of them.
-fn gate_up(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights, round: &Round<'_>) {
-    let model = page.model;
+fn gate_up(pass: &mut ForwardPass<'_>, layer: usize, weights: &ExpertWeights, round: &Round<'_>) {
+    let model = pass.model;
     let config = &model.config.layers[layer];
-    let (inner_dim, ..) = sizes(page, layer);
-    let State { tiling, normed, routing, inner, scratch, .. } = &mut *page.state;
-    inner.set_cols(routing.row_of_slot.len(), inner_dim);
+    let intermediate_dim = weights.intermediate_dim;
+    let State { tiling, normed, routing, inner, scratch, .. } = &mut *pass.state;
+    inner.set_cols(routing.row_of_slot.len(), intermediate_dim);
     let splits = &routing.splits[round.range.start..=round.range.end];
-    let (n_rows, experts) = (page.batch.rows.len(), round.range.len());
+    let (n_rows, experts) = (pass.batch.rows.len(), round.range.len());
     let first = &weights.experts[0].gate_up;
-    let unit_rows = first.coarse_unit_rows(*tiling, (n_rows, experts), page.team.threads());
+    let unit_rows = first.coarse_unit_rows(*tiling, (n_rows, experts), pass.team.threads());
     let columns = unit_rows / 2; // of `inner`: rows are pairs of a gate and an up
     let tiles = input::tiles(inner, RowCuts::At(splits), columns);
-    let blocks = inner_dim.div_ceil(columns);
+    let blocks = intermediate_dim.div_ceil(columns);
     let (input, _) = normed.view();
     let biases = model.weights.layers[layer].gate_up_bias.as_deref();
     let units = experts * blocks;
-    page.team.phase(units, (tiles, PerWorker::new(scratch)), |unit, (mut tile, scratch)| {
+    pass.team.phase(units, (tiles, PerWorker::new(scratch)), |unit, (mut tile, scratch)| {
         let (index, block) = (round.range.start + unit.index / blocks, unit.index % blocks);
         let expert = routing.active[index] as usize;
         let slots = routing.splits[index]..routing.splits[index + 1];
         let (rows, factors) = (&routing.row_of_slot[slots.clone()], &routing.factor_of_slot[slots]);
-        let guard = round.expert(index, &routing.active);
-        let (stored, groups, n) = guard.network().gate_up.unit(block, unit_rows);
-        let matrix = guard.matrix(stored);
+        let view = round.expert(index, &routing.active);
+        let (location, groups, n) = view.network().gate_up.unit(block, unit_rows);
+        let matrix = view.matrix(location);
         let product = Product { matrix, input, activation: model.activation };
-        let bias = biases.map(|all| &all[(2 * expert * inner_dim) + unit_rows * block..][..n]);
+        let bias =
+            biases.map(|all| &all[(2 * expert * intermediate_dim) + unit_rows * block..][..n]);
         let unit = GateUp { model, config, product, rows, groups, n, factors, bias };
         unit.run(scratch, &mut tile);
     });
 }
 
 /// Their second matrices.
-fn down(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights, round: &Round<'_>) {
-    let (model, team) = (page.model, page.team);
+fn down(pass: &mut ForwardPass<'_>, layer: usize, weights: &ExpertWeights, round: &Round<'_>) {
+    let (model, team) = (pass.model, pass.team);
     let hidden = model.config.hidden_dim;
-    let State { tiling, routing, inner, outer, scratch, identity, .. } = &mut *page.state;
+    let State { tiling, routing, inner, expert_outputs, scratch, identity, .. } = &mut *pass.state;
     let splits = &routing.splits[round.range.start..=round.range.end];
-    let (n_rows, experts) = (page.batch.rows.len(), round.range.len());
+    let (n_rows, experts) = (pass.batch.rows.len(), round.range.len());
     let first = &weights.experts[0].down;
-    let unit_rows = first.unit_rows(*tiling, (n_rows, experts), team.threads());
-    let outer = &mut outer[..routing.row_of_slot.len() * hidden];
-    let tiles = Tiles::new(outer, hidden, RowCuts::At(splits), unit_rows);
+    let threads = (team.threads(), FINE_ROWS);
+    let unit_rows = first.unit_rows(*tiling, (n_rows, experts), threads);
+    let expert_outputs = &mut expert_outputs[..routing.row_of_slot.len() * hidden];
+    let tiles = Tiles::new(expert_outputs, hidden, RowCuts::At(splits), unit_rows);
     let blocks = tiles.column_blocks();
     let input = inner.view();
     let biases = model.weights.layers[layer].down_bias.as_deref();
@@ -186,20 +184,20 @@ fn down(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights, round: &Roun
     team.phase(units, (tiles, PerWorker::new(scratch)), |unit, (mut tile, scratch)| {
         let (index, block) = (round.range.start + unit.index / blocks, unit.index % blocks);
         let rows = &identity[routing.splits[index]..routing.splits[index + 1]];
-        let guard = round.expert(index, &routing.active);
-        let (stored, groups, n) = guard.network().down.unit(block, unit_rows);
+        let view = round.expert(index, &routing.active);
+        let (location, groups, n) = view.network().down.unit(block, unit_rows);
         let bias = biases.map(|all| {
             let expert = routing.active[index] as usize;
             &all[expert * hidden..][tile.columns()]
         });
         let width = GROUP_ROWS * groups.len();
-        let matrix = guard.matrix(stored);
+        let matrix = view.matrix(location);
         let product = Product { matrix, input, activation: model.activation };
         if let Some(bias) = bias {
-            expect_soon(model.isa, bias);
+            prefetch_f32(model.isa, bias);
         }
         for row in 0..rows.len() {
-            expect_soon(model.isa, tile.row_mut(row));
+            prefetch_f32(model.isa, tile.row_mut(row));
         }
         let sums = scratch.multiply(model.isa, product, rows, groups);
         for (row, sums) in sums.chunks_exact(width).enumerate() {
@@ -213,29 +211,28 @@ fn down(page: &mut Page<'_>, layer: usize, weights: &ExpertWeights, round: &Roun
 }
 
 /// Columns of the stream to which a unit adds what the experts gave.
-const COMBINED: usize = 4 * UNIT_ROWS;
+const SUMMED: usize = 4 * UNIT_ROWS;
 
 /// Adds what the experts gave to the residual stream, the best expert first.
-fn combine(page: &mut Page<'_>, layer: usize) {
-    let (model, hidden, n_rows) = (page.model, page.model.config.hidden_dim, page.batch.rows.len());
-    let (_, _, top) = sizes(page, layer);
-    let State { routing, outer, x, normed, .. } = &mut *page.state;
-    let (routing, outer) = (&*routing, &*outer);
-    let next = Next::attention(model, layer + 1);
+fn sum_experts(pass: &mut ForwardPass<'_>, layer: usize, top_k: usize) {
+    let (model, hidden, n_rows) = (pass.model, pass.model.config.hidden_dim, pass.batch.rows.len());
+    let State { routing, expert_outputs, x, normed, .. } = &mut *pass.state;
+    let (routing, expert_outputs) = (&*routing, &*expert_outputs);
+    let next = NextNorm::attention(model, layer + 1);
     let cuts = RowCuts::Every { rows: n_rows, block: 1 };
-    let tiles = Tiles::new(&mut x[..n_rows * hidden], hidden, cuts, COMBINED);
+    let tiles = Tiles::new(&mut x[..n_rows * hidden], hidden, cuts, SUMMED);
     let units = n_rows * tiles.column_blocks();
-    let out = (tiles, next.tiles(normed, cuts, COMBINED));
-    page.team.phase(units, out, |_, (mut tile, mut normed)| {
+    let out = (tiles, next.tiles(normed, cuts, SUMMED));
+    pass.team.phase(units, out, |_, (mut tile, mut normed)| {
         let (row, columns) = (tile.row_range().start, tile.columns());
-        next.expect(1, columns.clone(), &mut normed);
+        next.prefetch(1, columns.clone(), &mut normed);
         let sum = tile.row_mut(0);
-        for choice in row * top..(row + 1) * top {
-            let share = routing.shares[choice];
+        for choice in row * top_k..(row + 1) * top_k {
+            let weight = routing.expert_weights[choice];
             let slot = routing.slot_of_choice[choice] as usize;
-            scaled_add(model.isa, share, &outer[slot * hidden..][columns.clone()], sum);
+            scaled_add(model.isa, weight, &expert_outputs[slot * hidden..][columns.clone()], sum);
         }
-        next.take((sum, columns.len()), columns, &mut normed);
+        next.emit((sum, columns.len()), columns, &mut normed);
     });
     next.finish(normed, n_rows);
 }

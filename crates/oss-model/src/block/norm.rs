@@ -1,21 +1,21 @@
-//! Normalisation, which rides on whatever changes the residual stream.
+//! RMS normalisation, fused into the phases that update the residual stream.
 //!
-//! Whoever has computed some columns of the stream at once leaves what the next matrices take of
-//! them: the columns times their gains, in the form that products want; their sums of squares; and
-//! what they add to the router's logits. The root of the mean square is one factor of a whole row,
-//! by which products are multiplied. What is left to do between two phases is to add up what blocks
-//! of columns gave, in their order: sums do not depend on who computed which.
+//! A unit that has computed some columns of the stream also stores what the next matrices take of
+//! them: the columns times their gains, in the activation format of the products; their sums of
+//! squares; and their partial sums of the router's logits. 1 / RMS is a single factor of a whole
+//! row, applied to the products. Between two phases only the partial sums of the blocks of columns
+//! are added up, in their order, so that results do not depend on who computed which.
 
 use super::router::{BLOCK, Router};
 use crate::config::Config;
 use crate::error::Result;
 use crate::input::{self, InputTile, InputTiles};
 use crate::model::Model;
-use crate::weights::FeedForwardWeights;
+use crate::weights::{FINE_ROWS, FeedForwardWeights};
 use oss_kernels::{
-    Input, InputBuffer, Weighed, expect_rows, expect_soon, prepare_weighed, rms_factor,
+    GainedRows, Input, InputBuffer, prefetch_f32, prefetch_rows, prepare_with_gain, rms_factor,
 };
-use oss_memory::zeros;
+use oss_memory::try_zeroed;
 use oss_quant::GROUP_ROWS;
 use oss_threads::{RowCuts, Team, Tile, Tiles};
 use std::ops::Range;
@@ -42,8 +42,8 @@ impl Normed {
         let experts = config.max_experts().next_multiple_of(GROUP_ROWS);
         Ok(Self {
             input: input.with_squares(rows),
-            factors: zeros(rows)?,
-            logits: zeros(rows * config.hidden_dim.div_ceil(BLOCK) * experts)?,
+            factors: try_zeroed(rows)?,
+            logits: try_zeroed(rows * config.hidden_dim.div_ceil(BLOCK) * experts)?,
         })
     }
 
@@ -67,13 +67,13 @@ impl Normed {
 
 /// What comes after a change of the stream.
 #[derive(Clone, Copy)]
-pub(crate) struct Next<'a> {
+pub(crate) struct NextNorm<'a> {
     model: &'a Model,
     gain: &'a [f32],
     router: Option<Router<'a>>,
 }
 
-impl<'a> Next<'a> {
+impl<'a> NextNorm<'a> {
     /// A layer's attention, or the head after the last layer.
     pub(crate) fn attention(model: &'a Model, layer: usize) -> Self {
         let layer = model.weights.layers.get(layer);
@@ -94,6 +94,12 @@ impl<'a> Next<'a> {
         Self { model, gain, router }
     }
 
+    /// Columns that units leave at once, or a multiple of them: where there is a router, those
+    /// whose products with it are added up before others are added.
+    pub(crate) const fn block(&self) -> usize {
+        if self.router.is_some() { BLOCK } else { FINE_ROWS }
+    }
+
     /// Splits what is left of the stream among the units of a phase: rows as they are told, columns
     /// every so many, which are whole blocks.
     pub(crate) fn tiles<'b>(
@@ -102,7 +108,8 @@ impl<'a> Next<'a> {
         rows: RowCuts<'b>,
         columns: usize,
     ) -> NormedTiles<'b> {
-        assert!(columns.is_multiple_of(BLOCK), "{columns} columns, expected blocks of {BLOCK}");
+        let block = self.block();
+        assert!(columns.is_multiple_of(block), "{columns} columns, expected blocks of {block}");
         let logits = self.router.map(|router| {
             let padded = router.padded();
             let row_len = self.gain.len().div_ceil(BLOCK) * padded;
@@ -112,20 +119,20 @@ impl<'a> Next<'a> {
         (input::tiles(&mut normed.input, rows, columns), logits)
     }
 
-    /// Asks for the gains and the router's columns that [`Self::take`] will read, and for the codes
+    /// Asks for the gains and the router's columns that [`Self::emit`] will read, and for the codes
     /// that it will write.
-    pub(crate) fn expect(&self, rows: usize, columns: Range<usize>, tile: &mut NormedTile<'_>) {
+    pub(crate) fn prefetch(&self, rows: usize, columns: Range<usize>, tile: &mut NormedTile<'_>) {
         let isa = self.model.isa;
-        expect_soon(isa, &self.gain[columns.clone()]);
+        prefetch_f32(isa, &self.gain[columns.clone()]);
         if let Some(router) = self.router {
-            router.expect(columns);
+            router.prefetch(columns);
         }
-        expect_rows(isa, &mut input::TileRows(&mut tile.0), rows);
+        prefetch_rows(isa, &mut input::TileRows(&mut tile.0), rows);
     }
 
     /// Leaves what is taken of some columns of the stream: `x` is `[rows, width]` and has them
     /// first in each row.
-    pub(crate) fn take(
+    pub(crate) fn emit(
         &self,
         (x, width): (&[f32], usize),
         columns: Range<usize>,
@@ -133,10 +140,10 @@ impl<'a> Next<'a> {
     ) {
         let Model { isa, activation, .. } = *self.model;
         let gain = &self.gain[columns.clone()];
-        let numbers = Weighed { x, width, gain };
-        prepare_weighed(isa, activation, numbers, &mut input::TileRows(input));
+        let numbers = GainedRows { x, width, gain };
+        prepare_with_gain(isa, activation, numbers, &mut input::TileRows(input));
         if let (Some(router), Some(logits)) = (self.router, logits) {
-            router.ask((x, width), columns, logits);
+            router.partial_logits((x, width), columns, logits);
         }
     }
 
@@ -147,7 +154,7 @@ impl<'a> Next<'a> {
         let cuts = RowCuts::Every { rows: x.len() / hidden, block: 1 };
         let tiles = self.tiles(normed, cuts, hidden.next_multiple_of(BLOCK));
         team.phase(cuts.end(), tiles, |unit, mut normed| {
-            self.take((&x[unit.index * hidden..][..hidden], hidden), 0..hidden, &mut normed);
+            self.emit((&x[unit.index * hidden..][..hidden], hidden), 0..hidden, &mut normed);
         });
         self.finish(normed, cuts.end());
     }

@@ -1,12 +1,11 @@
 //! A packed matrix times rows, as one phase.
 
-use super::norm::{Next, Normed, NormedTiles};
-use super::router;
+use super::norm::{NextNorm, Normed};
 use crate::model::Model;
 use crate::state::WorkerScratch;
 use crate::tiling::Tiling;
-use crate::weights::Fused;
-use oss_kernels::{Activation, Input, Product, expect_soon};
+use crate::weights::{FINE_ROWS, PackedMatrix};
+use oss_kernels::{Activation, Input, Product, prefetch_f32};
 use oss_quant::GROUP_ROWS;
 use oss_threads::{PerWorker, Team, Tiles};
 
@@ -29,17 +28,7 @@ pub(crate) enum To<'a> {
     /// They take the place of what is there.
     Write(&'a mut [f32]),
     /// They are added to the residual stream, which is normalised for what comes next.
-    Add(&'a mut [f32], &'a mut Normed, Next<'a>),
-}
-
-/// Where products go, and in what pieces.
-struct Out<'a> {
-    numbers: &'a mut [f32],
-    unit_rows: usize,
-    /// Whether they are added to what is there.
-    adds: bool,
-    /// What takes the pieces, and where what it leaves goes.
-    rider: Option<(Next<'a>, NormedTiles<'a>)>,
+    Add(&'a mut [f32], &'a mut Normed, NextNorm<'a>),
 }
 
 impl Call<'_> {
@@ -47,60 +36,44 @@ impl Call<'_> {
     /// `[rows, matrix rows]`.
     pub(crate) fn project(
         &self,
-        matrix: &Fused,
+        matrix: &PackedMatrix,
         bias: Option<&[f32]>,
         to: To<'_>,
         scratch: &mut [WorkerScratch],
     ) {
-        let n_rows = self.rows.len();
-        let unit_rows = matrix.unit_rows(self.tiling, (n_rows, 1), self.team.threads());
-        match to {
-            To::Write(numbers) => {
-                let out = Out { numbers, unit_rows, adds: false, rider: None };
-                self.run((matrix, bias), out, scratch);
+        let (numbers, mut stream) = match to {
+            To::Write(numbers) => (numbers, None),
+            To::Add(x, normed, next) => (x, Some((normed, next))),
+        };
+        let (n_rows, adds) = (self.rows.len(), stream.is_some());
+        let least = stream.as_ref().map_or(FINE_ROWS, |(_, next)| next.block());
+        let unit_rows = matrix.unit_rows(self.tiling, (n_rows, 1), (self.team.threads(), least));
+        // In narrow models, pieces of rows would take longer than whole rows afterwards.
+        let rides = unit_rows.is_multiple_of(least);
+        let cuts = self.tiling.cuts(n_rows);
+        let (next, normed) = match &mut stream {
+            Some((normed, next)) if rides => {
+                (Some(*next), Some(next.tiles(normed, cuts, unit_rows)))
             }
-            To::Add(x, normed, next) if unit_rows.is_multiple_of(router::BLOCK) => {
-                let rider = Some((next, next.tiles(normed, self.tiling.cuts(n_rows), unit_rows)));
-                let out = Out { numbers: x, unit_rows, adds: true, rider };
-                self.run((matrix, bias), out, scratch);
-                next.finish(normed, n_rows);
-            }
-            // In narrow models, pieces of rows would take longer than whole rows afterwards.
-            To::Add(x, normed, next) => {
-                let out = Out { numbers: &mut *x, unit_rows, adds: true, rider: None };
-                self.run((matrix, bias), out, scratch);
-                next.run(self.team, &x[..n_rows * matrix.rows], normed);
-            }
-        }
-    }
-
-    /// The same, in the pieces that `out` says.
-    fn run(
-        &self,
-        (matrix, bias): (&Fused, Option<&[f32]>),
-        out: Out<'_>,
-        scratch: &mut [WorkerScratch],
-    ) {
-        let Out { numbers, unit_rows, adds, rider } = out;
-        let (next, normed) = rider.unzip();
-        let cuts = self.tiling.cuts(self.rows.len());
-        let numbers = &mut numbers[..self.rows.len() * matrix.rows];
-        let tiles = Tiles::new(numbers, matrix.rows, cuts, unit_rows);
+            _ => (None, None),
+        };
+        let numbers = &mut numbers[..n_rows * matrix.rows];
+        let tiles = Tiles::new(&mut *numbers, matrix.rows, cuts, unit_rows);
         let blocks = tiles.column_blocks();
         let units = cuts.ranges() * blocks;
         let parts = (tiles, normed, PerWorker::new(scratch));
         self.team.phase(units, parts, |unit, (mut tile, normed, scratch)| {
             let mut rider = next.zip(normed);
-            let (stored, groups, n) = matrix.unit(unit.index % blocks, unit_rows);
+            let (location, groups, n) = matrix.unit(unit.index % blocks, unit_rows);
             let rows = &self.rows[tile.row_range()];
             let width = GROUP_ROWS * groups.len();
-            let matrix = self.model.weights.matrix(stored);
+            let matrix = self.model.weights.matrix(location);
             let product = Product { matrix, input: self.input, activation: self.activation };
             for row in 0..rows.len() {
-                expect_soon(self.model.isa, tile.row_mut(row));
+                prefetch_f32(self.model.isa, tile.row_mut(row));
             }
             if let Some((next, normed)) = &mut rider {
-                next.expect(rows.len(), tile.columns(), normed);
+                next.prefetch(rows.len(), tile.columns(), normed);
             }
             let sums = scratch.multiply(self.model.isa, product, rows, groups);
             let bias = bias.map(|bias| &bias[tile.columns()]);
@@ -119,9 +92,14 @@ impl Call<'_> {
                 to.copy_from_slice(sums);
             }
             if let Some((next, normed)) = &mut rider {
-                next.take((sums, width), tile.columns(), normed);
+                next.emit((sums, width), tile.columns(), normed);
             }
         });
+        match stream {
+            Some((normed, next)) if rides => next.finish(normed, n_rows),
+            Some((normed, next)) => next.run(self.team, numbers, normed),
+            None => {}
+        }
     }
 
     /// What the products of a row of the input are multiplied by.

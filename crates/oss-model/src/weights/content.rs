@@ -2,7 +2,7 @@
 
 use super::{Embedding, FeedForwardWeights, Weights};
 use crate::content_key::add;
-use oss_weights::Data;
+use oss_weights::Encoded;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 impl Weights {
@@ -12,9 +12,9 @@ impl Weights {
         for checksum in self.storage.checksums(&self.container) {
             hash.update(&checksum.to_le_bytes());
         }
-        for stored in self.all_stored() {
+        for location in self.locations() {
             // Its format, its size, and where it lies.
-            add(hash, format!("{stored:?}").as_bytes());
+            add(hash, format!("{location:?}").as_bytes());
         }
         self.vectors().for_each(|numbers| add_numbers(hash, numbers));
         if let Embedding::Tensor(name) = &self.embedding {
@@ -57,7 +57,7 @@ impl Weights {
         if let Some(section) = container.packed().and_then(|file| file.find(name)) {
             return (&section.format, section.checksum);
         }
-        let Some((info, Data::Plain(bytes))) = container.find(name).map(|x| (x.info, x.data))
+        let Some((info, Encoded::Plain(bytes))) = container.find(name).map(|x| (x.info, x.data))
         else {
             panic!("tensor {name}: expected a plain one, as when the weights were loaded");
         };

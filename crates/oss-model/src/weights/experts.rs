@@ -1,29 +1,29 @@
 //! Experts that stay in the packed file: a fixed number of slots in memory holds those that are
-//! needed most, and the others are read when a layer asks for them.
+//! needed most, and the others are read when a layer requests them.
 //!
-//! A layer names the experts that its rows were sent to. Those in slots are computed at once, while
-//! a few threads read the others; they follow in rounds, as they come. Any number of slots works:
-//! a layer with more experts than slots takes more rounds. Which experts keep their slots, and
-//! which are read before a layer asks, changes how long a step takes and never what it gives.
+//! A layer requests the experts that its rows are routed to. Those in slots are computed at once,
+//! while a few threads read the others; they follow in rounds, as they come. Any number of slots
+//! works: a layer with more experts than slots takes more rounds. Which experts keep their slots,
+//! and which are prefetched, changes how long a step takes and never what it gives.
 
-mod foresight;
 mod frequency;
+mod prediction_record;
 mod readers;
 mod table;
 
 pub use frequency::Popularity;
 
-use super::together::together;
+use super::load_pool::on_load_pool;
 use crate::error::{Error, Result};
 use frequency::Frequency;
 use oss_memory::file::{DIRECT_ALIGNMENT, RandomAccess};
 use oss_memory::placement::MemoryPolicy;
-use oss_memory::{Buffer, HUGE_PAGE, Pages, Piece, page_size};
+use oss_memory::{Buffer, HUGE_PAGE, OwnedSlice, Pages, page_size};
 use rayon::prelude::*;
 use readers::Readers;
 use std::ops::Range;
 use std::sync::Arc;
-use table::{State, Table, Why};
+use table::{Priority, Residency, Table};
 
 /// Where an expert lies in the file.
 #[derive(Clone, Copy, Debug)]
@@ -46,21 +46,46 @@ impl Place {
 
 /// The experts that a layer will probably need.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Guesses<'a> {
+pub(crate) struct Predictions<'a> {
     pub(crate) layer: usize,
-    pub(crate) top: usize,
-    /// `[rows, top]`, the most probable of each row first.
+    pub(crate) top_k: usize,
+    /// `[rows, top_k]`, the most probable of each row first.
     pub(crate) experts: &'a [u32],
-    /// `[rows, top]`: how much larger each one's logit is than that of the best expert that is not
-    /// among the row's.
+    /// `[rows, top_k]`: how much larger each one's logit is than that of the best expert that is
+    /// not among the row's.
     pub(crate) margins: &'a [f32],
 }
 
 /// The memory of one expert.
 #[derive(Debug)]
 pub(super) struct Slot {
-    piece: Piece,
+    piece: OwnedSlice,
     lead: usize,
+}
+
+/// Slots that keep their experts while this lives.
+pub(super) struct Pinned<'a> {
+    slots: Vec<Arc<Slot>>,
+    readers: &'a Readers,
+}
+
+impl Pinned<'_> {
+    pub(super) const fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The slot of the `index`-th of the experts that were asked for.
+    pub(super) fn slot(&self, index: usize) -> &Slot {
+        &self.slots[index]
+    }
+}
+
+impl Drop for Pinned<'_> {
+    fn drop(&mut self) {
+        self.slots.clear();
+        // Another forward pass over these weights may wait for a slot.
+        self.readers.tell_of_slots();
+    }
 }
 
 impl Slot {
@@ -112,7 +137,7 @@ impl ExpertUse {
 }
 
 /// The slots, the threads that fill them, and who decides.
-pub(super) struct ExpertSlots {
+pub(super) struct ExpertCache {
     readers: Readers,
     /// The number of each layer's first expert among all of them, and the end of the last.
     first: Vec<usize>,
@@ -122,7 +147,7 @@ pub(super) struct ExpertSlots {
     reserved: usize,
 }
 
-impl ExpertSlots {
+impl ExpertCache {
     /// So many slots for the experts of a file: `layers` are the places of each layer's experts,
     /// `matrices` where rows lie in a slot. The most popular ones of an earlier run, where there
     /// was one, are read at once, behind what is asked for.
@@ -153,7 +178,7 @@ impl ExpertSlots {
         let matrices: Vec<_> = (0..slots).flat_map(|slot| in_slot(slot * slot_bytes)).collect();
         policy.place(&mut memory, &matrices)?;
         touch(&mut memory)?;
-        let mut rest = memory.into_piece();
+        let mut rest = memory.into_owned_slice();
         let mut free = Vec::with_capacity(slots);
         for _ in 0..slots {
             let (slot, behind) = rest.split(slot_bytes);
@@ -196,7 +221,7 @@ impl ExpertSlots {
         let mut table = self.readers.lock();
         let first = self.first[layer];
         table.frequency.observe(first..self.first[layer + 1], choices, rows);
-        table.foresight.judge(layer, active);
+        table.prediction_record.judge(layer, active);
         active.sort_by_key(|expert| (table.distance(first + *expert as usize), *expert));
         for expert in &*active {
             table.need(first + *expert as usize);
@@ -206,14 +231,14 @@ impl ExpertSlots {
 
     /// Waits until the first of the experts is in a slot; gives it and those behind it that are,
     /// too.
-    pub(super) fn round(&self, layer: usize, active: &[u32]) -> Result<Vec<Arc<Slot>>> {
+    pub(super) fn round(&self, layer: usize, active: &[u32]) -> Result<Pinned<'_>> {
         let id = |expert: u32| self.first[layer] + expert as usize;
         let mut table = self.readers.lock();
         loop {
             match table.state(id(active[0])) {
-                State::Here { .. } => break,
-                State::Coming(_) => {}
-                State::Failed(_) => {
+                Residency::Resident { .. } => break,
+                Residency::Loading(_) => {}
+                Residency::Failed(_) => {
                     let (place, cause) = table.take_failure(id(active[0]));
                     return Err(Error::Expert {
                         path: self.readers.path().to_owned(),
@@ -224,9 +249,9 @@ impl ExpertSlots {
                         cause,
                     });
                 }
-                State::InFile => {
+                Residency::OnDisk => {
                     // With few slots, those of experts that come later have to do.
-                    if table.ask(id(active[0]), Why::Needed, |other| other == id(active[0])) {
+                    if table.ask(id(active[0]), Priority::Needed, |other| other == id(active[0])) {
                         self.readers.wake();
                         continue;
                     }
@@ -234,9 +259,9 @@ impl ExpertSlots {
             }
             table = self.readers.wait(table);
         }
-        let here = active.iter().map_while(|expert| table.pin(id(*expert))).collect();
+        let slots = active.iter().map_while(|expert| table.pin(id(*expert))).collect();
         self.ask_all(&mut table, layer, active);
-        Ok(here)
+        Ok(Pinned { slots, readers: &self.readers })
     }
 
     /// Begins to read what a layer needs, as far as slots can be had without giving up others that
@@ -246,37 +271,42 @@ impl ExpertSlots {
         let is_kept =
             |id: usize| range.contains(&id) && active.contains(&((id - range.start) as u32));
         for expert in active {
-            if !table.ask(range.start + *expert as usize, Why::Needed, is_kept) {
+            if !table.ask(range.start + *expert as usize, Priority::Needed, is_kept) {
                 break;
             }
         }
         self.readers.wake();
     }
 
+    /// Whether any expert would have to be read.
+    pub(super) fn lacks_any(&self) -> bool {
+        self.readers.lock().lacks_any()
+    }
+
     /// Takes note of the experts that the next layers will probably need, the nearest layer first,
-    /// and begins to read them where such guesses mostly come true. The `active` ones of the layer
-    /// before keep their slots.
-    pub(super) fn foresee<'a>(
+    /// and begins to read them where such predictions mostly come true. The `active` ones of the
+    /// layer before keep their slots.
+    pub(super) fn prefetch<'a>(
         &self,
         before: (usize, &[u32]),
-        guesses: impl Iterator<Item = Guesses<'a>> + Clone,
+        predictions: impl Iterator<Item = Predictions<'a>> + Clone,
     ) {
         let mut table = self.readers.lock();
         let id = |layer: usize, expert: u32| self.first[layer] + expert as usize;
         let mut kept: Vec<usize> = before.1.iter().map(|expert| id(before.0, *expert)).collect();
-        for Guesses { layer, experts, .. } in guesses.clone() {
+        for Predictions { layer, experts, .. } in predictions.clone() {
             kept.extend(experts.iter().map(|expert| id(layer, *expert)));
         }
-        for Guesses { layer, top, experts, margins } in guesses {
+        for Predictions { layer, top_k, experts, margins } in predictions {
             let ahead = layer - before.0;
-            table.foresight.clear(layer, ahead);
-            for rank in 0..top {
-                for (expert, margin) in experts.iter().zip(margins).skip(rank).step_by(top) {
+            table.prediction_record.clear(layer, ahead);
+            for rank in 0..top_k {
+                for (expert, margin) in experts.iter().zip(margins).skip(rank).step_by(top_k) {
                     let id = id(layer, *expert);
-                    if matches!(table.state(id), State::InFile)
-                        && table.foresight.guess((layer, *expert), (ahead, *margin))
+                    if matches!(table.state(id), Residency::OnDisk)
+                        && table.prediction_record.note((layer, *expert), (ahead, *margin))
                     {
-                        table.ask(id, Why::Foreseen, |other| kept.contains(&other));
+                        table.ask(id, Priority::Predicted, |other| kept.contains(&other));
                     }
                 }
             }
@@ -290,7 +320,7 @@ impl ExpertSlots {
 fn touch(memory: &mut Buffer) -> Result<()> {
     let page = page_size();
     let touch = |part: &mut [u8]| part.iter_mut().step_by(page).for_each(|byte| *byte = 0);
-    together(|| {
+    on_load_pool(|| {
         memory.par_chunks_mut(HUGE_PAGE).for_each(touch);
         Ok(())
     })

@@ -1,6 +1,6 @@
 //! Which packed matrix lies where.
 
-use super::{Fused, Stored};
+use super::{MatrixLocation, PackedMatrix};
 use crate::catalog::Catalog;
 use crate::error::{Error, Result};
 use crate::plan::{MatrixPlan, Rows};
@@ -13,8 +13,8 @@ use std::collections::HashSet;
 const ALIGNMENT: usize = 64;
 
 /// One matrix to be packed.
-pub(super) struct Job {
-    pub(super) stored: Stored,
+pub(super) struct PackJob {
+    pub(super) location: MatrixLocation,
     /// What its rows are packed as.
     pub(super) dtype: Dtype,
     pub(super) source: MatrixPlan,
@@ -24,7 +24,7 @@ pub(super) struct Job {
 pub(super) struct SectionLayout {
     /// Unique in the model.
     pub(super) name: String,
-    pub(super) jobs: Vec<Job>,
+    pub(super) jobs: Vec<PackJob>,
     pub(super) bytes: usize,
 }
 
@@ -59,7 +59,7 @@ impl<'a> Layout<'a> {
     }
 
     /// Gives a matrix its place; `cols` is what its tensors must have.
-    pub(super) fn matrix(&mut self, plan: &MatrixPlan, cols: usize) -> Result<Fused> {
+    pub(super) fn matrix(&mut self, plan: &MatrixPlan, cols: usize) -> Result<PackedMatrix> {
         match plan {
             MatrixPlan::Paired(first, second) => {
                 let dtype = self.dtype(first, cols)?;
@@ -79,8 +79,8 @@ impl<'a> Layout<'a> {
                     });
                 }
                 let rows = 2 * first.count;
-                let stored = self.add(dtype, (rows, cols), plan.clone())?;
-                Ok(Fused { parts: vec![(0, stored)], rows, parts_begin_at: 64 })
+                let location = self.add(dtype, (rows, cols), plan.clone())?;
+                Ok(PackedMatrix { parts: vec![(0, location)], rows, parts_begin_at: 64 })
             }
             MatrixPlan::Stacked(all) => {
                 let mut parts = Vec::new();
@@ -108,7 +108,7 @@ impl<'a> Layout<'a> {
                     });
                 }
                 let parts_begin_at = if even(64) { 64 } else { 16 };
-                Ok(Fused { parts, rows: row, parts_begin_at })
+                Ok(PackedMatrix { parts, rows: row, parts_begin_at })
             }
         }
     }
@@ -118,7 +118,7 @@ impl<'a> Layout<'a> {
         dtype: Dtype,
         (rows, cols): (usize, usize),
         source: MatrixPlan,
-    ) -> Result<Stored> {
+    ) -> Result<MatrixLocation> {
         let packing = Packing::for_dtype(dtype, rows, cols).map_err(|cause| Error::Packing {
             path: self.container.path().to_owned(),
             tensor: source.tensors()[0].to_owned(),
@@ -126,7 +126,7 @@ impl<'a> Layout<'a> {
         })?;
         let number = self.sections.len() - 1;
         let section = &mut self.sections[number];
-        let stored = Stored { packing, section: number, start: section.bytes };
+        let location = MatrixLocation { packing, section: number, start: section.bytes };
         let end = section.bytes.checked_add(packing.bytes());
         let end = end.and_then(|end| end.checked_next_multiple_of(ALIGNMENT));
         section.bytes = end.ok_or_else(|| Error::Shape {
@@ -135,8 +135,8 @@ impl<'a> Layout<'a> {
             got: format!("[{rows}, {cols}]"),
             expected: "matrices that fit an address space together".to_owned(),
         })?;
-        section.jobs.push(Job { stored: stored.clone(), dtype, source });
-        Ok(stored)
+        section.jobs.push(PackJob { location: location.clone(), dtype, source });
+        Ok(location)
     }
 
     /// The tensors that matrices are made of.

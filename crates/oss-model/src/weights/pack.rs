@@ -1,20 +1,21 @@
 //! Packing matrices in parallel, into memory or into a packed file.
 
-use super::layout::{Job, Layout, SectionLayout};
-use super::together::together;
+use super::layout::{Layout, PackJob, SectionLayout};
+use super::load_pool::on_load_pool;
 use super::{Progress, packed_file};
 use crate::error::{Error, Result};
 use oss_memory::placement::Replicas;
 use oss_memory::{Buffer, Pages};
-use oss_quant::{GROUP_ROWS, Row};
+use oss_quant::GROUP_ROWS;
 use oss_simd::Isa;
-use oss_weights::{Container, Data, Tensor};
+use oss_weights::{Container, Encoded, Tensor};
 use rayon::prelude::*;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Groups of 16 rows that one task packs.
-const TASK_GROUPS: usize = 16;
+/// Groups of 16 rows that one task packs: so few that many threads share a matrix.
+const TASK_GROUPS: usize = 4;
 /// Packed bytes after which the pages that were read for them go back to the system.
 const SLAB: usize = 64 << 20;
 
@@ -28,14 +29,19 @@ struct Report<'a> {
 impl<'a> Report<'a> {
     fn new(layout: &Layout<'_>, progress: Option<Progress<'a>>) -> Self {
         let jobs = layout.sections.iter().flat_map(|section| &section.jobs);
-        let total = jobs.map(|job| job.stored.packing.bytes() as u64).sum();
+        let total = jobs.map(|job| job.location.packing.bytes() as u64).sum();
         Self { done: AtomicU64::new(0), total, progress }
     }
 
-    fn add(&self, bytes: usize) {
+    /// Counts so many more.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`] when who is told wants no more.
+    fn add(&self, bytes: usize) -> Result<()> {
         let done = self.done.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
-        if let Some(progress) = self.progress {
-            progress(done, self.total);
+        match self.progress.map(|progress| progress(done, self.total)) {
+            Some(ControlFlow::Break(())) => Err(Error::Cancelled),
+            _ => Ok(()),
         }
     }
 }
@@ -50,12 +56,12 @@ pub(super) fn to_memory(
     let section = |section: &SectionLayout| {
         let mut buffer = Buffer::new(section.bytes, pages)?;
         for job in &section.jobs {
-            let out = &mut buffer[job.stored.start..][..job.stored.packing.bytes()];
+            let out = &mut buffer[job.location.start..][..job.location.packing.bytes()];
             pack_job(layout.container(), job, out, &report)?;
         }
         Ok(Replicas::from(buffer))
     };
-    together(|| layout.sections.iter().map(section).collect())
+    on_load_pool(|| layout.sections.iter().map(section).collect())
 }
 
 /// Packs all sections into a file, which appears at `path` whole or not at all; what an earlier
@@ -82,29 +88,36 @@ pub(super) fn to_file(
     }
     let pack = |section: &SectionLayout| -> Result<()> {
         if writer.is_complete(&section.name) {
-            section.jobs.iter().for_each(|job| report.add(job.stored.packing.bytes()));
-            return Ok(());
+            return section
+                .jobs
+                .iter()
+                .try_for_each(|job| report.add(job.location.packing.bytes()));
         }
         let mut out = writer.begin(&section.name);
         let mut written = 0;
         for job in &section.jobs {
-            out.append(&vec![0; job.stored.start - written])?;
-            let mut bytes = Buffer::new(job.stored.packing.bytes(), Pages::Ordinary)?;
+            out.append(&vec![0; job.location.start - written])?;
+            let mut bytes = Buffer::new(job.location.packing.bytes(), Pages::Ordinary)?;
             pack_job(container, job, &mut bytes, &report)?;
             out.append(&bytes)?;
-            written = job.stored.start + bytes.len();
+            written = job.location.start + bytes.len();
         }
         out.append(&vec![0; section.bytes - written])?;
         Ok(out.finish()?)
     };
-    together(|| layout.sections.iter().try_for_each(pack))?;
+    on_load_pool(|| layout.sections.iter().try_for_each(pack))?;
     Ok(writer.finish()?)
 }
 
 /// Packs a matrix slab by slab, and hands the source's pages back after each, so that no more than
 /// a slab is resident twice.
-fn pack_job(container: &Container, job: &Job, out: &mut [u8], report: &Report<'_>) -> Result<()> {
-    let group_bytes = job.stored.packing.group_bytes();
+fn pack_job(
+    container: &Container,
+    job: &PackJob,
+    out: &mut [u8],
+    report: &Report<'_>,
+) -> Result<()> {
+    let group_bytes = job.location.packing.group_bytes();
     let slab_groups = (SLAB / group_bytes).max(1);
     let tensors = Tensors::of(container, job)?;
     for (slab, out) in out.chunks_mut(slab_groups * group_bytes).enumerate() {
@@ -113,8 +126,7 @@ fn pack_job(container: &Container, job: &Job, out: &mut [u8], report: &Report<'_
                 for (i, group) in out.chunks_exact_mut(group_bytes).enumerate() {
                     tensors.pack(slab * slab_groups + task * TASK_GROUPS + i, group)?;
                 }
-                report.add(out.len());
-                Ok(())
+                report.add(out.len())
             },
         )?;
         for tensor in job.source.tensors() {
@@ -127,12 +139,12 @@ fn pack_job(container: &Container, job: &Job, out: &mut [u8], report: &Report<'_
 /// A job with its tensors looked up.
 struct Tensors<'a> {
     container: &'a Container,
-    job: &'a Job,
+    job: &'a PackJob,
     found: Vec<(&'a str, Tensor<'a>)>,
 }
 
 impl<'a> Tensors<'a> {
-    fn of(container: &'a Container, job: &'a Job) -> Result<Self> {
+    fn of(container: &'a Container, job: &'a PackJob) -> Result<Self> {
         let found = job
             .source
             .tensors()
@@ -143,10 +155,10 @@ impl<'a> Tensors<'a> {
     }
 
     fn pack(&self, group: usize, out: &mut [u8]) -> Result<()> {
-        let packing = self.job.stored.packing;
+        let packing = self.job.location.packing;
         let changed = self.changed(group)?;
         let row = |index: usize| match &changed[index % GROUP_ROWS] {
-            Some(bytes) => Row::Plain(bytes),
+            Some(bytes) => Encoded::Plain(bytes),
             None => self.row(index).2,
         };
         packing.pack_group(group, row, out).map_err(|error| match error {
@@ -161,17 +173,17 @@ impl<'a> Tensors<'a> {
     }
 
     /// The tensor of a row of the job, which of its rows that is, and its bytes.
-    fn row(&self, index: usize) -> (&Tensor<'a>, usize, Row<'a>) {
+    fn row(&self, index: usize) -> (&Tensor<'a>, usize, Encoded<'a>) {
         let (rows, index) = self.job.source.row(index);
         let tensor = self.found.iter().find(|(name, _)| *name == rows.tensor);
         let (_, tensor) = tensor.expect("all tensors of the job were looked up");
         let row = rows.source(index);
-        (tensor, row, row_of(tensor, row, self.job.stored.packing.cols))
+        (tensor, row, row_of(tensor, row, self.job.location.packing.cols))
     }
 
     /// The rows of a group that are of another type than the job's, encoded as that.
     fn changed(&self, group: usize) -> Result<[Option<Vec<u8>>; GROUP_ROWS]> {
-        let (packing, to) = (self.job.stored.packing, self.job.dtype);
+        let (packing, to) = (self.job.location.packing, self.job.dtype);
         let first = group * GROUP_ROWS;
         let mut changed = [const { None }; GROUP_ROWS];
         let mut numbers = Vec::new();
@@ -217,14 +229,14 @@ impl<'a> Tensors<'a> {
 }
 
 /// The bytes of a tensor's row.
-fn row_of<'a>(tensor: &Tensor<'a>, row: usize, cols: usize) -> Row<'a> {
+fn row_of<'a>(tensor: &Tensor<'a>, row: usize, cols: usize) -> Encoded<'a> {
     match tensor.data {
-        Data::Plain(bytes) => {
+        Encoded::Plain(bytes) => {
             let rows = tensor.info.shape.iter().product::<usize>() / cols;
             let row_bytes = bytes.len() / rows;
-            Row::Plain(&bytes[row * row_bytes..][..row_bytes])
+            Encoded::Plain(&bytes[row * row_bytes..][..row_bytes])
         }
-        Data::Split { codes, scales } => Row::Split {
+        Encoded::Split { codes, scales } => Encoded::Split {
             codes: &codes[row * (cols / 2)..][..cols / 2],
             scales: &scales[row * (cols / 32)..][..cols / 32],
         },

@@ -6,7 +6,7 @@ use crate::catalog::Catalog;
 use crate::content_key;
 use crate::error::{Error, Result};
 use oss_weights::packed::{METADATA, SectionPlan, TENSOR, Writer};
-use oss_weights::{Container, Data, Fingerprint, Kind, gguf, shown};
+use oss_weights::{Container, Encoded, Fingerprint, Kind, gguf, shown};
 use std::path::Path;
 
 /// The `kind` of sections that hold packed matrices.
@@ -80,8 +80,8 @@ pub(super) fn kept_tensors(layout: &Layout<'_>) -> Vec<String> {
 pub(super) fn plain<'a>(container: &'a Container, name: &str) -> Result<&'a [u8]> {
     let tensor = container.tensor(name)?;
     match tensor.data {
-        Data::Plain(bytes) => Ok(bytes),
-        Data::Split { .. } => Err(Error::Shape {
+        Encoded::Plain(bytes) => Ok(bytes),
+        Encoded::Split { .. } => Err(Error::Shape {
             path: container.path().to_owned(),
             tensor: shown(name),
             got: "codes and scales apart, used by no layer".to_owned(),

@@ -61,11 +61,11 @@ impl Weights {
     /// Where the matrices of each section lie in it, in order.
     pub(super) fn section_matrices(&self) -> Vec<Vec<Range<usize>>> {
         let mut sections: Vec<Vec<Range<usize>>> = Vec::new();
-        for stored in self.all_stored() {
-            if sections.len() <= stored.section {
-                sections.resize(stored.section + 1, Vec::new());
+        for location in self.locations() {
+            if sections.len() <= location.section {
+                sections.resize(location.section + 1, Vec::new());
             }
-            sections[stored.section].push(stored.bytes());
+            sections[location.section].push(location.bytes());
         }
         sections.iter_mut().for_each(|matrices| matrices.sort_by_key(|bytes| bytes.start));
         sections

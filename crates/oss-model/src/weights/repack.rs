@@ -2,7 +2,7 @@
 
 use super::layout::Layout;
 use super::storage::Storage;
-use super::{FeedForwardWeights, Fused, LayerWeights, Network, Weights, pack};
+use super::{FeedForwardWeights, LayerWeights, Network, PackedMatrix, Weights, pack};
 use crate::config::{Config, FeedForward};
 use crate::error::{Error, Result};
 use crate::plan::{ModelPlan, Site};
@@ -44,7 +44,7 @@ impl Weights {
         let before = places[0].parts[0].1.section;
         let number = if before < loaded { sections.len() } else { before };
         for (place, mut matrix) in places.into_iter().zip(matrices) {
-            matrix.parts.iter_mut().for_each(|(_, stored)| stored.section = number);
+            matrix.parts.iter_mut().for_each(|(_, location)| location.section = number);
             *place = matrix;
         }
         for section in packed {
@@ -73,10 +73,10 @@ pub fn site_bytes(
 ) -> Result<usize> {
     let (_, matrices) = arrange(container, (config, plan), site, precision)?;
     let parts = matrices.iter().flat_map(|matrix| &matrix.parts);
-    let bytes: usize = parts.map(|(_, stored)| stored.packing.bytes()).sum();
+    let bytes: usize = parts.map(|(_, location)| location.packing.bytes()).sum();
     let Site::Experts(layer) = site else { return Ok(bytes) };
     match config.layers[layer].feed_forward {
-        FeedForward::Experts { n_experts, top, .. } => Ok(bytes / n_experts * top),
+        FeedForward::Experts { n_experts, top_k, .. } => Ok(bytes / n_experts * top_k),
         FeedForward::Dense { .. } => panic!("layer {layer} has no experts"),
     }
 }
@@ -87,7 +87,7 @@ fn arrange<'a>(
     (config, plan): (&Config, &ModelPlan),
     site: Site,
     precision: &Precision,
-) -> Result<(Layout<'a>, Vec<Fused>)> {
+) -> Result<(Layout<'a>, Vec<PackedMatrix>)> {
     let mut layout = Layout::new(container, precision)?;
     layout.begin(format!("{site:?}"));
     let planned = plan.matrices(config, site);
@@ -100,9 +100,9 @@ fn arrange<'a>(
 /// Where the matrices of a place stand, in the order of [`ModelPlan::matrices`].
 fn places<'a>(
     layers: &'a mut [LayerWeights],
-    head: &'a mut Fused,
+    head: &'a mut PackedMatrix,
     site: Site,
-) -> Vec<&'a mut Fused> {
+) -> Vec<&'a mut PackedMatrix> {
     let (layer, network) = match site {
         Site::Head => return vec![head],
         Site::Qkv(layer) => return vec![&mut layers[layer].qkv],

@@ -1,14 +1,15 @@
-//! The seam through which the page reaches experts, wherever they are.
+//! The seam through which the forward pass reaches experts, wherever they are.
 
-use super::experts::{ExpertSlots, ExpertUse, Guesses, Place, Popularity, Slot, slot_bytes};
+use super::experts::{
+    ExpertCache, ExpertUse, Pinned, Place, Popularity, Predictions, Slot, slot_bytes,
+};
 use super::storage::{self, Storage};
-use super::{ExpertWeights, FeedForwardWeights, LayerWeights, Network, Stored, Weights};
+use super::{ExpertWeights, FeedForwardWeights, LayerWeights, MatrixLocation, Network, Weights};
 use crate::error::Result;
 use oss_memory::placement::MemoryPolicy;
 use oss_quant::Matrix;
 use oss_weights::packed::Section;
 use std::ops::Range;
-use std::sync::Arc;
 
 /// What the weights take when experts stay in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub struct ExpertRoom {
 pub(crate) struct Rounds<'a> {
     weights: &'a Weights,
     layer: usize,
+    /// All experts of the layer.
+    networks: &'a [Network],
     /// How many of the active experts were handed out.
     done: usize,
 }
@@ -35,12 +38,12 @@ pub(crate) struct Round<'a> {
     networks: &'a [Network],
     /// Which of the active experts.
     pub(crate) range: Range<usize>,
-    /// Their slots; empty where all experts are in memory.
-    pinned: Vec<Arc<Slot>>,
+    /// Their slots; none where all experts are in memory.
+    pinned: Option<Pinned<'a>>,
 }
 
 /// An expert's matrices, kept where they are while this lives.
-pub(crate) struct ExpertGuard<'a> {
+pub(crate) struct ExpertView<'a> {
     weights: &'a Weights,
     network: &'a Network,
     slot: Option<&'a Slot>,
@@ -93,7 +96,7 @@ impl Weights {
         // Before there are slots, which begin to read popular experts.
         let (dense, locked) =
             storage::read(&file.open_direct()?, &sections[0], memory, &self.section_matrices()[0])?;
-        let experts = ExpertSlots::open(
+        let experts = ExpertCache::open(
             file.open_direct()?,
             &places,
             slots,
@@ -122,14 +125,14 @@ impl Weights {
     /// How experts were found; none where all are in memory.
     #[must_use]
     pub fn expert_use(&self) -> Option<ExpertUse> {
-        self.storage.slots().map(ExpertSlots::counts)
+        self.storage.slots().map(ExpertCache::counts)
     }
 
     /// How often rows were sent to each layer's experts, for a later run: in this one, and in the
     /// earlier ones that it began with. None where experts are not in slots, or none was needed.
     #[must_use]
     pub fn popularity(&self) -> Option<Vec<Popularity>> {
-        self.storage.slots().and_then(ExpertSlots::popularity)
+        self.storage.slots().and_then(ExpertCache::popularity)
     }
 
     /// Whether a popularity may be that of these experts: as many layers, as many in each, and
@@ -145,35 +148,35 @@ impl Weights {
             && pairs.all(|(layer, popularity)| popularity.is_sound(experts(layer)))
     }
 
-    /// Whether experts are in slots, so that guesses at what is needed next are of use.
-    pub(crate) const fn has_slots(&self) -> bool {
-        self.storage.slots().is_some()
+    /// Whether any expert would have to be read, so that predictions of what is needed next are of
+    /// use.
+    pub(crate) fn lacks_experts(&self) -> bool {
+        self.storage.slots().is_some_and(ExpertCache::lacks_any)
     }
 
     /// Sees to it that the `active` experts of a layer come into memory, and puts those that are
-    /// there first. `choices` are the experts that each of the rows was sent to (`[rows, top]`).
-    pub(crate) fn rounds(
-        &self,
-        layer: usize,
+    /// there first. `choices` are the experts that each of the rows was sent to (`[rows, top_k]`).
+    pub(crate) fn rounds<'a>(
+        &'a self,
+        (layer, experts): (usize, &'a ExpertWeights),
         active: &mut [u32],
-        choices: &[u32],
-        rows: usize,
-    ) -> Rounds<'_> {
+        (choices, rows): (&[u32], usize),
+    ) -> Rounds<'a> {
         if let Some(slots) = self.storage.slots() {
             slots.begin(layer, active, choices, rows);
         }
-        Rounds { weights: self, layer, done: 0 }
+        Rounds { weights: self, layer, networks: &experts.experts, done: 0 }
     }
 
     /// Tells which experts the next layers will probably need, while the `active` ones of a layer
     /// are computed.
-    pub(crate) fn foresee<'a>(
+    pub(crate) fn prefetch_experts<'a>(
         &self,
         before: (usize, &[u32]),
-        guesses: impl Iterator<Item = Guesses<'a>> + Clone,
+        predictions: impl Iterator<Item = Predictions<'a>> + Clone,
     ) {
         if let Some(slots) = self.storage.slots() {
-            slots.foresee(before, guesses);
+            slots.prefetch(before, predictions);
         }
     }
 
@@ -205,13 +208,6 @@ impl Weights {
         });
         parts.collect()
     }
-
-    fn experts(&self, layer: usize) -> &ExpertWeights {
-        match &self.layers[layer].feed_forward {
-            FeedForwardWeights::Experts(experts) => experts,
-            FeedForwardWeights::Dense(_) => panic!("layer {layer} has no experts"),
-        }
-    }
 }
 
 impl<'a> Rounds<'a> {
@@ -225,12 +221,10 @@ impl<'a> Rounds<'a> {
         if begin == active.len() {
             return Ok(None);
         }
-        let pinned = match weights.storage.slots() {
-            None => Vec::new(),
-            Some(slots) => slots.round(self.layer, &active[begin..])?,
-        };
-        self.done = if weights.has_slots() { begin + pinned.len() } else { active.len() };
-        let networks = &weights.experts(self.layer).experts;
+        let slots = weights.storage.slots();
+        let pinned = slots.map(|slots| slots.round(self.layer, &active[begin..])).transpose()?;
+        self.done = pinned.as_ref().map_or(active.len(), |pinned| begin + pinned.len());
+        let networks = self.networks;
         Ok(Some(Round { weights, networks, range: begin..self.done, pinned }))
     }
 }
@@ -240,28 +234,28 @@ impl Round<'_> {
     ///
     /// # Panics
     /// When it is not of this round.
-    pub(crate) fn expert(&self, index: usize, active: &[u32]) -> ExpertGuard<'_> {
+    pub(crate) fn expert(&self, index: usize, active: &[u32]) -> ExpertView<'_> {
         let range = &self.range;
         assert!(range.contains(&index), "expert {index}, expected one of {range:?}");
-        ExpertGuard {
+        ExpertView {
             weights: self.weights,
             network: &self.networks[active[index] as usize],
-            slot: self.pinned.get(index - range.start).map(|slot| &**slot),
+            slot: self.pinned.as_ref().map(|pinned| pinned.slot(index - range.start)),
         }
     }
 }
 
-impl<'a> ExpertGuard<'a> {
+impl<'a> ExpertView<'a> {
     /// The expert's matrices.
     pub(crate) const fn network(&self) -> &'a Network {
         self.network
     }
 
     /// The bytes of one of them.
-    pub(crate) fn matrix(&self, stored: &Stored) -> Matrix<'a> {
-        let Some(slot) = self.slot else { return self.weights.matrix(stored) };
-        let begin = stored.start - self.network.gate_up.parts[0].1.start;
-        let bytes = &slot.bytes()[begin..][..stored.packing.bytes()];
-        Matrix { packing: stored.packing, bytes }
+    pub(crate) fn matrix(&self, location: &MatrixLocation) -> Matrix<'a> {
+        let Some(slot) = self.slot else { return self.weights.matrix(location) };
+        let begin = location.start - self.network.gate_up.parts[0].1.start;
+        let bytes = &slot.bytes()[begin..][..location.packing.bytes()];
+        Matrix { packing: location.packing, bytes }
     }
 }

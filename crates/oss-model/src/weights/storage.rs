@@ -1,9 +1,9 @@
 //! Where packed matrices lie: in memory of our own, in a mapped file, or experts in slots.
 
-use super::experts::ExpertSlots;
+use super::experts::ExpertCache;
 use super::layout::Layout;
+use super::load_pool::on_load_pool;
 use super::packed_file::{LAYOUT, MATRICES};
-use super::together::together;
 use crate::error::{Error, Result};
 use oss_memory::file::{self, DIRECT_ALIGNMENT, RandomAccess};
 use oss_memory::placement::{MemoryPolicy, Replicas};
@@ -33,7 +33,7 @@ pub(super) enum Storage {
     /// The sections of the container, which is a packed file, and copies of some in huge pages.
     Mapped { sections: Vec<Section>, copies: Vec<OnceLock<Buffer>> },
     /// The first section in memory, of which so many bytes are locked there, and experts in slots.
-    Slots { dense: Buffer, locked: usize, experts: ExpertSlots, packed_bytes: usize },
+    Slots { dense: Buffer, locked: usize, experts: ExpertCache, packed_bytes: usize },
 }
 
 impl Storage {
@@ -57,7 +57,7 @@ impl Storage {
                 let (kind, format) = (shown(kind), shown(format));
                 return Err(wrong(format!("{length} bytes of {kind} in layout {format}")));
             }
-            reader.want_huge_pages(&section.name);
+            reader.advise_huge_pages(&section.name);
             sections.push(section.clone());
         }
         let copies = sections.iter().map(|_| OnceLock::new()).collect();
@@ -111,7 +111,7 @@ impl Storage {
             }
             (None, Self::Memory(sections)) => {
                 let checksum = |section: &Replicas| xxh3_64(section.near());
-                let at_once = together(|| Ok(sections.par_iter().map(checksum).collect()));
+                let at_once = on_load_pool(|| Ok(sections.par_iter().map(checksum).collect()));
                 // Without threads, one after another.
                 at_once.unwrap_or_else(|_| sections.iter().map(checksum).collect())
             }
@@ -150,7 +150,7 @@ impl Storage {
     }
 
     /// The slots of experts, where they are in slots.
-    pub(super) const fn slots(&self) -> Option<&ExpertSlots> {
+    pub(super) const fn slots(&self) -> Option<&ExpertCache> {
         match self {
             Self::Memory(_) | Self::Mapped { .. } => None,
             Self::Slots { experts, .. } => Some(experts),
@@ -164,7 +164,7 @@ impl Storage {
         (policy, pages): (&MemoryPolicy, Pages),
         matrices: &[Vec<Range<usize>>],
     ) -> Result<()> {
-        together(|| match self {
+        on_load_pool(|| match self {
             Self::Memory(sections) => {
                 for (section, matrices) in sections.iter_mut().zip(matrices) {
                     let mut to = Replicas::new(section.bytes(), pages, policy, matrices)?;
@@ -208,12 +208,19 @@ impl Storage {
                 break;
             }
             let file = packed(container);
-            if file.bring_onto_huge_pages(&section.name) {
-                continue;
+            match file.promote(&section.name, &mut go_on) {
+                Some(true) => continue,
+                Some(false) => {}
+                None => break,
             }
             let bytes = file.bytes_of(section);
             let mut buffer = Buffer::new(bytes.len(), Pages::Transparent)?;
-            buffer.copy_from_slice(bytes);
+            for (to, from) in buffer.chunks_mut(PART).zip(bytes.chunks(PART)) {
+                if !go_on(to.len()) {
+                    return Ok(());
+                }
+                to.copy_from_slice(from);
+            }
             // Whoever came first has copied the same bytes.
             let _first = copy.set(buffer);
             file.release(&section.name);
@@ -277,7 +284,7 @@ pub(super) fn read(
             expected: format!("{expected} bytes"),
         })
     };
-    together(|| buffer.par_chunks_mut(PART).enumerate().try_for_each(read))?;
+    on_load_pool(|| buffer.par_chunks_mut(PART).enumerate().try_for_each(read))?;
     let locked = match buffer.lock() {
         Ok(()) => buffer.len(),
         Err(refused) => {

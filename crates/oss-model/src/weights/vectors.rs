@@ -1,15 +1,15 @@
 //! Vectors and single rows, read as numbers.
 
+use crate::config_reader::ConfigReader;
 use crate::error::{Error, Result};
 use crate::plan::{Numbers, Rows, VectorPlan};
-use crate::source::Source;
-use oss_memory::zeros;
+use oss_memory::try_zeroed;
 use oss_quant::GROUP_ROWS;
 use oss_simd::Isa;
-use oss_weights::{Container, Data, Tensor};
+use oss_weights::{Container, Encoded, Tensor};
 
 /// All numbers of a tensor.
-pub(crate) fn numbers(source: &Source<'_>, tensor: &Tensor<'_>) -> Result<Vec<f32>> {
+pub(crate) fn numbers(source: &ConfigReader<'_>, tensor: &Tensor<'_>) -> Result<Vec<f32>> {
     all(source.container, tensor)
 }
 
@@ -19,10 +19,10 @@ fn all(container: &Container, tensor: &Tensor<'_>) -> Result<Vec<f32>> {
         tensor: tensor.info.name.clone(),
         cause,
     };
-    let Data::Plain(bytes) = tensor.data else {
+    let Encoded::Plain(bytes) = tensor.data else {
         return Err(shape_error(container, tensor, "a vector of numbers"));
     };
-    let mut out: Vec<f32> = zeros(tensor.info.shape.iter().product())?;
+    let mut out: Vec<f32> = try_zeroed(tensor.info.shape.iter().product())?;
     tensor.info.dtype.dequantise_row(Isa::scalar(), bytes, &mut out).map_err(wrong)?;
     Ok(out)
 }
@@ -49,7 +49,7 @@ fn of_tensor(container: &Container, rows: &Rows) -> Result<Vec<f32>> {
 fn of_part(container: &Container, part: &Numbers) -> Result<Vec<f32>> {
     match part {
         Numbers::Of(rows) => of_tensor(container, rows),
-        Numbers::Zeros(n) => Ok(zeros(*n)?),
+        Numbers::Zeros(n) => Ok(try_zeroed(*n)?),
     }
 }
 
@@ -81,7 +81,7 @@ pub(super) fn check_embedding(
     (rows, cols): (usize, usize),
 ) -> Result<()> {
     let tensor = container.tensor(name)?;
-    let plain = matches!(tensor.data, Data::Plain(_)) && tensor.info.dtype.is_weight();
+    let plain = matches!(tensor.data, Encoded::Plain(_)) && tensor.info.dtype.is_weight();
     if tensor.info.shape != [rows, cols] || !plain {
         return Err(shape_error(container, &tensor, &format!("[{rows}, {cols}] of numbers")));
     }
@@ -96,7 +96,7 @@ pub(super) fn embedding_row(
     out: &mut [f32],
 ) -> Result<()> {
     let tensor = container.tensor(name)?;
-    let Data::Plain(bytes) = tensor.data else {
+    let Encoded::Plain(bytes) = tensor.data else {
         return Err(shape_error(container, &tensor, "a plain matrix"));
     };
     let row_bytes = bytes.len() / tensor.info.shape[0];

@@ -1,5 +1,5 @@
 //! Whether the files are still what was opened: as long as they were at every use, and a packed
-//! file as it was written, looked at while nobody uses the weights.
+//! file as it was written, checked while no step uses the weights.
 
 use super::{Embedding, Weights};
 use crate::error::{Error, Result};

@@ -39,7 +39,7 @@ pub fn bits(numbers: &[f32]) -> Vec<u32> {
 /// All numbers of a float tensor in a reference file.
 pub fn tensor(file: &Container, name: &str) -> Vec<f32> {
     let tensor = file.tensor(name).unwrap();
-    let oss_weights::Data::Plain(bytes) = tensor.data else { panic!("{name} is split") };
+    let oss_weights::Encoded::Plain(bytes) = tensor.data else { panic!("{name} is split") };
     let mut out = vec![0.0; tensor.info.shape.iter().product()];
     tensor.info.dtype.dequantise_row(Isa::scalar(), bytes, &mut out).unwrap();
     out

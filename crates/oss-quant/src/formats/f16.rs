@@ -5,7 +5,7 @@
 use super::Floats;
 use crate::bytes::array;
 use crate::dtype::Codec;
-use crate::formats::half_scale::load_half;
+use crate::formats::f16_scale::load_half;
 use crate::unpack::FloatFormat;
 use oss_simd::Simd;
 

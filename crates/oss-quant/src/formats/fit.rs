@@ -53,57 +53,69 @@ pub(crate) fn affine(values: &[f32], top: i32, below_zero: bool) -> (f32, f32) {
     let inverses = std::array::from_fn(|i| (top as f32 + 0.2 * (i as f32 - 5.0)) / range);
     let mut best = (f32::INFINITY, (range / top as f32, -low));
     for sums in Sums::each(values, low, &inverses, top).into_iter().take(NUDGES) {
-        let fitted = sums.line().filter(|(_, min)| !below_zero || *min >= 0.0);
-        for line in fitted.into_iter().chain(below_zero.then(|| (sums.xq / sums.qq, 0.0))) {
-            let error = sums.squared_error(line);
-            if error < best.0 {
-                best = (error, line);
-            }
-        }
+        sums.try_lines(low, below_zero, &mut best);
     }
     best.1
 }
 
-/// Sums over values `x` and the codes `q` that `low` and an inverse scale give them.
+/// Sums over values `y`, which are `x` less the lowest of all, and the codes `q` that an inverse
+/// scale gives them. (Those of `x` itself would lose, where its minimum is many times its range,
+/// the digits that matter.)
 struct Sums {
     n: f32,
     q: f32,
     qq: f32,
-    x: f32,
-    xq: f32,
-    xx: f32,
+    y: f32,
+    yq: f32,
+    yy: f32,
 }
 
 impl Sums {
     /// The sums under each inverse scale.
     fn each(values: &[f32], low: f32, inverses: &Tried, top: i32) -> [Sums; 16] {
-        let (n, mut x_sum, mut xx) = (values.len() as f32, 0.0, 0.0);
-        let [mut q_sum, mut qq, mut xq] = [Tried::default(); 3];
+        let (n, mut y_sum, mut yy) = (values.len() as f32, 0.0, 0.0);
+        let [mut q_sum, mut qq, mut yq] = [Tried::default(); 3];
         for &x in values {
-            let sums = q_sum.iter_mut().zip(&mut qq).zip(&mut xq);
-            for (inverse, ((q_sum, qq), xq)) in inverses.iter().zip(sums) {
-                let q = code(x - low, *inverse, 0, top) as f32;
+            let y = x - low;
+            let sums = q_sum.iter_mut().zip(&mut qq).zip(&mut yq);
+            for (inverse, ((q_sum, qq), yq)) in inverses.iter().zip(sums) {
+                let q = code(y, *inverse, 0, top) as f32;
                 *q_sum += q;
                 *qq += q * q;
-                *xq += x * q;
+                *yq += y * q;
             }
-            x_sum += x;
-            xx += x * x;
+            y_sum += y;
+            yy += y * y;
         }
-        std::array::from_fn(|i| Sums { n, q: q_sum[i], qq: qq[i], x: x_sum, xq: xq[i], xx })
+        std::array::from_fn(|i| Sums { n, q: q_sum[i], qq: qq[i], y: y_sum, yq: yq[i], yy })
+    }
+
+    /// Puts the better of the lines of these codes in the place of a worse one: `best` is a squared
+    /// error with its scale and minimum.
+    fn try_lines(&self, low: f32, below_zero: bool, best: &mut (f32, (f32, f32))) {
+        // A line of y has the minimum of that of x, and `low` more.
+        let fitted = self.line().filter(|(_, above)| !below_zero || *above >= low);
+        // The one through x = 0.
+        let through_zero = below_zero.then(|| ((self.yq + low * self.q) / self.qq, low));
+        for (scale, above) in fitted.into_iter().chain(through_zero) {
+            let error = self.squared_error((scale, above));
+            if error < best.0 {
+                *best = (error, (scale, above - low));
+            }
+        }
     }
 
     /// The least-squares scale and minimum.
     fn line(&self) -> Option<(f32, f32)> {
         let determinant = self.n * self.qq - self.q * self.q;
-        let scale = (self.n * self.xq - self.x * self.q) / determinant;
-        (determinant > 0.0 && scale > 0.0).then(|| (scale, (scale * self.q - self.x) / self.n))
+        let scale = (self.n * self.yq - self.y * self.q) / determinant;
+        (determinant > 0.0 && scale > 0.0).then(|| (scale, (scale * self.q - self.y) / self.n))
     }
 
-    /// The sum of `(scale q - min - x)^2`.
+    /// The sum of `(scale q - min - y)^2`.
     fn squared_error(&self, (scale, min): (f32, f32)) -> f32 {
-        let own = self.xx + scale * scale * self.qq + min * min * self.n;
-        own + 2.0 * (min * self.x - scale * self.xq - scale * min * self.q)
+        let own = self.yy + scale * scale * self.qq + min * min * self.n;
+        own + 2.0 * (min * self.y - scale * self.yq - scale * min * self.q)
     }
 }
 
@@ -177,24 +189,53 @@ mod tests {
         for nudge in -5..=5 {
             let inverse = (top as f32 + 0.2 * nudge as f32) / range;
             let n = values.len() as f32;
-            let mut sums = Sums { n, q: 0.0, qq: 0.0, x: 0.0, xq: 0.0, xx: 0.0 };
+            let mut sums = Sums { n, q: 0.0, qq: 0.0, y: 0.0, yq: 0.0, yy: 0.0 };
             for &x in values {
-                let q = code(x - low, inverse, 0, top) as f32;
+                let y = x - low;
+                let q = code(y, inverse, 0, top) as f32;
                 sums.q += q;
                 sums.qq += q * q;
-                sums.x += x;
-                sums.xq += x * q;
-                sums.xx += x * x;
+                sums.y += y;
+                sums.yq += y * q;
+                sums.yy += y * y;
             }
-            let fitted = sums.line().filter(|(_, min)| !below_zero || *min >= 0.0);
-            for line in fitted.into_iter().chain(below_zero.then(|| (sums.xq / sums.qq, 0.0))) {
-                let error = sums.squared_error(line);
-                if error < best.0 {
-                    best = (error, line);
-                }
-            }
+            sums.try_lines(low, below_zero, &mut best);
         }
         best.1
+    }
+
+    /// The squared error of a line, with the codes that are nearest, in double precision.
+    fn squared_error(values: &[f32], (scale, min): (f64, f64), top: i32) -> f64 {
+        let error = |x: f32| {
+            let q = ((f64::from(x) + min) / scale).round().clamp(0.0, f64::from(top));
+            scale * q - min - f64::from(x)
+        };
+        values.iter().map(|&x| error(x).powi(2)).sum()
+    }
+
+    /// Values far from zero lose no more than the same values around it.
+    #[test]
+    fn a_minimum_of_many_times_the_range_costs_nothing() {
+        let mut seeded = Seeded::new(6);
+        for _ in 0..200 {
+            // Multiples of 2^-12 below 2: exact also with 1,024 added.
+            let values: [f32; 32] = std::array::from_fn(|_| {
+                (seeded.normal() * 500.0).round().clamp(-4e3, 4e3) / 4096.0
+            });
+            for top in [15, 31] {
+                let error = |offset: f32| {
+                    let values = values.map(|x| x + offset);
+                    let (scale, min) = affine(&values, top, false);
+                    // The minimum itself is rounded: taken here from the scale.
+                    let (scale, n) = (f64::from(scale), values.len() as f64);
+                    let codes = |x: f32| ((f64::from(x) + f64::from(min)) / scale).round();
+                    let off: f64 = values.iter().map(|&x| scale * codes(x) - f64::from(x)).sum();
+                    squared_error(&values, (scale, off / n), top)
+                };
+                let (near, far) = (error(0.0), error(1024.0));
+                assert!(far <= 1.02 * near, "{top}: {far:e}, {near:e} around zero: {values:?}");
+            }
+        }
     }
 
     #[test]

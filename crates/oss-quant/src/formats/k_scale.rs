@@ -6,9 +6,10 @@
 //! 288  f16[16]    dmin, the unit of the minima (zero in formats without)
 //! ```
 
-use super::half_scale::{half_at, load_half};
+use super::f16_scale::{both, half_at, load_half, to_half};
+use super::{ScaleMin, fit};
 use crate::bytes::array;
-use crate::record::Record;
+use crate::record::{Place, Record};
 use oss_simd::Simd;
 
 /// Where `d` lies in a tail; `dmin` follows.
@@ -69,9 +70,57 @@ pub(crate) fn pack_six_bits(scales: &[u8; 8], mins: &[u8; 8]) -> [u8; 12] {
     })
 }
 
-/// A unit for integers up to `top` that reaches the largest of the (non-negative) steps.
-pub(crate) fn unit_for(steps: impl Iterator<Item = f32>, top: f32) -> half::f16 {
-    super::half_scale::to_half(steps.fold(0.0, f32::max) / top)
+/// A unit for integers up to `top` that reaches the largest of the (non-negative) numbers.
+pub(crate) fn unit_for(numbers: impl Iterator<Item = f32>, top: f32) -> half::f16 {
+    to_half(numbers.fold(0.0, f32::max) / top)
+}
+
+/// The first sixteen bytes of a block of Q4_K or Q5_K: d, dmin, and both [`six_bits`].
+pub(crate) mod head {
+    use super::*;
+
+    /// Scale and minimum of one part.
+    pub(crate) fn scale_min(block: &[u8], part: usize) -> [ScaleMin; 2] {
+        let (scales, mins) = six_bits(array(block, 4));
+        let scale = half_at(block, 0) * f32::from(scales[part]);
+        let min = half_at(block, 2) * f32::from(mins[part]);
+        both(scale, min)
+    }
+
+    /// Fills the head of a block of these values whose codes go up to `top`, and zeroes the rest.
+    pub(crate) fn encode(values: &[f32], top: i32, block: &mut [u8]) {
+        let part = |part: usize| &values[32 * part..32 * part + 32];
+        let fits: [(f32, f32); 8] = std::array::from_fn(|p| fit::affine(part(p), top, true));
+        let d = unit_for(fits.iter().map(|fit| fit.0), 63.0);
+        let dmin = unit_for(fits.iter().map(|fit| fit.1), 63.0);
+        let integer =
+            |number: f32, unit: half::f16| fit::code(number, fit::inverse(unit.to_f32()), 0, 63);
+        let scales = fits.map(|fit| integer(fit.0, d) as u8);
+        let mins = fits.map(|fit| integer(fit.1, dmin) as u8);
+        block.fill(0);
+        block[..2].copy_from_slice(&d.to_le_bytes());
+        block[2..4].copy_from_slice(&dmin.to_le_bytes());
+        block[4..16].copy_from_slice(&pack_six_bits(&scales, &mins));
+    }
+
+    /// Stores the head of a row's block in the tail of the record.
+    pub(crate) fn put_tail(block: &[u8], tail: &mut [u8], place: Place) {
+        let (scales, mins) = six_bits(array(block, 4));
+        for part in 0..8 {
+            tail[16 * part + place.lane] = scales[part];
+            tail[128 + 16 * part + place.lane] = mins[part];
+        }
+        put_unit(&block[..2], tail, 0, place.lane);
+        put_unit(&block[2..4], tail, 1, place.lane);
+    }
+
+    /// As [`scale_min`], of a packed block.
+    pub(crate) fn packed_scale_min(tail: &[u8], place: Place) -> [ScaleMin; 2] {
+        let at = 16 * place.block + place.lane;
+        let scale = unit(tail, 0, place.lane) * f32::from(tail[at]);
+        let min = unit(tail, 1, place.lane) * f32::from(tail[128 + at]);
+        both(scale, min)
+    }
 }
 
 #[cfg(test)]

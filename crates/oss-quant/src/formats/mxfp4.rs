@@ -16,8 +16,8 @@
 //! Packed: records of four blocks, 4 x 256 bytes of codes and a 64-byte tail, `[4 blocks][16 rows]`
 //! of e8m0 (1,088 bytes, as many as in the file).
 
-use super::half_scale::both;
-use super::{Blocks, Step, pair_nibbles, paired_nibbles};
+use super::f16_scale::both;
+use super::{Blocks, ScaleMin, pair_nibbles, paired_nibbles};
 use crate::bytes::array;
 use crate::dtype::Codec;
 use crate::planes::{Codes, Nibbles, Plane};
@@ -52,7 +52,7 @@ pub(crate) fn plain_block(codes: &[u8; 16], scale: u8) -> [u8; 17] {
 }
 
 /// `2^(e - 128)`.
-fn half_scale(e: u8) -> f32 {
+fn f16_scale(e: u8) -> f32 {
     match e {
         NAN => f32::NAN,
         // The smallest power that the shift below reaches is 2^-127, for e = 1.
@@ -80,12 +80,12 @@ fn nearest(x: f32) -> u8 {
 
 /// The codes under the scale `e`, and their squared error in units of the scale.
 fn encode_with(values: &[f32], e: u8) -> (Codes, f64) {
-    let scale = 2.0 * f64::from(half_scale(e));
+    let scale = 2.0 * f64::from(f16_scale(e));
     let mut error = 0.0;
     let codes = std::array::from_fn(|column| {
         let x = f64::from(values[column]) / scale;
         let code = nearest(x as f32);
-        error += (0.5 * f64::from(Mxfp4::meaning(code)) - x).powi(2);
+        error += (0.5 * f64::from(Mxfp4::level(code)) - x).powi(2);
         code
     });
     (codes, error * scale * scale)
@@ -94,7 +94,7 @@ fn encode_with(values: &[f32], e: u8) -> (Codes, f64) {
 impl Blocks for Mxfp4 {
     const LEN: usize = 32;
     const BYTES: usize = 17;
-    const HALVES_AT: &'static [usize] = &[];
+    const F16_AT: &'static [usize] = &[];
     type Codes = Nibbles;
     type Unpacked = Mxfp4;
 
@@ -102,12 +102,12 @@ impl Blocks for Mxfp4 {
         paired_nibbles(array(block, 1))
     }
 
-    fn meaning(code: u8) -> i32 {
+    fn level(code: u8) -> i32 {
         i32::from(TABLE[usize::from(code)]) - 12
     }
 
-    fn steps(block: &[u8], _part: usize) -> [Step; 2] {
-        both(half_scale(block[0]), 0.0)
+    fn scale_min(block: &[u8], _part: usize) -> [ScaleMin; 2] {
+        both(f16_scale(block[0]), 0.0)
     }
 
     /// The better, by squared error, of the scale that leaves the largest value between 4 and 8
@@ -139,8 +139,8 @@ impl Blocks for Mxfp4 {
         tail[16 * place.block + place.lane] = block[0];
     }
 
-    fn packed_steps(tail: &[u8], place: Place) -> [Step; 2] {
-        both(half_scale(tail[16 * place.block + place.lane]), 0.0)
+    fn packed_scale_min(tail: &[u8], place: Place) -> [ScaleMin; 2] {
+        both(f16_scale(tail[16 * place.block + place.lane]), 0.0)
     }
 }
 

@@ -12,7 +12,7 @@
 //! file).
 
 use super::k_scale::{UNITS, put_unit, record, unit, unit_for};
-use super::{Blocks, Step, fit, half_scale};
+use super::{Blocks, ScaleMin, f16_scale, fit};
 use crate::bytes::array;
 use crate::dtype::Codec;
 use crate::planes::{Codes, Pairs, Plane};
@@ -24,8 +24,8 @@ pub(crate) enum Q2K {}
 
 pub(crate) const CODEC: Codec = Codec::of_blocks::<Q2K>();
 
-fn step(d: f32, dmin: f32, both: u8) -> Step {
-    Step { scale: d * f32::from(both & 0xf), min: dmin * f32::from(both >> 4) }
+fn scale_min(d: f32, dmin: f32, both: u8) -> ScaleMin {
+    ScaleMin { scale: d * f32::from(both & 0xf), min: dmin * f32::from(both >> 4) }
 }
 
 /// The nibbles of sixteen rows, times their unit.
@@ -33,14 +33,14 @@ fn step(d: f32, dmin: f32, both: u8) -> Step {
 fn scaled<S: Simd>(s: S, tail: &[u8], half: usize, which: usize) -> S::F32 {
     let both = s.load_u8_i32(array(tail, 16 * half));
     let nibble = if which == 0 { s.and_i32(both, s.splat_i32(15)) } else { s.shr_i32::<4>(both) };
-    let unit = half_scale::load_half(s, tail, UNITS + 32 * which);
+    let unit = f16_scale::load_half(s, tail, UNITS + 32 * which);
     s.mul(unit, s.i32_to_f32(nibble))
 }
 
 impl Blocks for Q2K {
     const LEN: usize = 256;
     const BYTES: usize = 84;
-    const HALVES_AT: &'static [usize] = &[80, 82];
+    const F16_AT: &'static [usize] = &[80, 82];
     type Codes = Pairs;
     type Unpacked = Q2K;
 
@@ -48,13 +48,13 @@ impl Blocks for Q2K {
         array::<32>(block, 16 + part / 4 * 32).map(|pairs| pairs >> (2 * (part % 4)) & 3)
     }
 
-    fn meaning(code: u8) -> i32 {
+    fn level(code: u8) -> i32 {
         i32::from(code)
     }
 
-    fn steps(block: &[u8], part: usize) -> [Step; 2] {
-        let (d, dmin) = (half_scale::half_at(block, 80), half_scale::half_at(block, 82));
-        [step(d, dmin, block[2 * part]), step(d, dmin, block[2 * part + 1])]
+    fn scale_min(block: &[u8], part: usize) -> [ScaleMin; 2] {
+        let (d, dmin) = (f16_scale::half_at(block, 80), f16_scale::half_at(block, 82));
+        [scale_min(d, dmin, block[2 * part]), scale_min(d, dmin, block[2 * part + 1])]
     }
 
     fn encode(values: &[f32], block: &mut [u8]) {
@@ -62,15 +62,16 @@ impl Blocks for Q2K {
         let fits: [(f32, f32); 16] = std::array::from_fn(|h| fit::affine(half(h), 3, true));
         let d = unit_for(fits.iter().map(|fit| fit.0), 15.0);
         let dmin = unit_for(fits.iter().map(|fit| fit.1), 15.0);
-        let integer =
-            |step: f32, unit: half::f16| fit::code(step, fit::inverse(unit.to_f32()), 0, 15) as u8;
+        let integer = |number: f32, unit: half::f16| {
+            fit::code(number, fit::inverse(unit.to_f32()), 0, 15) as u8
+        };
         block.fill(0);
         block[80..82].copy_from_slice(&d.to_le_bytes());
         block[82..].copy_from_slice(&dmin.to_le_bytes());
         for (h, (scale, min)) in fits.into_iter().enumerate() {
             block[h] = integer(scale, d) | integer(min, dmin) << 4;
-            let step = step(d.to_f32(), dmin.to_f32(), block[h]);
-            let codes: [u8; 16] = fit::codes(half(h), (step.scale, step.min), 0, 3);
+            let ScaleMin { scale, min } = scale_min(d.to_f32(), dmin.to_f32(), block[h]);
+            let codes: [u8; 16] = fit::codes(half(h), (scale, min), 0, 3);
             let bytes = &mut block[16 + h / 8 * 32 + h % 2 * 16..][..16];
             for (byte, code) in bytes.iter_mut().zip(codes) {
                 *byte |= code << (h / 2 % 4 * 2);
@@ -86,10 +87,10 @@ impl Blocks for Q2K {
         put_unit(&block[82..84], tail, 1, place.lane);
     }
 
-    fn packed_steps(tail: &[u8], place: Place) -> [Step; 2] {
+    fn packed_scale_min(tail: &[u8], place: Place) -> [ScaleMin; 2] {
         let (d, dmin) = (unit(tail, 0, place.lane), unit(tail, 1, place.lane));
         let at = 32 * place.block + place.lane;
-        [step(d, dmin, tail[at]), step(d, dmin, tail[at + 16])]
+        [scale_min(d, dmin, tail[at]), scale_min(d, dmin, tail[at + 16])]
     }
 }
 

@@ -12,8 +12,8 @@
 //! 28 higher, so that 32 is zero for both (3,392 bytes to the file's 1,760).
 
 use super::k_scale::put_unit;
-use super::q6_k::{Q6K, signed_scales, signed_step};
-use super::{Blocks, Step, fit, half_scale};
+use super::q6_k::{Q6K, signed_scale, signed_scales};
+use super::{Blocks, ScaleMin, f16_scale, fit};
 use crate::bytes::array;
 use crate::dtype::Codec;
 use crate::planes::Codes;
@@ -38,7 +38,7 @@ fn scales(block: &[u8]) -> [u8; 16] {
 impl Blocks for Q3K {
     const LEN: usize = 256;
     const BYTES: usize = 110;
-    const HALVES_AT: &'static [usize] = &[108];
+    const F16_AT: &'static [usize] = &[108];
     type Codes = <Q6K as Blocks>::Codes;
     type Unpacked = Q6K;
 
@@ -50,14 +50,14 @@ impl Blocks for Q3K {
         })
     }
 
-    fn meaning(code: u8) -> i32 {
-        Q6K::meaning(code)
+    fn level(code: u8) -> i32 {
+        Q6K::level(code)
     }
 
-    fn steps(block: &[u8], part: usize) -> [Step; 2] {
-        let d = half_scale::half_at(block, 108);
+    fn scale_min(block: &[u8], part: usize) -> [ScaleMin; 2] {
+        let d = f16_scale::half_at(block, 108);
         let scales = scales(block);
-        [signed_step(d, scales[2 * part]), signed_step(d, scales[2 * part + 1])]
+        [signed_scale(d, scales[2 * part]), signed_scale(d, scales[2 * part + 1])]
     }
 
     fn encode(values: &[f32], block: &mut [u8]) {
@@ -70,8 +70,8 @@ impl Blocks for Q3K {
             let stored = (scale + 32) as u8;
             block[96 + h % 8] |= (stored & 0xf) << (4 * (h / 8));
             block[104 + h % 4] |= stored >> 4 << (2 * (h / 4));
-            let step = d.to_f32() * f32::from(scale);
-            let codes: [u8; 16] = fit::codes(half(h), (step, 0.0), 4, 7);
+            let scale = d.to_f32() * f32::from(scale);
+            let codes: [u8; 16] = fit::codes(half(h), (scale, 0.0), 4, 7);
             for (l, code) in codes.into_iter().enumerate() {
                 let l = 16 * (h % 2) + l;
                 block[32 + h / 8 * 32 + l] |= (code & 3) << (h / 2 % 4 * 2);
@@ -87,7 +87,7 @@ impl Blocks for Q3K {
         put_unit(&block[108..110], tail, 0, place.lane);
     }
 
-    fn packed_steps(tail: &[u8], place: Place) -> [Step; 2] {
-        Q6K::packed_steps(tail, place)
+    fn packed_scale_min(tail: &[u8], place: Place) -> [ScaleMin; 2] {
+        Q6K::packed_scale_min(tail, place)
     }
 }

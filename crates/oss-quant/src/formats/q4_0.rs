@@ -8,8 +8,8 @@
 //! Packed: records of two blocks, 2 x 256 bytes of codes and a 64-byte tail of f16 scales
 //! (576 bytes, as many as in the file).
 
-use super::half_scale::{both, get, half_at, load, put, record, to_half};
-use super::{Blocks, Step, fit, pair_nibbles, paired_nibbles};
+use super::f16_scale::{both, get, half_at, load, put, record, to_half};
+use super::{Blocks, ScaleMin, fit, pair_nibbles, paired_nibbles};
 use crate::bytes::array;
 use crate::dtype::Codec;
 use crate::planes::{Codes, Nibbles, Plane};
@@ -24,7 +24,7 @@ pub(crate) const CODEC: Codec = Codec::of_blocks::<Q4_0>();
 impl Blocks for Q4_0 {
     const LEN: usize = 32;
     const BYTES: usize = 18;
-    const HALVES_AT: &'static [usize] = &[0];
+    const F16_AT: &'static [usize] = &[0];
     type Codes = Nibbles;
     type Unpacked = Q4_0;
 
@@ -32,11 +32,11 @@ impl Blocks for Q4_0 {
         paired_nibbles(array(block, 2))
     }
 
-    fn meaning(code: u8) -> i32 {
+    fn level(code: u8) -> i32 {
         i32::from(code) - 8
     }
 
-    fn steps(block: &[u8], _part: usize) -> [Step; 2] {
+    fn scale_min(block: &[u8], _part: usize) -> [ScaleMin; 2] {
         both(half_at(block, 0), 0.0)
     }
 
@@ -55,7 +55,7 @@ impl Blocks for Q4_0 {
         put(&block[..2], tail, 0, place);
     }
 
-    fn packed_steps(tail: &[u8], place: Place) -> [Step; 2] {
+    fn packed_scale_min(tail: &[u8], place: Place) -> [ScaleMin; 2] {
         both(get(tail, 0, place), 0.0)
     }
 }

@@ -9,8 +9,8 @@
 //! Packed: records of two blocks, 2 x 256 bytes of codes and a 128-byte tail of f16 scales and
 //! minima (640 bytes, as many as in the file).
 
-use super::half_scale::{both, get, half_at, load, put, record_with_min, to_half};
-use super::{Blocks, Step, fit, pair_nibbles, paired_nibbles};
+use super::f16_scale::{both, get, half_at, load, put, record_with_min, to_half};
+use super::{Blocks, ScaleMin, fit, pair_nibbles, paired_nibbles};
 use crate::bytes::array;
 use crate::dtype::Codec;
 use crate::planes::{Codes, Nibbles, Plane};
@@ -25,7 +25,7 @@ pub(crate) const CODEC: Codec = Codec::of_blocks::<Q4_1>();
 impl Blocks for Q4_1 {
     const LEN: usize = 32;
     const BYTES: usize = 20;
-    const HALVES_AT: &'static [usize] = &[0, 2];
+    const F16_AT: &'static [usize] = &[0, 2];
     type Codes = Nibbles;
     type Unpacked = Q4_1;
 
@@ -33,11 +33,11 @@ impl Blocks for Q4_1 {
         paired_nibbles(array(block, 4))
     }
 
-    fn meaning(code: u8) -> i32 {
+    fn level(code: u8) -> i32 {
         i32::from(code)
     }
 
-    fn steps(block: &[u8], _part: usize) -> [Step; 2] {
+    fn scale_min(block: &[u8], _part: usize) -> [ScaleMin; 2] {
         both(half_at(block, 0), -half_at(block, 2))
     }
 
@@ -59,7 +59,7 @@ impl Blocks for Q4_1 {
         put(&block[2..4], tail, 1, place);
     }
 
-    fn packed_steps(tail: &[u8], place: Place) -> [Step; 2] {
+    fn packed_scale_min(tail: &[u8], place: Place) -> [ScaleMin; 2] {
         both(get(tail, 0, place), -get(tail, 1, place))
     }
 }

@@ -10,8 +10,8 @@
 //! Packed: records of eight blocks, 8 x 256 bytes of codes and a 320-byte tail: [8 parts][16
 //! rows] u8 scales, as many minima, then d and dmin (2368 bytes to the file's 2304).
 
-use super::k_scale::{pack_six_bits, put_unit, record, scaled, six_bits, unit, unit_for};
-use super::{Blocks, Step, fit, half_scale};
+use super::k_scale::{head, record, scaled};
+use super::{Blocks, ScaleMin, fit};
 use crate::bytes::array;
 use crate::dtype::Codec;
 use crate::planes::{Codes, Nibbles, Plane};
@@ -26,7 +26,7 @@ pub(crate) const CODEC: Codec = Codec::of_blocks::<Q4K>();
 impl Blocks for Q4K {
     const LEN: usize = 256;
     const BYTES: usize = 144;
-    const HALVES_AT: &'static [usize] = &[0, 2];
+    const F16_AT: &'static [usize] = &[0, 2];
     type Codes = Nibbles;
     type Unpacked = Q4K;
 
@@ -35,33 +35,19 @@ impl Blocks for Q4K {
         bytes.map(|both| both >> (4 * (part % 2)) & 0xf)
     }
 
-    fn meaning(code: u8) -> i32 {
+    fn level(code: u8) -> i32 {
         i32::from(code)
     }
 
-    fn steps(block: &[u8], part: usize) -> [Step; 2] {
-        let (scales, mins) = six_bits(array(block, 4));
-        let scale = half_scale::half_at(block, 0) * f32::from(scales[part]);
-        let min = half_scale::half_at(block, 2) * f32::from(mins[part]);
-        half_scale::both(scale, min)
+    fn scale_min(block: &[u8], part: usize) -> [ScaleMin; 2] {
+        head::scale_min(block, part)
     }
 
     fn encode(values: &[f32], block: &mut [u8]) {
-        let part = |part: usize| &values[32 * part..32 * part + 32];
-        let fits: [(f32, f32); 8] = std::array::from_fn(|p| fit::affine(part(p), 15, true));
-        let d = unit_for(fits.iter().map(|fit| fit.0), 63.0);
-        let dmin = unit_for(fits.iter().map(|fit| fit.1), 63.0);
-        let integer =
-            |step: f32, unit: half::f16| fit::code(step, fit::inverse(unit.to_f32()), 0, 63) as u8;
-        let scales = fits.map(|fit| integer(fit.0, d));
-        let mins = fits.map(|fit| integer(fit.1, dmin));
-        block.fill(0);
-        block[..2].copy_from_slice(&d.to_le_bytes());
-        block[2..4].copy_from_slice(&dmin.to_le_bytes());
-        block[4..16].copy_from_slice(&pack_six_bits(&scales, &mins));
+        head::encode(values, Self::MAX_CODE, block);
         for part in 0..8 {
-            let Step { scale, min } = Self::steps(block, part)[0];
-            let codes: Codes = fit::codes(&values[32 * part..], (scale, min), 0, 15);
+            let ScaleMin { scale, min } = Self::scale_min(block, part)[0];
+            let codes: Codes = fit::codes(&values[32 * part..], (scale, min), 0, Self::MAX_CODE);
             let bytes = &mut block[16 + part / 2 * 32..][..32];
             for (byte, code) in bytes.iter_mut().zip(codes) {
                 *byte |= code << (4 * (part % 2));
@@ -70,20 +56,11 @@ impl Blocks for Q4K {
     }
 
     fn put_tail(block: &[u8], tail: &mut [u8], place: Place) {
-        let (scales, mins) = six_bits(array(block, 4));
-        for part in 0..8 {
-            tail[16 * part + place.lane] = scales[part];
-            tail[128 + 16 * part + place.lane] = mins[part];
-        }
-        put_unit(&block[..2], tail, 0, place.lane);
-        put_unit(&block[2..4], tail, 1, place.lane);
+        head::put_tail(block, tail, place);
     }
 
-    fn packed_steps(tail: &[u8], place: Place) -> [Step; 2] {
-        let at = 16 * place.block + place.lane;
-        let scale = unit(tail, 0, place.lane) * f32::from(tail[at]);
-        let min = unit(tail, 1, place.lane) * f32::from(tail[128 + at]);
-        half_scale::both(scale, min)
+    fn packed_scale_min(tail: &[u8], place: Place) -> [ScaleMin; 2] {
+        head::packed_scale_min(tail, place)
     }
 }
 

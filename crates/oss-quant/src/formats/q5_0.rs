@@ -9,8 +9,8 @@
 //! Packed: records of two blocks, 2 x 320 bytes of codes and a 64-byte tail of f16 scales
 //! (704 bytes, as many as in the file).
 
-use super::half_scale::{both, get, half_at, load, put, record, to_half};
-use super::{Blocks, Step, fit, pair_nibbles, paired_nibbles, with_fifth_bits};
+use super::f16_scale::{both, get, half_at, load, put, record, to_half};
+use super::{Blocks, ScaleMin, fit, pair_nibbles, paired_nibbles, with_fifth_bits};
 use crate::bytes::array;
 use crate::dtype::Codec;
 use crate::planes::{Codes, NibblesAndBits, Plane};
@@ -25,7 +25,7 @@ pub(crate) const CODEC: Codec = Codec::of_blocks::<Q5_0>();
 impl Blocks for Q5_0 {
     const LEN: usize = 32;
     const BYTES: usize = 22;
-    const HALVES_AT: &'static [usize] = &[0];
+    const F16_AT: &'static [usize] = &[0];
     type Codes = NibblesAndBits;
     type Unpacked = Q5_0;
 
@@ -34,11 +34,11 @@ impl Blocks for Q5_0 {
         with_fifth_bits(paired_nibbles(array(block, 6)), above)
     }
 
-    fn meaning(code: u8) -> i32 {
+    fn level(code: u8) -> i32 {
         i32::from(code) - 16
     }
 
-    fn steps(block: &[u8], _part: usize) -> [Step; 2] {
+    fn scale_min(block: &[u8], _part: usize) -> [ScaleMin; 2] {
         both(half_at(block, 0), 0.0)
     }
 
@@ -55,7 +55,7 @@ impl Blocks for Q5_0 {
         put(&block[..2], tail, 0, place);
     }
 
-    fn packed_steps(tail: &[u8], place: Place) -> [Step; 2] {
+    fn packed_scale_min(tail: &[u8], place: Place) -> [ScaleMin; 2] {
         both(get(tail, 0, place), 0.0)
     }
 }

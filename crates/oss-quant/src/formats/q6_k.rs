@@ -11,7 +11,7 @@
 //! rows] i8 scales, then d (3,392 bytes to the file's 3,360).
 
 use super::k_scale::{put_unit, record, scaled_signed, unit};
-use super::{Blocks, Step, fit, half_scale};
+use super::{Blocks, ScaleMin, f16_scale, fit};
 use crate::bytes::array;
 use crate::dtype::Codec;
 use crate::planes::{Codes, NibblesAndPairs, Plane};
@@ -23,15 +23,15 @@ pub(crate) enum Q6K {}
 
 pub(crate) const CODEC: Codec = Codec::of_blocks::<Q6K>();
 
-/// The step of a signed scale byte.
-pub(crate) fn signed_step(d: f32, scale: u8) -> Step {
-    Step { scale: d * f32::from(i8::from_le_bytes([scale])), min: 0.0 }
+/// What a signed scale byte stands for.
+pub(crate) fn signed_scale(d: f32, scale: u8) -> ScaleMin {
+    ScaleMin { scale: d * f32::from(i8::from_le_bytes([scale])), min: 0.0 }
 }
 
 /// A unit, and multiples of it in `-limit..limit` near the sixteen scales.
 pub(crate) fn signed_scales(scales: [f32; 16], limit: i32) -> (half::f16, [i8; 16]) {
     let extreme = scales.iter().fold(0.0_f32, |m, &x| if x.abs() > m.abs() { x } else { m });
-    let d = half_scale::to_half(extreme / -limit as f32);
+    let d = f16_scale::to_half(extreme / -limit as f32);
     let inverse = fit::inverse(d.to_f32());
     (d, scales.map(|scale| fit::code(scale, inverse, -limit, limit - 1) as i8))
 }
@@ -39,7 +39,7 @@ pub(crate) fn signed_scales(scales: [f32; 16], limit: i32) -> (half::f16, [i8; 1
 impl Blocks for Q6K {
     const LEN: usize = 256;
     const BYTES: usize = 210;
-    const HALVES_AT: &'static [usize] = &[208];
+    const F16_AT: &'static [usize] = &[208];
     type Codes = NibblesAndPairs;
     type Unpacked = Q6K;
 
@@ -50,13 +50,13 @@ impl Blocks for Q6K {
         std::array::from_fn(|l| low[l] >> (4 * (t / 2)) & 0xf | (above[l] >> (2 * t) & 3) << 4)
     }
 
-    fn meaning(code: u8) -> i32 {
+    fn level(code: u8) -> i32 {
         i32::from(code) - 32
     }
 
-    fn steps(block: &[u8], part: usize) -> [Step; 2] {
-        let d = half_scale::half_at(block, 208);
-        [signed_step(d, block[192 + 2 * part]), signed_step(d, block[193 + 2 * part])]
+    fn scale_min(block: &[u8], part: usize) -> [ScaleMin; 2] {
+        let d = f16_scale::half_at(block, 208);
+        [signed_scale(d, block[192 + 2 * part]), signed_scale(d, block[193 + 2 * part])]
     }
 
     fn encode(values: &[f32], block: &mut [u8]) {
@@ -67,8 +67,8 @@ impl Blocks for Q6K {
         block[208..].copy_from_slice(&d.to_le_bytes());
         for (h, scale) in scales.into_iter().enumerate() {
             block[192 + h] = scale.to_le_bytes()[0];
-            let step = d.to_f32() * f32::from(scale);
-            let codes: [u8; 16] = fit::codes(half(h), (step, 0.0), 32, 63);
+            let scale = d.to_f32() * f32::from(scale);
+            let codes: [u8; 16] = fit::codes(half(h), (scale, 0.0), 32, 63);
             let (i, t) = (h / 8, h / 2 % 4);
             for (l, code) in codes.into_iter().enumerate() {
                 let l = 16 * (h % 2) + l;
@@ -85,10 +85,10 @@ impl Blocks for Q6K {
         put_unit(&block[208..210], tail, 0, place.lane);
     }
 
-    fn packed_steps(tail: &[u8], place: Place) -> [Step; 2] {
+    fn packed_scale_min(tail: &[u8], place: Place) -> [ScaleMin; 2] {
         let d = unit(tail, 0, place.lane);
         let at = 32 * place.block + place.lane;
-        [signed_step(d, tail[at]), signed_step(d, tail[at + 16])]
+        [signed_scale(d, tail[at]), signed_scale(d, tail[at + 16])]
     }
 }
 

@@ -36,7 +36,7 @@ impl KvCodec for Bf16 {
         let columns = slot[..Self::key_bytes(key.len())].chunks_mut(8 * PAIRS);
         for (columns, chunk) in columns.zip(key.chunks(16)) {
             let mut bits = [0; 16];
-            s.store_u16(s.shr_i32::<16>(s.bf16_factors(load(s, chunk))), &mut bits);
+            s.store_u16(s.shr_i32::<16>(s.round_bf16_flushed(load(s, chunk))), &mut bits);
             let pairs: [[u8; 4]; 8] = bytemuck::cast(bits);
             for (column, pair) in columns.chunks_exact_mut(PAIRS).zip(&pairs) {
                 column[4 * position..][..4].copy_from_slice(pair);
@@ -51,7 +51,7 @@ impl KvCodec for Bf16 {
         let (row, _) = slot[at..at + row_bytes].as_chunks_mut::<PAIRS>();
         for (pairs, chunk) in row.iter_mut().zip(value.chunks(16)) {
             let [first, second] = s.bf16_numbers(pairs_at(s, pairs, 0));
-            let bits = s.bf16_factors(load(s, chunk));
+            let bits = s.round_bf16_flushed(load(s, chunk));
             let (first, second) = match position % 2 {
                 0 => (bits, s.f32_as_i32(second)),
                 _ => (s.f32_as_i32(first), bits),
@@ -66,8 +66,8 @@ impl KvCodec for Bf16 {
         let columns = keys.columns();
         for (d4, [first, second]) in out.as_chunks_mut().0.iter_mut().enumerate() {
             let [a, b, c, d] = columns.at(s, d4);
-            *first = paired(s, s.bf16_factors(a), s.bf16_factors(b));
-            *second = paired(s, s.bf16_factors(c), s.bf16_factors(d));
+            *first = paired(s, s.round_bf16_flushed(a), s.round_bf16_flushed(b));
+            *second = paired(s, s.round_bf16_flushed(c), s.round_bf16_flushed(d));
         }
     }
 
@@ -77,7 +77,8 @@ impl KvCodec for Bf16 {
         for (p2, row) in pairs.chunks_exact_mut(values.dim / 16).enumerate() {
             let both = values.chunks(2 * p2).iter().zip(values.chunks(2 * p2 + 1));
             for (pairs, (a, b)) in row.iter_mut().zip(both) {
-                *pairs = paired(s, s.bf16_factors(s.load(a)), s.bf16_factors(s.load(b)));
+                *pairs =
+                    paired(s, s.round_bf16_flushed(s.load(a)), s.round_bf16_flushed(s.load(b)));
             }
         }
     }

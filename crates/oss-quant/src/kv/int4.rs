@@ -12,8 +12,8 @@
 use super::rows::Columns;
 use super::{KvCodec, KvFormat, OfF32, PAGE_TOKENS, Rows, load};
 use crate::bytes::array;
+use crate::formats::f16_scale::to_half;
 use crate::formats::fit;
-use crate::formats::half_scale::to_half;
 use oss_simd::Simd;
 
 /// [`KvFormat::Int4`].

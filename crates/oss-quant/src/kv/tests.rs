@@ -19,7 +19,7 @@ fn filled_on(
     format: KvFormat,
     head_dim: usize,
 ) -> (Vec<u8>, Vec<Vec<f32>>, Vec<Vec<f32>>) {
-    let mut slot = vec![0xaa; format.slot_bytes(PAGE_TOKENS, head_dim)];
+    let mut slot = vec![0xaa; format.slot_bytes(head_dim)];
     let keys: Vec<_> = (0..16).map(|p| numbers(p, head_dim)).collect();
     let values: Vec<_> = (0..16).map(|p| numbers(100 + p, head_dim)).collect();
     // An order that is not ascending: positions must not touch each other.
@@ -114,7 +114,7 @@ fn large_numbers_stay_numbers_in_four_bits() {
     for isa in Isa::available() {
         let large = [3e38, -3e38, 1e6, -6e5];
         for x in large {
-            let mut slot = vec![0; KvFormat::Int4.slot_bytes(PAGE_TOKENS, 32)];
+            let mut slot = vec![0; KvFormat::Int4.slot_bytes(32)];
             let numbers = vec![x; 32 * PAGE_TOKENS];
             let all = Rows { numbers: &numbers, stride: 32, dim: 32, n: PAGE_TOKENS };
             let one = Rows { n: 1, ..all };
@@ -201,7 +201,7 @@ fn odd_numbers(seed: u64, n: usize) -> Vec<f32> {
 /// one.
 fn stored(isa: Isa, format: KvFormat, rows: Rows<'_>, start: usize, in_runs: bool) -> Vec<Vec<u8>> {
     let pages = (start + rows.n).div_ceil(PAGE_TOKENS);
-    let mut slots = vec![vec![0xaa; format.slot_bytes(PAGE_TOKENS, rows.dim)]; pages];
+    let mut slots = vec![vec![0xaa; format.slot_bytes(rows.dim)]; pages];
     let mut i = 0;
     while i < rows.n {
         let (page, at) = ((start + i) / PAGE_TOKENS, (start + i) % PAGE_TOKENS);
@@ -218,7 +218,7 @@ fn stored(isa: Isa, format: KvFormat, rows: Rows<'_>, start: usize, in_runs: boo
 fn what_half_precision_cannot_hold_is_its_largest_number() {
     let numbers = [65_504.0, 65_520.0, -1e30, f32::MAX, -3.0, f32::NAN];
     for isa in Isa::available() {
-        let mut slot = vec![0; KvFormat::F16.slot_bytes(PAGE_TOKENS, numbers.len())];
+        let mut slot = vec![0; KvFormat::F16.slot_bytes(numbers.len())];
         KvFormat::F16.write_key(isa, &mut slot, 3, &numbers);
         KvFormat::F16.write_value(isa, &mut slot, 3, &numbers);
         for read in [KvFormat::read_key, KvFormat::read_value] {
@@ -255,7 +255,7 @@ fn runs_store_the_bytes_of_single_positions() {
 #[test]
 #[should_panic(expected = "position 17 in a page of 16")]
 fn a_run_beyond_the_page_is_refused() {
-    let mut slot = vec![0; KvFormat::Bf16.slot_bytes(16, 8)];
+    let mut slot = vec![0; KvFormat::Bf16.slot_bytes(8)];
     let rows = Rows { numbers: &[0.0; 24], stride: 8, dim: 8, n: 3 };
     KvFormat::Bf16.write_values(Isa::scalar(), &mut slot, 15, rows);
 }
@@ -273,7 +273,7 @@ fn codes_of_keys_are_the_nearest_with_ties_to_even() {
     ];
     for isa in Isa::available() {
         for (format, key, expected) in cases {
-            let mut slot = vec![0; format.slot_bytes(PAGE_TOKENS, key.len())];
+            let mut slot = vec![0; format.slot_bytes(key.len())];
             let mut back = [0.0; 6];
             format.write_key(isa, &mut slot, 7, &key);
             format.read_key(&slot, 7, &mut back);
@@ -294,7 +294,7 @@ fn formats_are_found_by_name() {
 
 #[test]
 fn slots_have_the_documented_sizes() {
-    let bytes = |format: KvFormat| format.slot_bytes(16, 64);
+    let bytes = |format: KvFormat| format.slot_bytes(64);
     assert_eq!(bytes(KvFormat::F32), 8192);
     assert_eq!(bytes(KvFormat::F16), 4096);
     assert_eq!(bytes(KvFormat::Bf16), 4096);
@@ -305,7 +305,7 @@ fn slots_have_the_documented_sizes() {
 #[test]
 fn integer_formats_show_values_that_are_not_finite() {
     for format in [KvFormat::Int8, KvFormat::Int4] {
-        let mut slot = vec![0; format.slot_bytes(16, 32)];
+        let mut slot = vec![0; format.slot_bytes(32)];
         let mut key = vec![1.0; 32];
         key[9] = f32::INFINITY;
         format.write_key(Isa::scalar(), &mut slot, 4, &key);
@@ -321,6 +321,6 @@ fn integer_formats_show_values_that_are_not_finite() {
 #[test]
 #[should_panic(expected = "position 16 in a page of 16")]
 fn a_position_outside_the_page_is_refused() {
-    let mut slot = vec![0; KvFormat::F16.slot_bytes(16, 8)];
+    let mut slot = vec![0; KvFormat::F16.slot_bytes(8)];
     KvFormat::F16.write_key(Isa::scalar(), &mut slot, 16, &[0.0; 8]);
 }

@@ -1,6 +1,6 @@
 //! Makes tokens that continue a repetition less likely, the more the longer it is.
 
-use super::{Adjust, Filter, Step, change};
+use super::{Adjust, Filter, Step, finite};
 use crate::options::{check, check_token};
 
 pub(super) const FILTER: Filter = Filter {
@@ -13,7 +13,8 @@ pub(super) const FILTER: Filter = Filter {
         check("dry.base", &base, base >= 1.0 && base.is_finite(), "a number from 1 up")?;
         let length = dry.allowed_length;
         check("dry.allowed_length", &length, length >= 1, "at least 1")?;
-        dry.breakers.iter().try_for_each(|&id| check_token("dry.breakers", id, vocabulary))
+        let check = |&id: &u32| check_token("dry.sequence_breakers", id, vocabulary);
+        dry.sequence_breakers.iter().try_for_each(check)
     },
     active: |options| options.dry.multiplier > 0.0,
     step: Step::Logits(penalise),
@@ -29,25 +30,23 @@ pub(crate) struct Scratch {
     found: Vec<(u32, u32)>,
 }
 
-impl Scratch {
-    /// Makes room for a history of that many tokens.
-    pub(crate) fn reserve(&mut self, tokens: usize) {
-        self.matches.reserve(tokens.saturating_sub(self.matches.len()));
-        self.found.reserve(tokens.saturating_sub(self.found.len()));
-    }
-}
-
 fn penalise(adjust: &mut Adjust<'_>) {
     let dry = &adjust.options.dry;
     let tokens = adjust.history.tokens();
     let start = if dry.window == 0 { 0 } else { tokens.len().saturating_sub(dry.window) };
     let tokens = &tokens[start..];
-    let is_breaker = |id: u32| dry.breakers.contains(&id);
+    // Sorted when the sampler was made: a vocabulary may have a thousand control tokens.
+    let is_breaker = |id: u32| dry.sequence_breakers.binary_search(&id).is_ok();
     // A repetition ends at the last breaker.
     let limit = tokens.iter().rev().position(|&id| is_breaker(id)).unwrap_or(tokens.len());
-    let Scratch { matches, found } = &mut *adjust.scratch;
+    let Scratch { matches, found } = &mut *adjust.dry;
     suffix_matches(tokens, matches);
+    // At most so many are found: room for all now, so that draws allocate only as a text grows.
     found.clear();
+    found.reserve(matches.len());
+    if let Some(changed) = &mut adjust.logits.changed {
+        changed.reserve(matches.len());
+    }
     let backwards = tokens.iter().rev();
     for (&length, &next) in matches.iter().skip(1).zip(backwards) {
         let length = (length as usize).min(limit);
@@ -62,7 +61,7 @@ fn penalise(adjust: &mut Adjust<'_>) {
         let beyond = f64::from(length) - dry.allowed_length as f64;
         let penalty = f64::from(dry.multiplier) * f64::from(dry.base).powf(beyond);
         let penalty = penalty.min(f64::from(f32::MAX)) as f32;
-        change(&mut adjust.logits[id as usize], |logit| logit - penalty);
+        adjust.logits.change(id, |logit| finite(logit - penalty));
     }
 }
 

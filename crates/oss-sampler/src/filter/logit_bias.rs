@@ -1,6 +1,6 @@
 //! Adds what the caller wants to single logits.
 
-use super::{Adjust, Filter, Step, change};
+use super::{Adjust, Filter, Step, finite};
 use crate::options::{check, check_token};
 
 pub(super) const FILTER: Filter = Filter {
@@ -18,10 +18,9 @@ pub(super) const FILTER: Filter = Filter {
 
 fn add(adjust: &mut Adjust<'_>) {
     for &(id, bias) in &adjust.options.logit_bias {
-        let logit = &mut adjust.logits[id as usize];
-        match bias == f32::NEG_INFINITY {
-            true => *logit = bias,
-            false => change(logit, |logit| logit + bias),
-        }
+        adjust.logits.change(id, |logit| match bias == f32::NEG_INFINITY {
+            true => bias,
+            false => finite(logit + bias),
+        });
     }
 }

@@ -13,6 +13,6 @@ pub(super) const FILTER: Filter = Filter {
 
 fn exclude(adjust: &mut Adjust<'_>) {
     if let Some(mask) = adjust.allowed {
-        scan::exclude(adjust.isa, adjust.logits, mask);
+        scan::exclude(adjust.isa, adjust.logits.values, mask);
     }
 }

@@ -7,5 +7,5 @@ pub(super) const FILTER: Filter = Filter {
     name: "min_p",
     check: |options, _| check_fraction("min_p", options.min_p),
     active: |options| options.min_p > 0.0,
-    step: Step::Candidates(|options, candidates| candidates.keep_weights_from(options.min_p)),
+    step: Step::Candidates(|options, candidates| candidates.min_p(options.min_p)),
 };

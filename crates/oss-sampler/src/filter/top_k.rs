@@ -7,5 +7,5 @@ pub(super) const FILTER: Filter = Filter {
     // Any number: more than the vocabulary keeps everything.
     check: |_, _| Ok(()),
     active: |options| options.top_k > 0,
-    step: Step::Candidates(|options, candidates| candidates.keep_best(options.top_k)),
+    step: Step::Candidates(|options, candidates| candidates.top_k(options.top_k)),
 };

@@ -7,5 +7,5 @@ pub(super) const FILTER: Filter = Filter {
     name: "top_p",
     check: |options, _| check_fraction("top_p", options.top_p),
     active: |options| options.top_p < 1.0,
-    step: Step::Candidates(|options, candidates| candidates.keep_best_mass(options.top_p)),
+    step: Step::Candidates(|options, candidates| candidates.top_p(options.top_p)),
 };

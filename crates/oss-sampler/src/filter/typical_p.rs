@@ -13,10 +13,9 @@ pub(super) const FILTER: Filter = Filter {
 };
 
 /// With `p = w / Z` and `ln w = v`, the surprise of a token is `ln Z − v` and the entropy, its
-/// mean,
-/// is `ln Z − Σ p v`; so they are apart by `|v − Σ p v|`, and Z matters no further.
+/// mean, is `ln Z − Σ p v`; so they are apart by `|v − Σ p v|`, and Z matters no further.
 fn keep_typical(options: &Options, candidates: &mut Candidates<'_>) {
     let expected = candidates.mean_value();
     let distance = |value: f32| (f64::from(value) - expected).abs() as f32;
-    candidates.keep_mass_by(options.typical_p, distance);
+    candidates.typical_p(options.typical_p, distance);
 }

@@ -2,7 +2,7 @@
 
 mod reference;
 
-use oss_sampler::{Dry, Mask, Options, Sampler};
+use oss_sampler::{Dry, Mask, Options, Sampler, Scratch};
 use oss_simd::Isa;
 use oss_testing::{ADVERSARIAL, Seeded};
 use reference::Case;
@@ -103,9 +103,9 @@ fn greedy_takes_the_lowest_id_of_the_largest_logit_and_ignores_the_filters() {
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let want = logits.iter().position(|&x| x == max).unwrap() as u32;
         for options in [Options::greedy(), Options { typical_p: 0.1, ..Options::greedy() }] {
-            let mut sampler = Sampler::new(options, logits.len(), 0).unwrap();
-            let isa = Isa::detect().unwrap();
-            let got = sampler.draw(isa, &mut logits.clone(), 5, None).unwrap();
+            let sampler = Sampler::new(options, logits.len(), 0).unwrap();
+            let (isa, scratch) = (Isa::detect().unwrap(), &mut Scratch::new(logits.len()));
+            let got = sampler.draw(isa, &mut logits.clone(), 5, None, scratch).unwrap();
             assert_eq!(got.token, want);
         }
     }
@@ -138,24 +138,24 @@ fn check_history(name: &str, options: &Options) {
 
 #[test]
 fn repetition_penalty_scales_tokens_of_prompt_and_answer() {
-    for (repetition_penalty, penalty_window) in [(1.3, 0), (0.7, 0), (1.3, 4), (2.0, 1)] {
-        let options = Options { repetition_penalty, penalty_window, ..Options::default() };
+    for (repetition_penalty, repeat_last_n) in [(1.3, 0), (0.7, 0), (1.3, 4), (2.0, 1)] {
+        let options = Options { repetition_penalty, repeat_last_n, ..Options::default() };
         check_history("repetition_penalty", &options);
     }
 }
 
 #[test]
 fn presence_penalty_lowers_generated_tokens_once() {
-    for (presence_penalty, penalty_window) in [(0.8, 0), (-0.8, 0), (1.5, 5)] {
-        let options = Options { presence_penalty, penalty_window, ..Options::default() };
+    for (presence_penalty, repeat_last_n) in [(0.8, 0), (-0.8, 0), (1.5, 5)] {
+        let options = Options { presence_penalty, repeat_last_n, ..Options::default() };
         check_history("presence_penalty", &options);
     }
 }
 
 #[test]
 fn frequency_penalty_lowers_generated_tokens_by_their_count() {
-    for (frequency_penalty, penalty_window) in [(0.3, 0), (-0.2, 0), (0.5, 6)] {
-        let options = Options { frequency_penalty, penalty_window, ..Options::default() };
+    for (frequency_penalty, repeat_last_n) in [(0.3, 0), (-0.2, 0), (0.5, 6)] {
+        let options = Options { frequency_penalty, repeat_last_n, ..Options::default() };
         check_history("frequency_penalty", &options);
     }
 }
@@ -163,17 +163,18 @@ fn frequency_penalty_lowers_generated_tokens_by_their_count() {
 #[test]
 fn dry_penalises_tokens_that_continue_a_repetition() {
     for (allowed_length, window) in [(1, 0), (2, 0), (2, 9), (3, 20)] {
-        let breakers = vec![0];
-        let dry = Dry { multiplier: 0.8, base: 1.75, allowed_length, window, breakers };
+        let sequence_breakers = vec![0];
+        let dry = Dry { multiplier: 0.8, base: 1.75, allowed_length, window, sequence_breakers };
         check_history("dry", &Options { dry: dry.clone(), ..Options::default() });
-        let dry = Dry { breakers: vec![], ..dry };
+        let dry = Dry { sequence_breakers: vec![], ..dry };
         check_history("dry", &Options { dry, ..Options::default() });
     }
 }
 
 #[test]
 fn dry_stops_at_breakers() {
-    let dry = Dry { multiplier: 1.0, allowed_length: 1, breakers: vec![9], ..Dry::default() };
+    let dry =
+        Dry { multiplier: 1.0, allowed_length: 1, sequence_breakers: vec![9], ..Dry::default() };
     let options = Options { dry, ..Options::default() };
     let mut seeded = Seeded::new(53);
     for round in 0..80 {
@@ -200,7 +201,7 @@ fn all_options_together_equal_the_reference() {
         repetition_penalty: 1.1,
         presence_penalty: 0.2,
         frequency_penalty: 0.1,
-        penalty_window: 11,
+        repeat_last_n: 11,
         dry: Dry { multiplier: 0.5, ..Dry::default() },
         logit_bias: vec![(0, 1.0)],
         temperature: 0.8,

@@ -149,7 +149,7 @@ fn keep_mass(tokens: &mut Vec<Token>, p: f32) -> bool {
 
 fn penalise(x: &mut [f64], options: &Options, case: &Case) {
     let all = [&case.prompt[..], &case.generated[..]].concat();
-    let window = if options.penalty_window == 0 { all.len() } else { options.penalty_window };
+    let window = if options.repeat_last_n == 0 { all.len() } else { options.repeat_last_n };
     let start = all.len().saturating_sub(window);
     for (id, x) in x.iter_mut().enumerate() {
         let count = |from: usize| {
@@ -175,8 +175,9 @@ fn dry(x: &mut [f64], dry: &Dry, all: &[u32]) {
     for place in 1..text.len() {
         let next = text[place];
         let pairs = text[..place].iter().rev().zip(text.iter().rev());
-        let length = pairs.take_while(|(a, b)| a == b && !dry.breakers.contains(a)).count();
-        if !dry.breakers.contains(&next) {
+        let length =
+            pairs.take_while(|(a, b)| a == b && !dry.sequence_breakers.contains(a)).count();
+        if !dry.sequence_breakers.contains(&next) {
             longest[next as usize] = longest[next as usize].max(length);
         }
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use oss_engine::{End, Finish};
+use oss_engine::{End, FinishReason};
 
 /// Upper ends of the buckets for seconds.
 const SECONDS: [f64; 18] = [
@@ -111,8 +111,8 @@ impl Books {
         let timing = end.timing;
         let inference = timing.total.saturating_sub(timing.queue);
         let mut books = self.lock();
-        match end.finish {
-            Finish::Length => books.length += 1,
+        match end.finish_reason {
+            FinishReason::Length => books.length += 1,
             _ => books.stopped += 1,
         }
         books.total.record(seconds(timing.total));

@@ -56,12 +56,13 @@ fn requests(text: &mut Text, metrics: &Metrics) {
         ("oss_requests_shed_total", "Refused because the queue was full.", metrics.rejected),
         ("oss_requests_completed_total", "Ended by themselves.", metrics.completed),
         ("oss_requests_cancelled_total", "Cancelled.", metrics.cancelled),
-        ("oss_requests_failed_total", "Failed.", metrics.failed),
+        ("oss_requests_timed_out_total", "Out of their time.", metrics.timed_out),
+        ("oss_requests_failed_total", "Failed otherwise.", metrics.failed),
         ("oss_requests_preempted_total", "Gave up their pages for others.", metrics.preempted),
         (
             "oss_prompt_tokens_computed_total",
             "Prompt tokens computed, and what preempted requests compute again.",
-            metrics.prompt_tokens,
+            metrics.computed_prompt_tokens,
         ),
         ("oss_prompt_tokens_cached_total", "Prompt tokens at hand.", metrics.cached_tokens),
         ("oss_completion_tokens_total", "Tokens drawn.", metrics.completion_tokens),
@@ -122,6 +123,16 @@ fn caches(text: &mut Text, metrics: &Metrics) {
     text.counter("oss_cache_asked_pages_total", "Pages that prompts needed.", tiers.asked_pages);
     let ahead = counts.prefetched_pages;
     text.counter("oss_cache_prefetched_pages_total", "Pages read from the file ahead.", ahead);
+    let cold = counts.cold;
+    let troubles = [
+        ("oss_cache_failed_writes_total", "Pages that the disk did not take.", cold.failed_writes),
+        ("oss_cache_dropped_writes_total", "Pages not sent to the file.", cold.dropped_writes),
+        ("oss_cache_bad_slots_total", "Pages of the file that were damaged.", cold.bad_slots),
+        ("oss_cache_foreign_total", "Files and pages of another model.", cold.foreign),
+    ];
+    for (name, help, value) in troubles {
+        text.counter(name, help, value);
+    }
     if let Some(experts) = metrics.experts {
         let (hits, misses) = (experts.hits, experts.misses);
         text.counter("oss_expert_hits_total", "Experts found in memory.", hits);
@@ -151,7 +162,7 @@ fn aliases(text: &mut Text, metrics: &Metrics, engine: &Engine) {
         "How the cache is made.",
         &[("block_size", &block), ("num_gpu_blocks", &blocks), ("max_model_len", &context)],
     );
-    let prompt = metrics.prompt_tokens + metrics.cached_tokens;
+    let prompt = metrics.computed_prompt_tokens + metrics.cached_tokens;
     let prompt_help = "Prompt tokens, cached ones and those computed again included.";
     let counters = [
         ("vllm:prompt_tokens_total", prompt_help, prompt),
@@ -179,7 +190,7 @@ fn whole_requests(text: &mut Text, finished: &Finished, metrics: &Metrics) {
         ("stop", finished.stopped),
         ("length", finished.length),
         ("abort", metrics.cancelled),
-        ("error", metrics.failed),
+        ("error", metrics.failed + metrics.timed_out),
     ];
     let reasons = reasons.map(|(reason, count)| (reason.to_owned(), count));
     let name = ("vllm:request_success_total", "counter");

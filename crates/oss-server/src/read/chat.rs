@@ -1,8 +1,8 @@
 //! The body of `/v1/chat/completions`.
 
-use oss_engine::text::chat::{Message, Tool};
-use oss_engine::text::harmony::Effort;
+use oss_engine::ReasoningEffort;
 use oss_engine::{ChatRequest, Engine, Prompt, Request, ToolChoice};
+use oss_engine::{Message, Tool};
 use serde_json::{Map, Value, json};
 
 use crate::app::App;
@@ -77,19 +77,19 @@ impl ChatCall {
         fields: &mut Fields,
         common: Common,
         messages: Vec<Message>,
-        effort: impl FnOnce(&mut Fields) -> Result<Option<Effort>, Refusal>,
+        effort: impl FnOnce(&mut Fields) -> Result<Option<ReasoningEffort>, Refusal>,
     ) -> Result<Self, Refusal> {
         let tools: Vec<Tool> = fields.list("tools")?.unwrap_or_default();
         let tool_choice = tool_choice(fields.take("tool_choice")?, engine)?;
         let parallel_calls = fields.take("parallel_tool_calls")?;
-        let (template_variables, effort_of_template) = template(fields, engine)?;
+        let (chat_template_kwargs, effort_of_template) = template(fields, engine)?;
         let chat = ChatRequest {
             tools,
             tool_choice,
             reasoning_effort: effort(fields)?.or(effort_of_template),
             response_format: common.format.as_ref().and_then(|format| format.told.clone()),
             date: app.options.tell_date.then(clock::date),
-            template_variables,
+            chat_template_kwargs,
             ..ChatRequest::new(messages)
         };
         known_tools(&chat, engine)?;
@@ -141,9 +141,12 @@ fn logprobs(fields: &mut Fields) -> Result<Option<usize>, Refusal> {
 }
 
 /// How long the model shall think.
-pub(crate) fn effort(name: &str, given: Option<String>) -> Result<Option<Effort>, Refusal> {
+pub(crate) fn effort(
+    name: &str,
+    given: Option<String>,
+) -> Result<Option<ReasoningEffort>, Refusal> {
     let Some(given) = given else { return Ok(None) };
-    let efforts = [Effort::Low, Effort::Medium, Effort::High];
+    let efforts = [ReasoningEffort::Low, ReasoningEffort::Medium, ReasoningEffort::High];
     match efforts.into_iter().find(|effort| effort.name() == given) {
         Some(effort) => Ok(Some(effort)),
         None => Err(Refusal::unsupported(name, given, "low, medium or high")),
@@ -155,7 +158,7 @@ pub(crate) fn effort(name: &str, given: Option<String>) -> Result<Option<Effort>
 fn template(
     fields: &mut Fields,
     engine: &Engine,
-) -> Result<(Map<String, Value>, Option<Effort>), Refusal> {
+) -> Result<(Map<String, Value>, Option<ReasoningEffort>), Refusal> {
     let name = "chat_template_kwargs";
     let variables: Map<String, Value> = fields.take(name)?.unwrap_or_default();
     if !engine.text().is_harmony() {

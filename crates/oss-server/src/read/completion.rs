@@ -1,6 +1,6 @@
 //! The body of `/v1/completions`.
 
-use oss_engine::text::Special;
+use oss_engine::Special;
 use oss_engine::{Engine, Prompt, Request};
 use serde_json::Value;
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use oss_engine::text::chat::{FunctionCall, Message, Role, ToolCall};
-use oss_engine::text::harmony::Effort;
+use oss_engine::ReasoningEffort;
 use oss_engine::{Engine, Request};
+use oss_engine::{FunctionCall, Message, Role, ToolCall};
 use serde_json::{Map, Value, json};
 
 use crate::app::App;
@@ -77,7 +77,7 @@ impl Call for ResponseCall {
 }
 
 /// How long the model shall think, which lies in `reasoning` here.
-fn reasoning_effort(fields: &mut Fields) -> Result<Option<Effort>, Refusal> {
+fn reasoning_effort(fields: &mut Fields) -> Result<Option<ReasoningEffort>, Refusal> {
     let reasoning = fields.take("reasoning")?.unwrap_or_default();
     let mut reasoning = Fields::within("reasoning", reasoning);
     // Reasoning comes whole: there is nothing that would write a summary.

@@ -1,4 +1,4 @@
-//! How busy the server is, as gateways that balance load ask for it.
+//! How busy the server is, in the form that load-balancing gateways read.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub(crate) async fn loads(State(app): State<Arc<App>>) -> Result<Response, Refus
     let metrics = app.metrics(engine);
     let (usage, pages) = metrics::cache_use(&metrics);
     let capacity = pages * PAGE_TOKENS;
-    let prompt_tokens = metrics.prompt_tokens + metrics.cached_tokens;
+    let prompt_tokens = metrics.computed_prompt_tokens + metrics.cached_tokens;
     let most = engine.tuning().max_sequences.value;
     let load = json!({
         "dp_rank": 0,

@@ -1,5 +1,5 @@
-//! What pages that a browser on this machine shows may ask of a server without a key: nothing,
-//! where they come from elsewhere.
+//! What pages in a browser on this machine may request from a server without a key: nothing, where
+//! they come from elsewhere.
 
 use std::net::{IpAddr, Ipv4Addr};
 

@@ -32,7 +32,7 @@ pub(super) async fn watch(app: Arc<App>) {
         let Some(beats) = engine.pulse() else {
             return app.fail(Error::EngineOver);
         };
-        if let Err(error) = engine.check_damage() {
+        if let Err(error) = engine.check_integrity() {
             return app.fail(Error::Damaged(error));
         }
         let stalled = pulse.silence(beats, now) > app.options.stall_timeout;

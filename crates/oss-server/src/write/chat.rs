@@ -1,6 +1,6 @@
 //! Answers of `/v1/chat/completions`.
 
-use oss_engine::{Engine, Event, Finish};
+use oss_engine::{Engine, Event, FinishReason};
 use serde::ser::SerializeStruct as _;
 use serde::{Serialize, Serializer};
 
@@ -151,7 +151,7 @@ impl Choice {
     /// Leaves out calls that are not to be run: those that the model left for another message, or
     /// that a stop token cut. What a limit cuts is told by the reason.
     fn drop_cut_calls(&mut self) {
-        if self.finish_reason != Some(Finish::Length.name()) {
+        if self.finish_reason != Some(FinishReason::Length.as_str()) {
             let mut index = 0..;
             let is_whole =
                 |_: &ToolCall| index.next().is_some_and(|i| self.whole_calls.contains(&i));
@@ -187,7 +187,7 @@ impl ChatWriter {
                 return None;
             }
             Event::End(end) => {
-                finish_reason = Some(end.finish.name());
+                finish_reason = Some(end.finish_reason.as_str());
                 Delta::default()
             }
             _ => return None,

@@ -59,7 +59,7 @@ impl CompletionWriter {
         let (text, logprobs) = match event {
             Event::Text(text) => (text, attribution.completion()),
             Event::End(end) => {
-                finish_reason = Some(end.finish.name());
+                finish_reason = Some(end.finish_reason.as_str());
                 (String::new(), attribution.rest())
             }
             // A prompt waits for log-probabilities that are wanted.
@@ -81,9 +81,9 @@ impl Wire for CompletionWriter {
     fn new(call: &CompletionCall, engine: &Engine, model: &str) -> Self {
         let CompletionCall { common, prompts, echo } = call;
         let (n, logprobs) = (common.n as usize, common.logprobs.is_some());
-        let control = match common.show_control_tokens {
-            true => Control::Shown,
-            false => Control::Hidden,
+        let control = match common.skip_special_tokens {
+            true => Control::Hidden,
+            false => Control::Shown,
         };
         let attribution = Attribution::new(engine, logprobs, control).reporting_all(*echo);
         Self {

@@ -1,6 +1,6 @@
 //! Which tokens a text is made of, and their log-probabilities.
 
-use oss_engine::text::{Decoder, Tokenizer};
+use oss_engine::{Decoder, Tokenizer};
 use oss_engine::{Engine, Token};
 use serde::Serialize;
 

@@ -1,6 +1,6 @@
 //! Answers of `/v1/responses`: items that open, grow and close, each step an event.
 
-use oss_engine::{BETWEEN_MESSAGES, Engine, Event, Finish};
+use oss_engine::{BETWEEN_MESSAGES, Engine, Event, FinishReason};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -308,8 +308,8 @@ impl Wire for ResponseWriter {
                 }
             }
             Event::End(end) => {
-                self.status = match end.finish {
-                    Finish::Length => "incomplete",
+                self.status = match end.finish_reason {
+                    FinishReason::Length => "incomplete",
                     _ => "completed",
                 };
                 self.close_item(self.status, &mut out);

@@ -1,7 +1,7 @@
 //! Whole answers are the library's.
 
-use oss_engine::text::chat::{Message, Tool};
 use oss_engine::{ChatRequest, Request};
+use oss_engine::{Message, Tool};
 use serde_json::{Value, json};
 
 use crate::client::{Connection, post};
@@ -37,7 +37,7 @@ fn a_chat_is_answered_as_the_library_answers_it() {
         assert_eq!(choice["message"]["content"], expected.text, "seed {seed}");
         assert_eq!(choice["message"]["reasoning_content"], expected.reasoning);
         assert_eq!(choice["message"]["reasoning"], expected.reasoning);
-        assert_eq!(choice["finish_reason"], expected.finish.name());
+        assert_eq!(choice["finish_reason"], expected.finish_reason.as_str());
         let usage = &answer["usage"];
         assert_eq!(usage["prompt_tokens"], expected.usage.prompt_tokens);
         assert_eq!(usage["completion_tokens"], expected.usage.completion_tokens);
@@ -70,8 +70,11 @@ fn several_choices_are_the_librarys_choices() {
 #[test]
 fn texts_and_tokens_are_continued_as_the_library_continues_them() {
     let expected = engine().generate(Request::text("One day").max_tokens(30).greedy()).unwrap();
-    let ids =
-        engine().submit(Request::text("One day").max_tokens(1)).unwrap().prompt_ids().to_vec();
+    let ids = engine()
+        .submit(Request::text("One day").max_tokens(1))
+        .unwrap()
+        .prompt_token_ids()
+        .to_vec();
     for prompt in [json!("One day"), json!(["One day"]), json!(ids), json!([ids])] {
         let body = json!({"prompt": prompt, "max_tokens": 30, "temperature": 0, "echo": false});
         let answer = post(server(), COMPLETIONS, &body).fine();

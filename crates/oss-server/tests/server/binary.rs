@@ -37,8 +37,9 @@ impl Program {
     }
 
     fn terminate(&self) {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        // The shell's own: a program of that name need not be there.
+        let (script, id) = ("kill -TERM \"$0\"", self.child.id().to_string());
+        assert!(Command::new("sh").args(["-c", script, &id]).status().unwrap().success());
     }
 
     fn exit_code(&mut self) -> Option<i32> {
@@ -82,11 +83,11 @@ fn a_second_signal_ends_the_program_at_once() {
 
 #[test]
 fn what_is_kept_is_complete_when_the_program_was_drained_without_a_signal() {
-    let directory = std::env::temp_dir().join(format!("oss-server-keep-{}", std::process::id()));
-    let keep = directory.to_str().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let cold = directory.path().to_str().unwrap();
     let text = "There was a little dog who lived by the river. ".repeat(4);
     for is_known in [false, true] {
-        let mut program = Program::start(&["--keep", keep, "--drain-settle", "0s"]);
+        let mut program = Program::start(&["--cold", cold, "--drain-settle", "0s"]);
         let body = json!({"prompt": text, "max_tokens": 1});
         let answer = post(program.address, "/v1/completions", &body).fine();
         let cached = &answer["usage"]["prompt_tokens_details"]["cached_tokens"];
@@ -94,7 +95,22 @@ fn what_is_kept_is_complete_when_the_program_was_drained_without_a_signal() {
         assert_eq!(post(program.address, "/admin/drain", &json!({})).status(), 202);
         assert_eq!(program.exit_code(), Some(0));
     }
-    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn an_option_that_cannot_be_is_told_by_its_flag() {
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../oss-demo/data/demo.gguf");
+    for (flags, expected) in [
+        (["--context-len", "0"], "error: the model could not be loaded: --context-len: got 0,"),
+        (["--queue-limit", "0"], "error: --queue-limit: got 0,"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_oss-server"));
+        command.args(["--model", model, "--port", "0", "--threads", "1", "--log", "error"]);
+        let output = command.args(flags).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains(expected), "{said}");
+    }
 }
 
 #[test]

@@ -49,8 +49,8 @@ fn a_model_that_cannot_be_loaded_ends_the_server_with_its_error() {
 
 #[test]
 fn a_model_whose_file_was_cut_off_is_503_with_the_reason_and_ends_the_server() {
-    let name = format!("oss-server-damage-{}.gguf", std::process::id());
-    let path = std::env::temp_dir().join(name);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.gguf");
     std::fs::write(&path, oss_demo::GGUF).unwrap();
     let running = bare(server_options());
     running.handle.ready(Engine::load_with(&path, engine_options()).unwrap());
@@ -64,7 +64,6 @@ fn a_model_whose_file_was_cut_off_is_503_with_the_reason_and_ends_the_server() {
     // Where the file lies is not the client's business.
     assert_eq!(error["message"], "the model's files are damaged");
     assert!(matches!(running.ended(), Some(Error::Damaged(_))));
-    std::fs::remove_file(&path).unwrap();
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Prompts as tokens, without an answer.
 
-use oss_engine::text::chat::{Message, Tool};
 use oss_engine::{ChatRequest, Request};
+use oss_engine::{Message, Tool};
 use serde_json::{Value, json};
 
 use crate::answers::{question, weather};
@@ -27,7 +27,7 @@ fn a_rendered_chat_is_the_prompt_that_is_used() {
         ..ChatRequest::new(vec![Message::user(text)])
     };
     let stream = engine().submit(Request::chat(chat).max_tokens(1)).unwrap();
-    assert_eq!(got, stream.prompt_ids());
+    assert_eq!(got, stream.prompt_token_ids());
     let answer = post(server(), "/v1/chat/completions", &body).fine();
     assert_eq!(answer["usage"]["prompt_tokens"], got.len());
     let tokenized = post(server(), "/tokenize", &body).fine();
@@ -51,7 +51,7 @@ fn rendered_completions_are_one_list_of_tokens_each() {
     let got = post(server(), "/v1/completions/render", &body).fine();
     for (index, text) in ["Once upon", "One day"].into_iter().enumerate() {
         let stream = engine().submit(Request::text(text).max_tokens(1)).unwrap();
-        assert_eq!(ids(&got[index]["token_ids"]), stream.prompt_ids());
+        assert_eq!(ids(&got[index]["token_ids"]), stream.prompt_token_ids());
     }
     assert_eq!(got.as_array().unwrap().len(), 2);
 }

@@ -40,7 +40,7 @@ impl<const DOT: bool> Simd for Avx2<DOT> {
     const DOT_IS_EXACT: bool = DOT;
 
     #[inline(always)]
-    fn apart<K: Kernel>(self, part: K) -> K::Output {
+    fn outline<K: Kernel>(self, part: K) -> K::Output {
         // SAFETY: `self` proves the features.
         unsafe { if DOT { run_avx2_vnni(part) } else { run_avx2(part) } }
     }
@@ -199,7 +199,7 @@ impl<const DOT: bool> Simd for Avx2<DOT> {
             // What 16 bits cannot hold here comes back with the products: the sum fits.
             [if DOT { _mm256_madd_epi16(sums, minus) } else { _mm256_mullo_epi16(sums, minus) }; 2]
         };
-        fn dot_centred(centre: i32) -> I = [_mm256_set1_epi32(centre); 2];
+        fn dot_zero_point_128(zero_point_sum: i32) -> I = [_mm256_set1_epi32(zero_point_sum); 2];
         fn dot(sum: I, codes: I, quad: i32) -> I = {
             let quad = [_mm256_set1_epi32(quad); 2];
             if DOT {

@@ -127,7 +127,7 @@ impl<const DOT: bool, const BF16: bool> Simd for Avx512<DOT, BF16> {
     const BF16_STEPS: usize = if BF16 { 1 } else { 2 };
 
     #[inline(always)]
-    fn apart<K: Kernel>(self, part: K) -> K::Output {
+    fn outline<K: Kernel>(self, part: K) -> K::Output {
         // SAFETY: `self` proves the features.
         unsafe {
             match (DOT, BF16) {
@@ -172,9 +172,9 @@ impl<const DOT: bool, const BF16: bool> Simd for Avx512<DOT, BF16> {
     fn store_bf16_factors(self, x: __m512, to: &mut [f32; 16]) {
         let factors = if BF16 {
             // SAFETY: `self` proves the features.
-            unsafe { bf16_pairs_of(self.without_least(x)) }
+            unsafe { bf16_pairs_of(self.flush_tiny(x)) }
         } else {
-            self.bf16_factors(x)
+            self.round_bf16_flushed(x)
         };
         self.store(self.i32_as_f32(factors), to);
     }
@@ -309,7 +309,7 @@ impl<const DOT: bool, const BF16: bool> Simd for Avx512<DOT, BF16> {
             // What 16 bits cannot hold here comes back with the products: the sum fits.
             if DOT { _mm512_madd_epi16(sums, minus) } else { _mm512_mullo_epi16(sums, minus) }
         };
-        fn dot_centred(centre: i32) -> __m512i = _mm512_set1_epi32(centre);
+        fn dot_zero_point_128(zero_point_sum: i32) -> __m512i = _mm512_set1_epi32(zero_point_sum);
         fn dot(sum: __m512i, codes: __m512i, quad: i32) -> __m512i = if DOT {
             _mm512_dpbusd_epi32(sum, codes, _mm512_set1_epi32(quad))
         } else {

@@ -117,7 +117,7 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     const DOT_IS_EXACT: bool = false;
 
     #[inline(always)]
-    fn apart<K: Kernel>(self, part: K) -> K::Output {
+    fn outline<K: Kernel>(self, part: K) -> K::Output {
         // SAFETY: `self` proves the features.
         unsafe { if DOT { run_neon_dot(part) } else { run_neon(part) } }
     }
@@ -239,7 +239,7 @@ impl<const DOT: bool> Simd for Neon<DOT> {
         };
 
         fn dot_start(zero: u8, sums: i32) -> I = [vdupq_n_s32(super::start(zero, sums)); 4];
-        fn dot_centred(centre: i32) -> I = [vdupq_n_s32(centre); 4];
+        fn dot_zero_point_128(zero_point_sum: i32) -> I = [vdupq_n_s32(zero_point_sum); 4];
         fn dot(sum: I, codes: U, quad: i32) -> I = {
             let quad = [vreinterpretq_s8_s32(vdupq_n_s32(quad)); 4];
             each!(dot_register::<DOT>, sum, each!(vreinterpretq_s8_u8, codes), quad)

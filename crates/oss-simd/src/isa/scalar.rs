@@ -56,7 +56,7 @@ impl Simd for Scalar {
     const DOT_IS_EXACT: bool = true;
 
     #[inline(always)]
-    fn apart<K: Kernel>(self, part: K) -> K::Output {
+    fn outline<K: Kernel>(self, part: K) -> K::Output {
         part.run(self)
     }
 
@@ -249,8 +249,8 @@ impl Simd for Scalar {
         [super::start(zero, sums); 16]
     }
     #[inline(always)]
-    fn dot_centred(self, centre: i32) -> [i32; 16] {
-        [centre; 16]
+    fn dot_zero_point_128(self, zero_point_sum: i32) -> [i32; 16] {
+        [zero_point_sum; 16]
     }
     #[inline(always)]
     fn dot(self, sum: [i32; 16], codes: [u8; 64], quad: i32) -> [i32; 16] {

@@ -205,7 +205,7 @@ impl Template {
     fn context(&self, request: &Request<'_>) -> Result<Map<String, Value>> {
         let tools = request.tools.iter();
         levels::check("tools", tools.filter_map(|tool| tool.function.parameters.as_ref()))?;
-        levels::check("template_variables", request.variables.values())?;
+        levels::check("chat_template_kwargs", request.variables.values())?;
         let messages: Vec<Value> =
             request.messages.iter().map(|message| self.message(message)).collect();
         let calls = messages.iter().filter_map(|message| message.get("tool_calls")?.as_array());

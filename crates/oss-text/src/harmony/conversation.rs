@@ -90,7 +90,7 @@ impl Message {
 /// How long the model shall think.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Effort {
+pub enum ReasoningEffort {
     /// Little.
     #[serde(alias = "Low")]
     Low,
@@ -103,13 +103,13 @@ pub enum Effort {
     High,
 }
 
-impl Effort {
+impl ReasoningEffort {
     /// The name in prompts.
     pub fn name(self) -> &'static str {
         match self {
-            Effort::Low => "low",
-            Effort::Medium => "medium",
-            Effort::High => "high",
+            ReasoningEffort::Low => "low",
+            ReasoningEffort::Medium => "medium",
+            ReasoningEffort::High => "high",
         }
     }
 }
@@ -124,7 +124,7 @@ pub struct SystemContent {
     /// Today, such as `2025-06-28`.
     pub conversation_start_date: Option<String>,
     /// How long the model shall think.
-    pub reasoning_effort: Option<Effort>,
+    pub reasoning_effort: Option<ReasoningEffort>,
     /// Tools that the model was trained with, such as `browser` and `python`.
     #[serde(default)]
     pub tools: Vec<Namespace>,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::conversation::{
-    ChannelConfig, Content, Conversation, DeveloperContent, Effort, Message, Namespace,
+    ChannelConfig, Content, Conversation, DeveloperContent, Message, Namespace, ReasoningEffort,
     RecipientPlace, ResponseFormat, SystemContent,
 };
 use crate::chat::{self, Role, Tool};
@@ -20,7 +20,7 @@ pub struct ChatOptions {
     /// the same call gives the same prompt.)
     pub date: Option<String>,
     /// How long the model shall think.
-    pub effort: Effort,
+    pub effort: ReasoningEffort,
     /// Tools that the model was trained with, such as `browser` and `python`.
     pub builtin_tools: Vec<Namespace>,
     /// What the model is told that its answers shall look like.
@@ -34,7 +34,7 @@ impl Default for ChatOptions {
             identity: "You are ChatGPT, a large language model trained by OpenAI.".to_owned(),
             knowledge_cutoff: Some("2024-06".to_owned()),
             date: None,
-            effort: Effort::default(),
+            effort: ReasoningEffort::default(),
             builtin_tools: Vec::new(),
             response_formats: Vec::new(),
         }

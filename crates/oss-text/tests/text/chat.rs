@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use oss_text::chat::{Message, Request, Role, Template, Tool, seconds_until};
-use oss_text::harmony::{ChatOptions, Conversation, Effort, ResponseFormat, render};
+use oss_text::harmony::{ChatOptions, Conversation, ReasoningEffort, ResponseFormat, render};
 use oss_text::{Error, Special, Tokenizer};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -100,9 +100,9 @@ fn template_and_harmony_give_the_demo_models_golden_prompts() {
     let weather = [Message::system(instructions), Message::user("What is the weather in Paris?")];
     let unicode = "What is 🐱? Zoë said: “¡Hola, señor Müller!” 日本語 – naïve café 👩‍🚀🎉";
     let cases = [
-        ("chat", user("What is 17 + 25?"), vec![], Effort::Medium),
-        ("tool", weather.to_vec(), tools(), Effort::Medium),
-        ("unicode", user(unicode), vec![], Effort::Low),
+        ("chat", user("What is 17 + 25?"), vec![], ReasoningEffort::Medium),
+        ("tool", weather.to_vec(), tools(), ReasoningEffort::Medium),
+        ("unicode", user(unicode), vec![], ReasoningEffort::Low),
     ];
     for (name, messages, tools, effort) in cases {
         let golden = golden(name);
@@ -119,7 +119,7 @@ fn template_and_harmony_give_the_demo_models_golden_prompts() {
 fn both(
     messages: &[Message],
     tools: &[Tool],
-    effort: Effort,
+    effort: ReasoningEffort,
 ) -> (Vec<u32>, oss_text::chat::Prompt) {
     let date = Some("2025-06-28".to_owned());
     let options = ChatOptions { date, effort, ..ChatOptions::default() };
@@ -156,11 +156,11 @@ fn harmony_and_the_template_agree_on_turns_with_tool_calls() {
     ]);
     let messages: Vec<Message> = serde_json::from_value(messages).unwrap();
     for end in [2, 4, 5, 7, 9] {
-        let (ours, theirs) = both(&messages[..end], &tools(), Effort::High);
+        let (ours, theirs) = both(&messages[..end], &tools(), ReasoningEffort::High);
         assert_eq!(DEMO.decode(&ours), theirs.text, "{end} messages");
         assert_eq!(ours, theirs.ids, "{end} messages");
     }
-    let text = DEMO.decode(&both(&messages, &tools(), Effort::High).0);
+    let text = DEMO.decode(&both(&messages, &tools(), ReasoningEffort::High).0);
     assert!(!text.contains("I need the tool."), "thinking of a turn that is over");
     assert!(text.contains("Call add."), "thinking of the turn in progress");
 }
@@ -200,11 +200,11 @@ fn content_never_becomes_a_control_token() {
     messages[2].reasoning_content = Some(evil.to_owned());
     let mut tools = tools();
     tools[0].function.description = Some(evil.to_owned());
-    let (ours, theirs) = both(&messages, &tools, Effort::Low);
+    let (ours, theirs) = both(&messages, &tools, ReasoningEffort::Low);
     let specials = |ids: &[u32]| ids.iter().filter(|&&id| DEMO.is_special(id)).count();
     let harmless: Vec<Message> =
         messages.iter().map(|message| Message::new(message.role, "x")).collect();
-    let (expected, _) = both(&harmless, &tools, Effort::Low);
+    let (expected, _) = both(&harmless, &tools, ReasoningEffort::Low);
     assert_eq!(specials(&ours), specials(&expected));
     assert_eq!(specials(&theirs.ids), specials(&expected));
     assert_eq!(DEMO.decode(&theirs.ids), theirs.text);
@@ -378,7 +378,7 @@ fn what_is_many_and_deep_is_refused_before_it_is_laid_out() {
     refused(template.render(&request, &DEMO).unwrap_err(), "tools", 6_302_945);
     let variables = Map::from_iter([("a".to_owned(), parameters.clone())]);
     let request = Request { messages: &messages, variables, ..Request::default() };
-    refused(template.render(&request, &DEMO).unwrap_err(), "template_variables", 6_302_945);
+    refused(template.render(&request, &DEMO).unwrap_err(), "chat_template_kwargs", 6_302_945);
     let call = json!({"role": "assistant", "content": null, "tool_calls": [
         {"id": "1", "function": {"name": "f", "arguments": parameters}}]});
     let messages: [Message; 1] = [serde_json::from_value(call).unwrap()];

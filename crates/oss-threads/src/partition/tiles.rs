@@ -1,18 +1,16 @@
 //! Rectangles of a row-major matrix.
 
-use std::marker::PhantomData;
 use std::ops::Range;
-use std::slice;
 
+use super::raw_slice::RawSlice;
 use super::{Partition, Parts};
 
 /// A row-major matrix `[rows, row_len]` that is cut into blocks of columns.
 struct Matrix<'a, T> {
-    start: *mut T,
+    data: RawSlice<'a, T>,
     rows: usize,
     row_len: usize,
     block: usize,
-    data: PhantomData<&'a mut [T]>,
 }
 
 impl<'a, T> Matrix<'a, T> {
@@ -24,7 +22,7 @@ impl<'a, T> Matrix<'a, T> {
             "{} elements do not form rows of {row_len}",
             data.len()
         );
-        Self { start: data.as_mut_ptr(), rows, row_len, block, data: PhantomData }
+        Self { data: RawSlice::new(data), rows, row_len, block }
     }
 
     fn column_blocks(&self) -> usize {
@@ -35,7 +33,7 @@ impl<'a, T> Matrix<'a, T> {
     fn tile<'p>(&'p self, rows: Range<usize>, column_block: usize) -> Tile<'p, T> {
         let begin = column_block * self.block;
         let columns = begin..self.row_len.min(begin + self.block);
-        Tile { start: self.start, row_len: self.row_len, rows, columns, data: PhantomData }
+        Tile { data: self.data.reborrow(), row_len: self.row_len, rows, columns }
     }
 }
 
@@ -43,16 +41,12 @@ impl<'a, T> Matrix<'a, T> {
 ///
 /// Rows of a tile are not next to each other in memory, so it hands them out one by one.
 pub struct Tile<'p, T> {
-    start: *mut T,
+    /// All of the matrix, of which only the tile's rectangle may be touched.
+    data: RawSlice<'p, T>,
     row_len: usize,
     rows: Range<usize>,
     columns: Range<usize>,
-    data: PhantomData<&'p mut [T]>,
 }
-
-// SAFETY: a tile is the only access to its elements, as `&mut [T]` would be.
-#[expect(unsafe_code, reason = "holds the start of the matrix as a raw pointer")]
-unsafe impl<T: Send> Send for Tile<'_, T> {}
 
 impl<T> Tile<'_, T> {
     /// Number of rows.
@@ -81,17 +75,10 @@ impl<T> Tile<'_, T> {
         // tile, no other tile has these elements, and `&mut self` lends one row at a time.
         #[expect(unsafe_code, reason = "a row of a rectangle is not a slice of the tile")]
         unsafe {
-            slice::from_raw_parts_mut(self.start.add(begin), self.columns.len())
+            self.data.part(begin..begin + self.columns.len())
         }
     }
 }
-
-// SAFETY: sharing the partition only lets threads take tiles, which is sending `T`.
-#[expect(unsafe_code, reason = "holds the start of the matrix as a raw pointer")]
-unsafe impl<T: Send> Sync for Matrix<'_, T> {}
-// SAFETY: the matrix stands for the `&mut [T]` that it was made from.
-#[expect(unsafe_code, reason = "holds the start of the matrix as a raw pointer")]
-unsafe impl<T: Send> Send for Matrix<'_, T> {}
 
 /// Where the rows of a matrix are cut into ranges.
 #[derive(Clone, Copy, Debug)]

@@ -38,7 +38,7 @@ impl Drop for Body {
 #[derive(Clone, Copy)]
 pub(super) struct Job {
     phase: *const (),
-    run: unsafe fn(*const (), usize),
+    run: unsafe fn(*const (), usize, usize),
 }
 
 // SAFETY: the pointer is to a `Phase`, which is `Sync`: `Phase::job` asks for the bounds.
@@ -46,18 +46,21 @@ pub(super) struct Job {
 unsafe impl Send for Job {}
 
 impl Job {
-    /// Runs what `worker` can.
+    /// Runs the unit `first`, then what `worker` can take.
     ///
     /// # Safety
-    /// The phase that the job was made of must be alive, and run once by each worker.
+    /// The phase that the job was made of must be alive, and run once by each worker, whose first
+    /// unit is the one of its share.
     #[expect(unsafe_code, reason = "follows the pointer to the phase")]
-    pub(super) unsafe fn run(self, worker: usize) {
+    pub(super) unsafe fn run(self, worker: usize, first: usize) {
         // SAFETY: `Phase::job` paired the function with the pointer; the caller keeps it alive.
-        unsafe { (self.run)(self.phase, worker) }
+        unsafe { (self.run)(self.phase, worker, first) }
     }
 }
 
-/// One phase, on the caller's stack.
+/// One phase, on the caller's stack, on lines that all read and nobody writes: the caller polls and
+/// counts beside it.
+#[repr(align(128))]
 pub(super) struct Phase<'a, P, B> {
     gang: &'a Gang<Option<Job>>,
     runs: Runs,
@@ -79,26 +82,26 @@ where
 
     pub(super) fn job(&self) -> Job {
         #[expect(unsafe_code, reason = "gives the pointer its type back")]
-        unsafe fn run<P, B>(phase: *const (), worker: usize)
+        unsafe fn run<P, B>(phase: *const (), worker: usize, first: usize)
         where
             P: Partition,
             B: for<'p> Fn(Unit, <P as Parts<'p>>::Part) + Sync,
         {
             // SAFETY: `job` made the pointer from a `Phase`, which the caller keeps alive.
             let phase = unsafe { &*phase.cast::<Phase<'_, P, B>>() };
-            phase.work(worker);
+            phase.work(worker, first);
         }
         Job { phase: std::ptr::from_ref(self).cast(), run: run::<P, B> }
     }
 
     /// Runs all units on this thread.
     pub(super) fn run_alone(&self) {
-        self.runs.of(0).for_each(|unit| self.unit(unit, 0));
+        (0..self.runs.units()).for_each(|unit| self.unit(unit, 0));
     }
 
-    /// Runs the first unit of `worker`, then what it can take. Never unwinds.
-    pub(super) fn work(&self, worker: usize) {
-        if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| self.run(worker))) {
+    /// Runs the unit `first`, then what `worker` can take. Never unwinds.
+    pub(super) fn work(&self, worker: usize, first: usize) {
+        if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| self.run(worker, first))) {
             self.panicked.store(true, Ordering::Relaxed);
             let mut first = self.payload.lock().unwrap_or_else(PoisonError::into_inner);
             match *first {
@@ -112,6 +115,7 @@ where
     /// Carries a worker's panic to the caller; all workers have arrived.
     pub(super) fn resume_panic(&self) {
         if self.panicked.load(Ordering::Relaxed) {
+            self.gang.abandon();
             let payload = self.payload.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(payload) = payload {
                 panic::resume_unwind(payload);
@@ -119,11 +123,10 @@ where
         }
     }
 
-    fn run(&self, worker: usize) {
-        if let Some(unit) = self.runs.first(worker) {
-            self.unit(unit, worker);
-        }
-        let take = || self.runs.has_more().then(|| self.gang.take(worker)).flatten();
+    fn run(&self, worker: usize, first: usize) {
+        self.unit(first, worker);
+        let workers = self.runs.workers();
+        let take = || self.runs.has_more().then(|| self.gang.take(worker, workers)).flatten();
         while let Some(units) = take() {
             for unit in units {
                 if self.panicked.load(Ordering::Relaxed) {
@@ -135,11 +138,23 @@ where
     }
 
     fn unit(&self, index: usize, worker: usize) {
-        // SAFETY: `Team::phase` has checked units and workers against the partition; first units
-        // and those taken are disjoint, so a unit comes here once; one thread is `worker` in a
-        // phase.
+        // SAFETY: `Team::phase` has checked units and workers against the partition; the first
+        // units that workers are handed and those taken are disjoint, so a unit comes here once;
+        // one thread is `worker` in a phase.
         #[expect(unsafe_code, reason = "takes the unit's part")]
         let part = unsafe { self.out.part(index, worker) };
         (self.body)(Unit { index, worker }, part);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Phase;
+    use crate::Unit;
+
+    #[test]
+    fn a_phase_shares_its_lines_with_nothing() {
+        type Small = Phase<'static, (), fn(Unit, ())>;
+        assert_eq!((align_of::<Small>(), size_of::<Small>() % 128), (128, 0));
     }
 }

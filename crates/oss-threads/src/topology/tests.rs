@@ -45,7 +45,7 @@ fn two_sockets_give_their_cores_siblings_and_nodes() {
     assert!(topology.cores.iter().all(|core| core.kind == Kind::Performance));
     assert_eq!(topology.nodes[1].cpus, [2, 3, 6, 7]);
     assert!(topology.nodes.iter().all(|node| node.has_memory), "{:?}", topology.nodes);
-    assert_eq!(topology.placement(), [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(topology.pin_order(), [0, 1, 2, 3, 4, 5, 6, 7]);
     assert_eq!((topology.default_threads(), topology.cpu_threads()), (4, 8));
 }
 
@@ -78,16 +78,16 @@ fn cpus_that_a_container_numbers_otherwise_are_those_that_may_be_had() {
     fs::write(root.0.join("sys/devices/system/cpu/online"), "0-3\n").expect("file");
     fs::write(root.0.join("proc/self/status"), "Cpus_allowed_list:\t4-7\n").expect("file");
     let topology = Topology::read_under(&root.0).expect("topology");
-    assert_eq!((topology.cpu_threads(), topology.placement()), (4, vec![4, 5, 6, 7]));
+    assert_eq!((topology.cpu_threads(), topology.pin_order()), (4, vec![4, 5, 6, 7]));
 }
 
 #[test]
 fn this_machine_has_as_many_cpus_as_its_threads_may_use() {
     let topology = Topology::read().expect("topology");
-    let allowed = crate::os::allowed_cpus().unwrap_or_else(|| topology.placement());
-    let mut placed = topology.placement();
-    placed.sort_unstable();
-    assert_eq!(placed, allowed);
+    let allowed = crate::os::allowed_cpus().unwrap_or_else(|| topology.pin_order());
+    let mut order = topology.pin_order();
+    order.sort_unstable();
+    assert_eq!(order, allowed);
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn an_affinity_mask_leaves_only_its_cores() {
         .expect("file");
     let topology = Topology::read_under(&root.0).expect("topology");
     assert_eq!((topology.default_threads(), topology.cpu_threads()), (2, 3));
-    assert_eq!(topology.placement(), [1, 6, 5]);
+    assert_eq!(topology.pin_order(), [1, 6, 5]);
 }
 
 /// The first CPUs of the cores of a kind, in their order.
@@ -114,9 +114,9 @@ fn an_intel_hybrid_has_performance_cores_by_its_lists() {
     assert_eq!(cpus_of(&topology, Kind::Performance), [0, 2, 4, 6, 8, 10, 12, 14]);
     assert_eq!(cpus_of(&topology, Kind::Efficiency), [16, 17, 18, 19, 20, 21, 22, 23]);
     assert_eq!((topology.default_threads(), topology.core_threads()), (8, 16));
-    let placement = topology.placement();
-    assert_eq!(placement[..9], [0, 2, 4, 6, 8, 10, 12, 14, 16]);
-    assert_eq!((placement.len(), &placement[14..18]), (24, &[22, 23, 1, 3][..]));
+    let order = topology.pin_order();
+    assert_eq!(order[..9], [0, 2, 4, 6, 8, 10, 12, 14, 16]);
+    assert_eq!((order.len(), &order[14..18]), (24, &[22, 23, 1, 3][..]));
     assert_eq!(topology.cpu_threads(), 24);
 }
 
@@ -135,7 +135,7 @@ fn masks_and_quotas_bound_the_performance_cores_too() {
         let topology = Topology::read_under(&root.0).expect("topology");
         let most = topology.cpu_threads();
         let threads = [topology.default_threads(), topology.core_threads(), most];
-        (threads, topology.placement().into_iter().take(most).collect::<Vec<_>>())
+        (threads, topology.pin_order().into_iter().take(most).collect::<Vec<_>>())
     };
     let (threads, cpus) = restrict("0-5,16-19", "max");
     assert_eq!((threads, cpus), ([3, 7, 10], vec![0, 2, 4, 16, 17, 18, 19, 1, 3, 5]));
@@ -154,7 +154,7 @@ fn an_arm_machine_has_performance_cores_by_their_capacity() {
     let topology = Topology::read_under(&root.0).expect("topology");
     assert_eq!(cpus_of(&topology, Kind::Performance), [4, 5, 6, 7]);
     assert_eq!(cpus_of(&topology, Kind::Efficiency), [0, 1, 2, 3]);
-    assert_eq!(topology.placement(), [4, 5, 6, 7, 0, 1, 2, 3]);
+    assert_eq!(topology.pin_order(), [4, 5, 6, 7, 0, 1, 2, 3]);
     assert_eq!((topology.default_threads(), topology.core_threads()), (4, 8));
     // A CPU that says nothing leaves the clocks, of which these cores have nearly the same.
     fs::remove_file(root.0.join("sys/devices/system/cpu/cpu5/cpu_capacity")).expect("file");

@@ -20,6 +20,10 @@ pub(crate) fn open(source: Source) -> Result<Parts> {
             sources: vec![source],
         });
     }
+    if !source.is_file() {
+        let expected = "1 for bytes in memory";
+        return Err(Error::invalid(source.path(), "split.count", count, expected));
+    }
     let stem = stem(source.path(), count)?;
     let sources: Result<Vec<Source>> =
         (1..=count).map(|part| Source::open(&part_path(&stem, part, count))).collect();

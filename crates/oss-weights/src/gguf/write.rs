@@ -5,9 +5,10 @@ use std::path::Path;
 use oss_memory::file;
 
 use crate::error::{Error, Result};
-use crate::gguf::{DIMENSIONS_LIMIT, MAGIC, alignment, types};
+use crate::gguf::{DIMENSIONS_LIMIT, MAGIC, alignment, read_header, types};
 use crate::metadata::{Metadata, Value, encode_string};
 use crate::sequence::Sequence;
+use crate::source::Source;
 use crate::tensor::TensorPlan;
 
 /// Writes a GGUF file of version 3: header first, then the tensors' bytes in the order in which
@@ -44,8 +45,8 @@ impl Writer {
     /// Starts a file and writes its header. `general.alignment` among the metadata is obeyed.
     ///
     /// # Errors
-    /// When the file cannot be created, a name comes twice, a type or shape cannot be held, or the
-    /// alignment is not one.
+    /// When the file cannot be created, a name comes twice, a type or shape cannot be held, the
+    /// alignment is not one, or a reader would refuse the header.
     pub fn create(
         path: &Path,
         metadata: &[(String, Value)],
@@ -58,9 +59,13 @@ impl Writer {
         let alignment = alignment(&checked, path)?;
         let sequence = Sequence::new(path, tensors)?;
         let header = header(path, &checked, tensors, &sequence, alignment)?;
+        let position = header.len() as u64;
+        // What the reader refuses (a name, a text, or a list that is too long) is not written.
+        let header = Source::memory(&path.display().to_string(), header.into());
+        read_header(&header)?;
         let mut out = file::Writer::create(path)?;
-        out.append(&header)?;
-        let mut writer = Writer { out, sequence, alignment, position: header.len() as u64 };
+        out.append(header.bytes())?;
+        let mut writer = Writer { out, sequence, alignment, position };
         writer.pad()?;
         Ok(writer)
     }
@@ -148,7 +153,11 @@ fn header(
         }
         out.extend(type_id.to_le_bytes());
         out.extend(offset.to_le_bytes());
-        offset += bytes.next_multiple_of(alignment);
+        let end = bytes.checked_next_multiple_of(alignment).and_then(|b| offset.checked_add(b));
+        offset = end.filter(|&end| end <= i64::MAX as u64).ok_or_else(|| {
+            let expected = "tensors that fit in 63 bits together";
+            Error::tensor(path, &plan.name, "bytes", bytes, expected)
+        })?;
     }
     Ok(out)
 }

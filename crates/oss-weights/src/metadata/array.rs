@@ -1,11 +1,11 @@
-//! Arrays of metadata values, left in the file until they are asked for.
+//! Arrays of metadata values, left in the file until they are needed.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
+use crate::cursor::Cursor;
 use crate::error::{Error, Result};
 use crate::metadata::value::{Value, ValueType, encode_string, read_value};
-use crate::reader::Reader;
 use crate::source::Source;
 
 /// The deepest nesting that is read; real files nest once or twice.
@@ -75,11 +75,13 @@ impl Array {
     }
 
     /// An array of truth values.
+    #[doc(hidden)] // for tests
     pub fn of_bools(bools: &[bool]) -> Array {
         Array::owned(ValueType::Bool, bools.len(), bools.iter().map(|&b| u8::from(b)).collect())
     }
 
     /// An array of arrays.
+    #[doc(hidden)] // for tests
     pub fn of_arrays(arrays: &[Array]) -> Array {
         let mut bytes = Vec::new();
         for array in arrays {
@@ -104,11 +106,11 @@ impl Array {
     }
 
     /// Reads element type and length.
-    pub(crate) fn read_head(reader: &mut Reader<'_>, what: &str) -> Result<(ValueType, usize)> {
-        let element = ValueType::read(reader, what)?;
+    pub(crate) fn read_head(cursor: &mut Cursor<'_>, what: &str) -> Result<(ValueType, usize)> {
+        let element = ValueType::read(cursor, what)?;
         // The least that an element takes: a string its length, an array its type and length.
         let least = element.bytes().unwrap_or(if element == ValueType::String { 8 } else { 12 });
-        let len = reader.count(&format!("{what}: array length"), least as u64)?;
+        let len = cursor.count(&format!("{what}: array length"), least as u64)?;
         Ok((element, len))
     }
 
@@ -132,11 +134,11 @@ impl Array {
     /// # Errors
     /// When the elements are not strings, or the file was changed since it was opened.
     pub fn strings(&self) -> Result<Vec<&str>> {
-        let mut reader = self.reader();
+        let mut cursor = self.cursor();
         if self.element != ValueType::String {
             return Err(self.mismatch("strings"));
         }
-        (0..self.len).map(|_| reader.string("string of an array", ELEMENT_LIMIT)).collect()
+        (0..self.len).map(|_| cursor.string("string of an array", ELEMENT_LIMIT)).collect()
     }
 
     /// The elements as integers.
@@ -164,12 +166,17 @@ impl Array {
     }
 
     fn decode<T>(&self, expected: &str, view: impl Fn(&Value) -> Option<T>) -> Result<Vec<T>> {
-        let mut reader = self.reader();
+        let mut cursor = self.cursor();
         let element = |_| {
-            let value = read_value(&mut reader, &self.source, self.element, "array element")?;
+            let value = read_value(&mut cursor, &self.source, self.element, "array element")?;
             view(&value).ok_or_else(|| self.mismatch(expected))
         };
         (0..self.len).map(element).collect()
+    }
+
+    /// The elements as they lie in the file.
+    fn bytes(&self) -> &[u8] {
+        &self.source.bytes()[self.range.clone()]
     }
 
     fn mismatch(&self, expected: &str) -> Error {
@@ -177,22 +184,21 @@ impl Array {
         Error::invalid(self.source.path(), "array", got, expected)
     }
 
-    fn reader(&self) -> Reader<'_> {
-        Reader::new(self.source.path(), &self.source.bytes()[..self.range.end], self.range.start)
+    fn cursor(&self) -> Cursor<'_> {
+        Cursor::new(self.source.path(), &self.source.bytes()[..self.range.end], self.range.start)
     }
 
     /// Appends the array as a GGUF file holds it: element type, length, elements.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.extend((self.element as u32).to_le_bytes());
         out.extend((self.len as u64).to_le_bytes());
-        out.extend(&self.source.bytes()[self.range.clone()]);
+        out.extend(self.bytes());
     }
 }
 
 impl PartialEq for Array {
     fn eq(&self, other: &Array) -> bool {
-        let bytes = |a: &Array| a.source.bytes()[a.range.clone()].to_vec();
-        self.element == other.element && self.len == other.len && bytes(self) == bytes(other)
+        (self.element, self.len) == (other.element, other.len) && self.bytes() == other.bytes()
     }
 }
 
@@ -205,7 +211,7 @@ impl std::fmt::Debug for Array {
 /// Moves the cursor over an array's elements, checking each. Nested arrays are kept on a list of
 /// counters of bounded depth, not on the stack.
 pub(crate) fn skip_array(
-    reader: &mut Reader<'_>,
+    cursor: &mut Cursor<'_>,
     element: ValueType,
     len: usize,
     what: &str,
@@ -216,16 +222,16 @@ pub(crate) fn skip_array(
             open.pop();
         } else if *element == ValueType::Array {
             *left -= 1;
-            let head = Array::read_head(reader, what)?;
+            let head = Array::read_head(cursor, what)?;
             open.push(head);
             if open.len() > DEPTH_LIMIT {
                 let expected = format!("at most {DEPTH_LIMIT}");
                 let got = format!("more than {DEPTH_LIMIT}");
                 let what = format!("{what}: depth of nested arrays");
-                return Err(Error::invalid(reader.file(), what, got, expected));
+                return Err(Error::invalid(cursor.file(), what, got, expected));
             }
         } else {
-            skip_elements(reader, *element, *left, what)?;
+            skip_elements(cursor, *element, *left, what)?;
             *left = 0;
         }
     }
@@ -234,7 +240,7 @@ pub(crate) fn skip_array(
 
 /// Moves the cursor over elements that are not arrays.
 fn skip_elements(
-    reader: &mut Reader<'_>,
+    cursor: &mut Cursor<'_>,
     element: ValueType,
     len: usize,
     what: &str,
@@ -242,16 +248,16 @@ fn skip_elements(
     match element.bytes() {
         None => {
             for _ in 0..len {
-                reader.string(what, ELEMENT_LIMIT)?;
+                cursor.string(what, ELEMENT_LIMIT)?;
             }
         }
         Some(size) => {
-            let bytes = reader.take((size as u64).saturating_mul(len as u64), what)?;
+            let bytes = cursor.take((size as u64).saturating_mul(len as u64), what)?;
             if element == ValueType::Bool
                 && let Some(other) = bytes.iter().find(|&&byte| byte > 1)
             {
                 let got = format!("bool {other}");
-                return Err(Error::invalid(reader.file(), what, got, "0 or 1"));
+                return Err(Error::invalid(cursor.file(), what, got, "0 or 1"));
             }
         }
     }

@@ -1,8 +1,8 @@
 //! One metadata value and its bytes in a GGUF file.
 
+use crate::cursor::Cursor;
 use crate::error::{Error, Result, shown};
 use crate::metadata::array::{Array, skip_array};
-use crate::reader::Reader;
 use crate::source::Source;
 
 /// The longest string value that is read; chat templates take some ten kilobytes.
@@ -98,10 +98,10 @@ impl ValueType {
     }
 
     /// Reads a type's number.
-    pub(crate) fn read(reader: &mut Reader<'_>, what: &str) -> Result<ValueType> {
-        let id = reader.u32(what)?;
+    pub(crate) fn read(cursor: &mut Cursor<'_>, what: &str) -> Result<ValueType> {
+        let id = cursor.u32(what)?;
         ValueType::ALL.get(id as usize).copied().ok_or_else(|| {
-            Error::invalid(reader.file(), format!("{what}: value type"), id, "0 to 12")
+            Error::invalid(cursor.file(), format!("{what}: value type"), id, "0 to 12")
         })
     }
 }
@@ -251,38 +251,38 @@ pub(crate) fn encode_string(text: &str, out: &mut Vec<u8>) {
 
 /// Reads a value of `kind` at the cursor. `what` names it in errors.
 pub(crate) fn read_value(
-    reader: &mut Reader<'_>,
+    cursor: &mut Cursor<'_>,
     source: &Source,
     kind: ValueType,
     what: &str,
 ) -> Result<Value> {
     Ok(match kind {
-        ValueType::U8 => Value::U8(u8::from_le_bytes(reader.array(what)?)),
-        ValueType::I8 => Value::I8(i8::from_le_bytes(reader.array(what)?)),
-        ValueType::U16 => Value::U16(u16::from_le_bytes(reader.array(what)?)),
-        ValueType::I16 => Value::I16(i16::from_le_bytes(reader.array(what)?)),
-        ValueType::U32 => Value::U32(reader.u32(what)?),
-        ValueType::I32 => Value::I32(i32::from_le_bytes(reader.array(what)?)),
-        ValueType::F32 => Value::F32(f32::from_le_bytes(reader.array(what)?)),
-        ValueType::Bool => Value::Bool(read_bool(reader, what)?),
-        ValueType::String => Value::String(reader.string(what, STRING_LIMIT)?.to_string()),
+        ValueType::U8 => Value::U8(u8::from_le_bytes(cursor.array(what)?)),
+        ValueType::I8 => Value::I8(i8::from_le_bytes(cursor.array(what)?)),
+        ValueType::U16 => Value::U16(u16::from_le_bytes(cursor.array(what)?)),
+        ValueType::I16 => Value::I16(i16::from_le_bytes(cursor.array(what)?)),
+        ValueType::U32 => Value::U32(cursor.u32(what)?),
+        ValueType::I32 => Value::I32(i32::from_le_bytes(cursor.array(what)?)),
+        ValueType::F32 => Value::F32(f32::from_le_bytes(cursor.array(what)?)),
+        ValueType::Bool => Value::Bool(read_bool(cursor, what)?),
+        ValueType::String => Value::String(cursor.string(what, STRING_LIMIT)?.to_string()),
         ValueType::Array => {
-            let (element, len) = Array::read_head(reader, what)?;
-            let start = reader.position();
-            skip_array(reader, element, len, what)?;
-            Value::Array(Array::mapped(element, len, source, start..reader.position()))
+            let (element, len) = Array::read_head(cursor, what)?;
+            let start = cursor.position();
+            skip_array(cursor, element, len, what)?;
+            Value::Array(Array::mapped(element, len, source, start..cursor.position()))
         }
-        ValueType::U64 => Value::U64(reader.u64(what)?),
-        ValueType::I64 => Value::I64(i64::from_le_bytes(reader.array(what)?)),
-        ValueType::F64 => Value::F64(f64::from_le_bytes(reader.array(what)?)),
+        ValueType::U64 => Value::U64(cursor.u64(what)?),
+        ValueType::I64 => Value::I64(i64::from_le_bytes(cursor.array(what)?)),
+        ValueType::F64 => Value::F64(f64::from_le_bytes(cursor.array(what)?)),
     })
 }
 
-fn read_bool(reader: &mut Reader<'_>, what: &str) -> Result<bool> {
-    match reader.array(what)? {
+fn read_bool(cursor: &mut Cursor<'_>, what: &str) -> Result<bool> {
+    match cursor.array(what)? {
         [0] => Ok(false),
         [1] => Ok(true),
-        [other] => Err(Error::invalid(reader.file(), what, format!("bool {other}"), "0 or 1")),
+        [other] => Err(Error::invalid(cursor.file(), what, format!("bool {other}"), "0 or 1")),
     }
 }
 

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
 
+use crate::cursor::Cursor;
 use crate::error::{Error, Result, shown};
 use crate::fingerprint::Fingerprint;
 use crate::metadata::encode_string;
 use crate::packed::{Section, SectionPlan};
-use crate::reader::Reader;
 
 /// The first eight bytes of a finished file. As in PNG, a transfer that takes the file for text
 /// damages them.
@@ -79,8 +79,8 @@ impl Header {
 
     /// Reads and checks a header, of a finished file or one being written.
     pub(crate) fn decode(file: &Path, bytes: &[u8]) -> Result<Header> {
-        let mut reader = Reader::new(file, bytes, 0);
-        let magic: [u8; 8] = reader.array("magic")?;
+        let mut cursor = Cursor::new(file, bytes, 0);
+        let magic: [u8; 8] = cursor.array("magic")?;
         let partial = match &magic {
             MAGIC => false,
             PARTIAL_MAGIC => true,
@@ -89,24 +89,24 @@ impl Header {
                 return Err(Error::invalid(file, "magic", got, format!("{MAGIC:02x?}")));
             }
         };
-        let version = reader.u32("version")?;
+        let version = cursor.u32("version")?;
         if version != VERSION {
             return Err(Error::invalid(file, "format version", version, VERSION));
         }
-        let header_bytes = reader.u32("header length")?;
+        let header_bytes = cursor.u32("header length")?;
         if header_bytes as usize != HEADER_BYTES {
             return Err(Error::invalid(file, "header length", header_bytes, HEADER_BYTES));
         }
         let header = Header {
             partial,
-            file_bytes: reader.u64("file length")?,
-            table_bytes: reader.u64("table length")?,
-            source: Fingerprint(u128::from_le_bytes(reader.array("fingerprint")?)),
-            table_checksum: reader.u64("table checksum")?,
-            plan_checksum: reader.u64("plan checksum")?,
+            file_bytes: cursor.u64("file length")?,
+            table_bytes: cursor.u64("table length")?,
+            source: Fingerprint(u128::from_le_bytes(cursor.array("fingerprint")?)),
+            table_checksum: cursor.u64("table checksum")?,
+            plan_checksum: cursor.u64("plan checksum")?,
         };
-        let zeros = reader.take((HEADER_BYTES - 8 - reader.position()) as u64, "zeros")?;
-        let stated = reader.u64("header checksum")?;
+        let zeros = cursor.take((HEADER_BYTES - 8 - cursor.position()) as u64, "zeros")?;
+        let stated = cursor.u64("header checksum")?;
         let computed = xxh3_64(&bytes[..HEADER_BYTES - 8]);
         if stated != computed {
             let expected = format!("{computed:016x}, that of the header's bytes");
@@ -126,11 +126,11 @@ impl Header {
 
 /// What a section's record says when its bytes are complete: a hash that nothing but the writer
 /// of this very plan computes.
-pub(crate) fn seal(section: &Section, plan_checksum: u64) -> u64 {
+pub(crate) fn seal(offset: u64, length: u64, checksum: u64, plan_checksum: u64) -> u64 {
     let mut bytes = [0; 24];
-    bytes[..8].copy_from_slice(&section.offset.to_le_bytes());
-    bytes[8..16].copy_from_slice(&section.length.to_le_bytes());
-    bytes[16..].copy_from_slice(&section.checksum.to_le_bytes());
+    bytes[..8].copy_from_slice(&offset.to_le_bytes());
+    bytes[8..16].copy_from_slice(&length.to_le_bytes());
+    bytes[16..].copy_from_slice(&checksum.to_le_bytes());
     xxh3_64_with_seed(&bytes, plan_checksum)
 }
 
@@ -164,7 +164,7 @@ impl Layout {
                     });
                     end = placed.filter(|&end| end <= i64::MAX as u64).ok_or_else(|| {
                         let expected = "a file below 2^63 bytes";
-                        section_error(file, &section.name, "length", section.length, expected)
+                        Error::section(file, &section.name, "length", section.length, expected)
                     })?;
                 }
             }
@@ -184,14 +184,14 @@ fn check_plans(file: &Path, plans: &[SectionPlan]) -> Result<()> {
     for plan in plans {
         if !seen.insert(plan.name.as_str()) {
             let (got, expected) = ("a second one", "every name once");
-            return Err(section_error(file, &plan.name, "name", got, expected));
+            return Err(Error::section(file, &plan.name, "name", got, expected));
         }
         check_name(file, &plan.name)?;
         let longest = plan.kind.len().max(plan.format.len()).max(plan.name.len()) as u64;
         if longest > NAME_LIMIT || plan.note.len() as u64 > NOTE_LIMIT {
             let expected = format!("at most {NAME_LIMIT}, {NOTE_LIMIT} for the note");
             let got = format!("{longest} and {}", plan.note.len());
-            return Err(section_error(file, &plan.name, "bytes of its strings", got, expected));
+            return Err(Error::section(file, &plan.name, "bytes of its strings", got, expected));
         }
     }
     Ok(())
@@ -199,7 +199,7 @@ fn check_plans(file: &Path, plans: &[SectionPlan]) -> Result<()> {
 
 fn check_name(file: &Path, name: &str) -> Result<()> {
     match name.is_empty() {
-        true => Err(section_error(file, name, "name", "an empty one", "at least one character")),
+        true => Err(Error::section(file, name, "name", "an empty one", "at least one character")),
         false => Ok(()),
     }
 }
@@ -232,70 +232,53 @@ fn encode_table(sections: &[Section]) -> (Vec<u8>, Vec<u64>) {
 /// seal.
 pub(crate) fn decode_table(file: &Path, bytes: &[u8], header: &Header) -> Result<Vec<Section>> {
     let table_end = HEADER_BYTES + bytes.len();
-    let mut reader = Reader::new(file, bytes, 0);
-    let count = reader.count("section count", LEAST_RECORD)?;
+    let mut cursor = Cursor::new(file, bytes, 0);
+    let count = cursor.count("section count", LEAST_RECORD)?;
     let mut sections = Vec::new();
     for index in 0..count {
-        let (section, sealed) = decode_record(&mut reader, index)?;
+        let (section, sealed) = decode_record(&mut cursor, index)?;
         check_name(file, &section.name)?;
         let end = section.offset.checked_add(section.length);
         let inside = end.is_some_and(|end| end <= header.file_bytes);
         if !inside || section.offset < table_end as u64 {
             let got = format!("{} bytes at {}", section.length, section.offset);
             let expected = format!("bytes from {table_end} to {}", header.file_bytes);
-            return Err(section_error(file, &section.name, "place", got, expected));
+            return Err(Error::section(file, &section.name, "place", got, expected));
         }
         let alignment = alignment(section.length);
         if !section.offset.is_multiple_of(alignment) {
             let expected = format!("a multiple of {alignment}");
-            return Err(section_error(file, &section.name, "offset", section.offset, expected));
+            return Err(Error::section(file, &section.name, "offset", section.offset, expected));
         }
-        if sealed != seal(&section, header.plan_checksum) {
+        let Section { offset, length, checksum, .. } = section;
+        if sealed != seal(offset, length, checksum, header.plan_checksum) {
             let expected = "that of a complete section";
-            return Err(section_error(file, &section.name, "seal", sealed, expected));
+            return Err(Error::section(file, &section.name, "seal", sealed, expected));
         }
         sections.push(section);
     }
-    if reader.remaining() > 0 {
-        let got = format!("{} bytes more", reader.remaining());
+    if cursor.remaining() > 0 {
+        let got = format!("{} bytes more", cursor.remaining());
         return Err(Error::invalid(file, "section table", got, "the end after the last record"));
     }
     Ok(sections)
 }
 
 /// One record and its seal.
-fn decode_record(reader: &mut Reader<'_>, index: usize) -> Result<(Section, u64)> {
+fn decode_record(cursor: &mut Cursor<'_>, index: usize) -> Result<(Section, u64)> {
     let what = format!("record of section {index}");
-    let offset = reader.u64(&what)?;
-    let length = reader.u64(&what)?;
-    let checksum = reader.u64(&what)?;
-    let sealed = reader.u64(&what)?;
-    let name = reader.string(&format!("name of section {index}"), NAME_LIMIT)?.to_string();
+    let offset = cursor.u64(&what)?;
+    let length = cursor.u64(&what)?;
+    let checksum = cursor.u64(&what)?;
+    let sealed = cursor.u64(&what)?;
+    let name = cursor.string(&format!("name of section {index}"), NAME_LIMIT)?.to_string();
     let what = format!("section {}", shown(&name));
-    let kind = reader.string(&what, NAME_LIMIT)?.to_string();
-    let format = reader.string(&what, NAME_LIMIT)?.to_string();
-    let note = reader.string(&what, NOTE_LIMIT)?.to_string();
-    let dimensions = reader.count(&what, 8)?;
-    let bytes = reader.take(8 * dimensions as u64, &what)?;
+    let kind = cursor.string(&what, NAME_LIMIT)?.to_string();
+    let format = cursor.string(&what, NAME_LIMIT)?.to_string();
+    let note = cursor.string(&what, NOTE_LIMIT)?.to_string();
+    let dimensions = cursor.count(&what, 8)?;
+    let bytes = cursor.take(8 * dimensions as u64, &what)?;
     let (dimensions, _) = bytes.as_chunks();
     let shape = dimensions.iter().map(|&bytes| u64::from_le_bytes(bytes)).collect();
     Ok((Section { name, kind, format, shape, note, offset, length, checksum }, sealed))
-}
-
-/// An [`Error::InvalidSection`] with everything rendered.
-#[expect(clippy::needless_pass_by_value, reason = "callers read better without `&`")]
-pub(crate) fn section_error(
-    file: &Path,
-    section: &str,
-    what: &str,
-    got: impl ToString,
-    expected: impl ToString,
-) -> Error {
-    Error::InvalidSection {
-        file: file.to_path_buf(),
-        section: shown(section),
-        what: what.to_string().into(),
-        got: got.to_string().into(),
-        expected: expected.to_string().into(),
-    }
 }

@@ -13,14 +13,15 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::error::{Error, Result, shown};
 use crate::fingerprint::Fingerprint;
-use crate::packed::format::{HEADER_BYTES, Header, decode_table, section_error};
+use crate::packed::format::{HEADER_BYTES, Header, decode_table};
 use crate::packed::{HUGE_ALIGNMENT, Section};
 use crate::source::Source;
 
 /// How long the system has to put free memory together after it had no huge page.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// How many bytes are hashed at once: in memory a millisecond, from a disk some ten.
+/// How many bytes are hashed, or brought into memory, at once: in memory a millisecond, from a disk
+/// some ten.
 const STEP: usize = 8 << 20;
 
 /// A packed file, opened: header and table checked, sections mapped and untouched.
@@ -62,8 +63,8 @@ impl Reader {
             let expected = format!("{}, as the header says", header.file_bytes);
             return Err(Error::invalid(file, "file length", bytes.len(), expected));
         }
-        let mut reader = crate::reader::Reader::new(file, bytes, HEADER_BYTES);
-        let table = reader.take(header.table_bytes, "section table")?;
+        let mut cursor = crate::cursor::Cursor::new(file, bytes, HEADER_BYTES);
+        let table = cursor.take(header.table_bytes, "section table")?;
         let computed = xxh3_64(table);
         if computed != header.table_checksum {
             let expected = format!("{:016x}, as the header says", header.table_checksum);
@@ -192,7 +193,7 @@ impl Reader {
         if computed != section.checksum {
             let got = format!("{computed:016x}");
             let expected = format!("{:016x}, as the table says", section.checksum);
-            return Err(section_error(self.path(), &section.name, "checksum", got, expected));
+            return Err(Error::section(self.path(), &section.name, "checksum", got, expected));
         }
         Ok(true)
     }
@@ -203,28 +204,36 @@ impl Reader {
     }
 
     /// Asks the system to read a section into huge pages, where it is not in memory yet.
-    pub fn want_huge_pages(&self, name: &str) {
+    pub fn advise_huge_pages(&self, name: &str) {
         self.advise(name, Advice::HugePage);
     }
 
     /// Brings a section into memory, and onto huge pages where the system can keep files there:
     /// what lies on small pages is read again, a huge page at a time. Others may read the section
-    /// meanwhile. Tells whether it lies on huge pages then, all but a sixteenth; no where the
-    /// system does not say.
-    pub fn bring_onto_huge_pages(&self, name: &str) -> bool {
+    /// meanwhile. `go_on` is asked before each few megabytes, with how many they are.
+    ///
+    /// Tells whether it lies on huge pages then, all but a sixteenth (no where the system does not
+    /// say, and of what is not there); `None` when `go_on` said no.
+    pub fn promote(&self, name: &str, mut go_on: impl FnMut(usize) -> bool) -> Option<bool> {
         let (Some(map), Some(section)) = (self.source.map(), self.range(name)) else {
-            return false;
+            return Some(false);
         };
         if map.huge_bytes(section.clone()).is_err() {
-            return false;
+            return Some(false);
         }
-        let piece = HUGE_ALIGNMENT as usize;
-        let whole = section.start.next_multiple_of(piece)..section.end - section.end % piece;
-        let mut small = self.on_small_pages(map, section.clone());
-        let pieces = whole.step_by(piece).map(|begin| begin..begin + piece);
-        let mut left: VecDeque<_> = pieces
-            .filter(|piece| small > 0 && self.on_small_pages(map, piece.clone()) > 0)
-            .collect();
+        let (mut small, mut left) = (0, VecDeque::new());
+        for begin in section.clone().step_by(STEP) {
+            let step = begin..section.end.min(begin + STEP);
+            if !go_on(step.len()) {
+                return None;
+            }
+            let small_here = self.on_small_pages(map, step.clone());
+            small += small_here;
+            if small_here > 0 {
+                let pieces = pieces(step);
+                left.extend(pieces.filter(|piece| self.on_small_pages(map, piece.clone()) > 0));
+            }
+        }
         let mut failed = 0;
         while let Some(piece) = left.pop_front() {
             // Where some lies on huge pages, others fail for want of free ones just then.
@@ -232,7 +241,10 @@ impl Reader {
             if failed == tries {
                 break;
             }
-            let _hint = map.forget(piece.clone());
+            if !go_on(piece.len()) {
+                return None;
+            }
+            let _hint = map.evict(piece.clone());
             if self.on_small_pages(map, piece.clone()) == 0 {
                 small = small.saturating_sub(piece.len());
             } else {
@@ -241,7 +253,7 @@ impl Reader {
                 thread::sleep(PAUSE);
             }
         }
-        small <= section.len() / 16
+        Some(small <= section.len() / 16)
     }
 
     /// Brings a part of the file into memory; the bytes of it that are not known to lie on huge
@@ -264,13 +276,20 @@ impl Reader {
     }
 }
 
+/// The huge pages that lie in a range of a file as a whole.
+fn pieces(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let piece = HUGE_ALIGNMENT as usize;
+    let whole = range.start.next_multiple_of(piece)..range.end - range.end % piece;
+    whole.step_by(piece).map(move |begin| begin..begin + piece)
+}
+
 /// Numbers by name; names twice and overlaps are errors.
 fn index(file: &Path, sections: &[Section]) -> Result<HashMap<String, usize>> {
     let mut index = HashMap::new();
     for (number, section) in sections.iter().enumerate() {
         if index.insert(section.name.clone(), number).is_some() {
             let (got, expected) = ("a second one", "every name once");
-            return Err(section_error(file, &section.name, "name", got, expected));
+            return Err(Error::section(file, &section.name, "name", got, expected));
         }
     }
     let mut order: Vec<&Section> = sections.iter().filter(|s| s.length > 0).collect();
@@ -279,7 +298,7 @@ fn index(file: &Path, sections: &[Section]) -> Result<HashMap<String, usize>> {
         let [before, section] = pair else { continue };
         if section.offset < before.offset + before.length {
             let expected = format!("no overlap with {}", shown(&before.name));
-            return Err(section_error(file, &section.name, "offset", section.offset, expected));
+            return Err(Error::section(file, &section.name, "offset", section.offset, expected));
         }
     }
     Ok(index)

@@ -2,8 +2,8 @@
 
 use oss_quant::Dtype;
 
+use crate::cursor::Cursor;
 use crate::error::{Error, Result, shown};
-use crate::reader::Reader;
 use crate::safetensors::json::{self, Entry};
 use crate::source::Source;
 use crate::tensor::{Span, TensorInfo, check_disjoint, stored_bytes};
@@ -48,15 +48,15 @@ pub(crate) struct Header {
 /// Reads and checks the header of `source`, the container's file number `file`.
 pub(crate) fn parse(source: &Source, file: usize) -> Result<Header> {
     let path = source.path();
-    let mut reader = Reader::new(path, source.bytes(), 0);
-    let length = reader.u64("header length")?;
+    let mut cursor = Cursor::new(path, source.bytes(), 0);
+    let length = cursor.u64("header length")?;
     if length > HEADER_LIMIT {
         let expected = format!("at most {HEADER_LIMIT}");
         return Err(Error::invalid(path, "header length", length, expected));
     }
-    let text = reader.take(length, "header")?;
-    let data_start = reader.position() as u64;
-    let data_bytes = reader.remaining();
+    let text = cursor.take(length, "header")?;
+    let data_start = cursor.position() as u64;
+    let data_bytes = cursor.remaining();
     let entries = json::header(path, text)?;
     let place = |(name, entry): (String, Entry)| place(source, file, name, &entry, data_start);
     let tensors: Vec<TensorInfo> = entries.into_iter().map(place).collect::<Result<_>>()?;

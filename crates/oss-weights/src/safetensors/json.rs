@@ -9,16 +9,45 @@ use std::marker::PhantomData;
 use std::path::Path;
 
 use serde::Deserialize;
-use serde::de::{self, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{self, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use crate::error::{Error, Result, shown};
+use crate::tensor::MOST_DIMENSIONS;
 
 /// One tensor of the header as it is written.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Entry {
     pub(crate) dtype: String,
+    #[serde(deserialize_with = "shape")]
     pub(crate) shape: Vec<u64>,
     pub(crate) data_offsets: [u64; 2],
+}
+
+/// Dimensions: a list is refused as it grows too long, not when it is all there.
+fn shape<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<u64>, D::Error> {
+    deserializer.deserialize_seq(ShapeVisitor)
+}
+
+struct ShapeVisitor;
+
+impl<'de> Visitor<'de> for ShapeVisitor {
+    type Value = Vec<u64>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of dimensions")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> std::result::Result<Vec<u64>, A::Error> {
+        let mut shape = Vec::new();
+        while let Some(dimension) = list.next_element()? {
+            if shape.len() == MOST_DIMENSIONS {
+                let text = format!("more than {MOST_DIMENSIONS} dimensions");
+                return Err(de::Error::custom(text));
+            }
+            shape.push(dimension);
+        }
+        Ok(shape)
+    }
 }
 
 /// What may stand in the header: tensors, and one entry of notes.

@@ -16,6 +16,9 @@ import time
 import urllib.error
 import urllib.request
 
+# The server is this machine, whatever proxy leads to others; libraries read this as they are loaded.
+os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"
+
 import agents
 import openai
 from langchain_core.tools import tool

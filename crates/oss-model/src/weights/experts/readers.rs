@@ -1,6 +1,6 @@
 //! The threads that read experts.
 
-use super::table::{Job, Table};
+use super::table::{ReadJob, Table};
 use crate::error::{Error, Result};
 use oss_memory::file::RandomAccess;
 use std::io;
@@ -13,14 +13,14 @@ pub(super) const PART: usize = 4 << 20;
 /// Reads in flight: what keeps a disk busy. The threads sleep while it works.
 const THREADS: usize = 4;
 
-/// What the threads and the page share.
+/// What the threads and the forward pass share.
 #[derive(Debug)]
 struct Shared {
     file: RandomAccess,
     table: Mutex<Table>,
     /// There is something to read, or nothing ever will be.
     work: Condvar,
-    /// An expert has come, or failed.
+    /// An expert has come, or failed, or slots are pinned no longer.
     arrived: Condvar,
 }
 
@@ -59,7 +59,14 @@ impl Readers {
         self.shared.work.notify_all();
     }
 
-    /// Waits until another expert has come, or failed.
+    /// Tells those who wait that slots are pinned no longer.
+    pub(super) fn tell_of_slots(&self) {
+        // Who has found them pinned and is about to wait has the lock until then.
+        drop(self.lock());
+        self.shared.arrived.notify_all();
+    }
+
+    /// Waits until another expert has come, or failed, or slots are pinned no longer.
     pub(super) fn wait<'a>(&'a self, table: MutexGuard<'a, Table>) -> MutexGuard<'a, Table> {
         self.shared.arrived.wait(table).unwrap_or_else(PoisonError::into_inner)
     }
@@ -98,7 +105,7 @@ impl Shared {
         }
     }
 
-    fn read(&self, job: &mut Job) -> Result<(), oss_memory::Error> {
+    fn read(&self, job: &mut ReadJob) -> Result<(), oss_memory::Error> {
         let got = self.file.read_to_end_at(&mut job.piece, job.offset)?;
         if got >= job.needed {
             return Ok(());

@@ -1,7 +1,11 @@
 use super::*;
 use oss_testing::Seeded;
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 use tempfile::TempDir;
 
 const LAYERS: usize = 3;
@@ -32,16 +36,16 @@ impl File {
         Self { directory, bytes, layers }
     }
 
-    fn slots(&self, slots: usize) -> ExpertSlots {
+    fn slots(&self, slots: usize) -> ExpertCache {
         self.slots_after(slots, &[])
     }
 
     /// Slots that begin with what was popular in an earlier run.
-    fn slots_after(&self, slots: usize, popularity: &[Popularity]) -> ExpertSlots {
+    fn slots_after(&self, slots: usize, popularity: &[Popularity]) -> ExpertCache {
         let (path, policy) = (self.directory.path().join("experts"), MemoryPolicy::default());
         let (file, memory) =
             (RandomAccess::open_direct(&path).unwrap(), (&policy, Pages::Transparent));
-        ExpertSlots::open(file, &self.layers, slots, memory, &[], popularity).unwrap()
+        ExpertCache::open(file, &self.layers, slots, memory, &[], popularity).unwrap()
     }
 
     /// The expert's bytes.
@@ -52,13 +56,13 @@ impl File {
 }
 
 /// Hands out all experts of a layer, compares their bytes, and returns how many rounds it took.
-fn use_all(file: &File, slots: &ExpertSlots, layer: usize, active: &[u32]) -> Result<usize> {
+fn use_all(file: &File, slots: &ExpertCache, layer: usize, active: &[u32]) -> Result<usize> {
     let (mut done, mut rounds) = (0, 0);
     while done < active.len() {
         let pinned = slots.round(layer, &active[done..])?;
         assert!((1..=slots.slots).contains(&pinned.len()), "{} of {}", pinned.len(), slots.slots);
-        for (slot, expert) in pinned.iter().zip(&active[done..]) {
-            let expected = file.expert(layer, *expert);
+        for (index, expert) in active[done..][..pinned.len()].iter().enumerate() {
+            let (slot, expected) = (pinned.slot(index), file.expert(layer, *expert));
             assert!(slot.bytes()[..expected.len()] == *expected, "layer {layer}, {expert}");
         }
         done += pinned.len();
@@ -68,11 +72,12 @@ fn use_all(file: &File, slots: &ExpertSlots, layer: usize, active: &[u32]) -> Re
     Ok(rounds)
 }
 
-/// Guesses at the next layer's experts, two for each row, and at those of the layer after it.
-fn foresee(slots: &ExpertSlots, before: (usize, &[u32]), guesses: &[u32]) {
-    let (layers, margins) = (before.0 + 1..LAYERS, vec![1.0; guesses.len()]);
-    let guess = |layer| Guesses { layer, top: 2, experts: guesses, margins: &margins };
-    slots.foresee(before, layers.map(guess));
+/// Predictions of the next layer's experts, two for each row, and at those of the layer after it.
+fn prefetch(slots: &ExpertCache, before: (usize, &[u32]), predictions: &[u32]) {
+    let (layers, margins) = (before.0 + 1..LAYERS, vec![1.0; predictions.len()]);
+    let prediction =
+        |layer| Predictions { layer, top_k: 2, experts: predictions, margins: &margins };
+    slots.prefetch(before, layers.map(prediction));
 }
 
 /// Choices of some rows, the low experts more often.
@@ -100,8 +105,8 @@ fn whatever_is_asked_in_however_many_slots_the_bytes_are_the_file_s() {
             let expected = active.clone();
             slots.begin(layer, &mut active, &choices, rows);
             if layer + 1 < LAYERS {
-                let guesses: Vec<u32> = (0..4).map(|_| seeded.below(EXPERTS) as u32).collect();
-                foresee(&slots, (layer, &active), &guesses);
+                let predictions: Vec<u32> = (0..4).map(|_| seeded.below(EXPERTS) as u32).collect();
+                prefetch(&slots, (layer, &active), &predictions);
             }
             use_all(&file, &slots, layer, &active).unwrap();
             active.sort_unstable();
@@ -154,7 +159,7 @@ fn those_that_are_needed_most_keep_their_slots_as_in_a_plain_model() {
 }
 
 #[test]
-fn guesses_are_followed_where_they_come_true_and_only_there() {
+fn predictions_are_followed_where_they_come_true_and_only_there() {
     let file = File::new(|_| 300_000);
     for right in [true, false] {
         let slots = file.slots(5);
@@ -167,8 +172,8 @@ fn guesses_are_followed_where_they_come_true_and_only_there() {
             next = vec![seeded.below(3) as u32, 3 + seeded.below(3) as u32];
             if layer + 1 < LAYERS {
                 let wrong: Vec<u32> = next.iter().map(|e| (e + 1) % 3 + e / 3 * 3).collect();
-                let guesses = if right { &next } else { &wrong };
-                foresee(&slots, (layer, &active), guesses);
+                let predictions = if right { &next } else { &wrong };
+                prefetch(&slots, (layer, &active), predictions);
             }
             use_all(&file, &slots, layer, &active).unwrap();
         }
@@ -186,14 +191,14 @@ fn guesses_are_followed_where_they_come_true_and_only_there() {
 }
 
 /// Needs one expert of a layer, for one row.
-fn need(file: &File, slots: &ExpertSlots, layer: usize, expert: u32) -> Result<usize> {
+fn need(file: &File, slots: &ExpertCache, layer: usize, expert: u32) -> Result<usize> {
     let mut active = [expert];
     slots.begin(layer, &mut active, &[expert], 1);
     use_all(file, slots, layer, &active)
 }
 
 /// Needs the last expert of each layer often, and the others now and then.
-fn habits(file: &File, slots: &ExpertSlots) {
+fn habits(file: &File, slots: &ExpertCache) {
     for step in 0..40 {
         for layer in 0..LAYERS {
             need(file, slots, layer, if step % 2 == 0 { 5 } else { step / 2 % 5 }).unwrap();
@@ -202,15 +207,15 @@ fn habits(file: &File, slots: &ExpertSlots) {
 }
 
 /// Waits until nothing is read any more.
-fn wait_for_popular(slots: &ExpertSlots) {
+fn wait_for_popular(slots: &ExpertCache) {
     let begin = std::time::Instant::now();
     let is_busy = || {
         let table = slots.readers.lock();
-        (0..LAYERS * EXPERTS).any(|id| matches!(table.state(id), State::Coming(_)))
+        (0..LAYERS * EXPERTS).any(|id| matches!(table.state(id), Residency::Loading(_)))
     };
     while slots.counts().popular_bytes == 0 || is_busy() {
         assert!(begin.elapsed().as_secs() < 20, "{:?}", slots.counts());
-        std::thread::yield_now();
+        thread::yield_now();
     }
 }
 
@@ -295,4 +300,76 @@ fn an_expert_that_cannot_be_read_is_named_and_is_asked_for_again_later() {
     }
     fs::write(&path, &file.bytes).unwrap();
     ask([1, 5]).unwrap();
+}
+
+#[test]
+fn who_waits_for_a_slot_is_told_when_another_pass_gives_it_back() {
+    let file = File::new(|_| 10_000);
+    let slots = &file.slots(1);
+    let begin = |expert| slots.begin(0, &mut [expert], &[expert], 1);
+    begin(0);
+    let pinned = slots.round(0, &[0]).unwrap();
+    thread::scope(|scope| {
+        let (tell, told) = mpsc::channel();
+        let other = scope.spawn(move || {
+            begin(1);
+            let slot = slots.round(0, &[1]).map(|pinned| pinned.len());
+            // Nobody hears it where the test has failed.
+            let _told = tell.send(());
+            slot
+        });
+        told.recv_timeout(Duration::from_millis(200)).expect_err("the one slot is pinned");
+        drop(pinned);
+        if told.recv_timeout(Duration::from_secs(20)).is_err() {
+            slots.readers.tell_of_slots();
+            panic!("nobody told the other pass of the slot");
+        }
+        assert_eq!(other.join().unwrap().unwrap(), 1);
+    });
+}
+
+#[test]
+fn experts_are_missing_until_all_are_in_slots_and_once_one_has_left() {
+    let file = File::new(|_| 10_000);
+    let slots = file.slots(LAYERS * EXPERTS);
+    assert!(slots.lacks_any());
+    for layer in 0..LAYERS {
+        for expert in 0..EXPERTS as u32 {
+            assert!(slots.lacks_any());
+            need(&file, &slots, layer, expert).unwrap();
+        }
+    }
+    assert!(!slots.lacks_any());
+    let few = file.slots(2);
+    habits(&file, &few);
+    assert!(few.lacks_any());
+    // One that cannot be read is missing, too.
+    let all = file.slots(LAYERS * EXPERTS);
+    for id in 0..LAYERS * EXPERTS - 1 {
+        need(&file, &all, id / EXPERTS, (id % EXPERTS) as u32).unwrap();
+    }
+    let path = file.directory.path().join("experts");
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(100).unwrap();
+    need(&file, &all, LAYERS - 1, EXPERTS as u32 - 1).unwrap_err();
+    assert!(all.lacks_any());
+}
+
+#[test]
+fn whoever_looks_for_a_slot_asks_only_of_better_ones_whether_they_are_kept() {
+    let file = File::new(|_| 10_000);
+    let slots = file.slots(EXPERTS);
+    // Each expert of the first layer is needed more often than the one before it.
+    for expert in 0..EXPERTS as u32 {
+        for _ in 0..=expert {
+            need(&file, &slots, 0, expert).unwrap();
+        }
+    }
+    let asked = Cell::new(0);
+    let mut table = slots.readers.lock();
+    assert!(table.ask(EXPERTS, Priority::Needed, |id| {
+        asked.set(asked.get() + 1);
+        id == 0
+    }));
+    assert_eq!(asked.get(), 2, "the one that is kept, and the next");
+    assert!(matches!(table.state(1), Residency::OnDisk));
 }

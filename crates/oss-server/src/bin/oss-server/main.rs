@@ -10,7 +10,7 @@ use std::thread;
 use anyhow::{Context, Result};
 use clap::Parser;
 use oss_engine::Engine;
-use oss_server::{Error, Server};
+use oss_server::Server;
 use tokio::signal;
 use tokio::sync::oneshot;
 
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
     match serve(&flags) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", flags::told(&error));
             ExitCode::FAILURE
         }
     }
@@ -41,7 +41,7 @@ fn serve(flags: &Flags) -> Result<()> {
         .context("no threads for connections")?;
     runtime.block_on(async {
         let options = flags.server()?;
-        let server = Server::bind(options).await.map_err(named)?;
+        let server = Server::bind(options).await?;
         let handle = server.handle();
         tracing::info!(address = %server.address(), model = %flags.model.display(), "listening");
         let (model, options) = (flags.model.clone(), flags.engine());
@@ -51,22 +51,8 @@ fn serve(flags: &Flags) -> Result<()> {
                 handle.drain();
             }
         });
-        server.run().await.map_err(named)
+        Ok(server.run().await?)
     })
-}
-
-/// An error behind the flag that sets the option which it is about.
-fn named(error: Error) -> anyhow::Error {
-    let flag = match &error {
-        Error::Option { field, .. } | Error::Load(oss_engine::Error::Option { field, .. }) => {
-            flags::flag_of(field)
-        }
-        _ => None,
-    };
-    match flag {
-        Some(flag) => anyhow::Error::new(error).context(flag),
-        None => error.into(),
-    }
 }
 
 /// Tells of the first signal; the second ends the process at once. The thread that listens lives as

@@ -12,7 +12,7 @@ use std::path::Path;
 const MAX_LAYERS: usize = 4096;
 
 /// The configuration of a container: a JSON object beside it, or its own metadata.
-pub(crate) struct Source<'a> {
+pub(crate) struct ConfigReader<'a> {
     pub(crate) container: &'a Container,
     catalog: Catalog,
     json: Option<Value>,
@@ -48,7 +48,7 @@ pub(crate) fn text_of(value: &Value) -> Cow<'_, str> {
     value.as_str().map_or_else(|| value.to_string().into(), Cow::Borrowed)
 }
 
-impl<'a> Source<'a> {
+impl<'a> ConfigReader<'a> {
     pub(crate) fn new(container: &'a Container) -> Result<Self> {
         let path = container.path();
         let metadata = container.metadata();

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::{Extent, Extents};
+use super::{BuddyAllocator, Extent};
 
 fn overlap(a: Extent, b: Extent) -> bool {
     a.first < b.first + b.len && b.first < a.first + a.len
@@ -21,7 +21,7 @@ fn largest_free(units: usize, used: &[Extent]) -> Option<Extent> {
 }
 
 /// Checks the books against the extents in use.
-fn check(extents: &Extents, used: &[Extent]) {
+fn check(extents: &BuddyAllocator, used: &[Extent]) {
     let mut sorted = used.to_vec();
     sorted.sort_unstable();
     assert!(extents.allocated().eq(sorted.iter().copied()));
@@ -29,11 +29,12 @@ fn check(extents: &Extents, used: &[Extent]) {
         assert!(!overlap(pair[0], pair[1]), "{pair:?} overlap");
     }
     let taken: usize = used.iter().map(|extent| extent.len).sum();
-    assert_eq!((extents.used(), extents.available()), (taken, extents.units() - taken));
+    assert_eq!(extents.used(), taken);
+    let available = extents.units() - taken;
     let pieces: Vec<Extent> = free_of(extents.units(), extents.piece(), used).collect();
     assert!(extents.free_pieces().eq(pieces.iter().copied()));
-    let partly = (extents.available() - pieces.len() * extents.piece()) as f64;
-    assert_eq!(extents.fragmentation(), partly / extents.available().max(1) as f64);
+    let partly = (available - pieces.len() * extents.piece()) as f64;
+    assert_eq!(extents.fragmentation(), partly / available.max(1) as f64);
 }
 
 #[derive(Clone, Debug)]
@@ -60,7 +61,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// Runs steps on an allocator and on a list.
 fn run(units: usize, piece: usize, steps: &[Step]) {
-    let mut extents = Extents::new(units, piece);
+    let mut extents = BuddyAllocator::new(units, piece);
     let mut used: Vec<Extent> = Vec::new();
     for step in steps {
         match *step {
@@ -97,10 +98,10 @@ fn run(units: usize, piece: usize, steps: &[Step]) {
         assert_eq!(extents.largest_free(), largest);
     }
     used.drain(..).for_each(|extent| extents.free(extent));
-    assert_eq!(format!("{extents:?}"), format!("{:?}", Extents::new(units, piece)));
+    assert_eq!(format!("{extents:?}"), format!("{:?}", BuddyAllocator::new(units, piece)));
 }
 
-fn compact(extents: &mut Extents, used: &mut [Extent], most: usize) {
+fn compact(extents: &mut BuddyAllocator, used: &mut [Extent], most: usize) {
     let before = extents.free_pieces().count();
     let moves = extents.plan_compaction(most);
     // Backwards, since any order must do.
@@ -129,7 +130,7 @@ proptest! {
 
 #[test]
 fn compaction_empties_the_least_used_pieces_into_gaps() {
-    let mut extents = Extents::new(4 * 512, 512);
+    let mut extents = BuddyAllocator::new(4 * 512, 512);
     let used: Vec<Extent> = (0..8).map(|_| extents.allocate(256).expect("room")).collect();
     // One half of each piece stays: two pieces can be emptied into the two others.
     used.iter().skip(1).step_by(2).for_each(|&extent| extents.free(extent));
@@ -143,7 +144,7 @@ fn compaction_empties_the_least_used_pieces_into_gaps() {
 
 #[test]
 fn a_move_whose_target_was_taken_meanwhile_changes_nothing() {
-    let mut extents = Extents::new(2 * 512, 512);
+    let mut extents = BuddyAllocator::new(2 * 512, 512);
     let used: Vec<Extent> = (0..4).map(|_| extents.allocate(256).expect("room")).collect();
     extents.free(used[1]);
     extents.free(used[3]);
@@ -157,7 +158,7 @@ fn a_move_whose_target_was_taken_meanwhile_changes_nothing() {
 #[test]
 #[should_panic(expected = "is freed, expected an allocated extent")]
 fn freeing_twice_panics() {
-    let mut extents = Extents::new(512, 512);
+    let mut extents = BuddyAllocator::new(512, 512);
     let extent = extents.allocate(1).expect("room");
     extents.free(extent);
     extents.free(extent);

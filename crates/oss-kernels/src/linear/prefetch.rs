@@ -1,60 +1,70 @@
-//! What is asked for while groups of weights are multiplied.
+//! What is prefetched while groups of weights are multiplied.
 
-use super::{Shared, ask_for_weights};
+use super::{SharedPrefetch, prefetch_weights};
 use oss_quant::CodeFormat;
-use oss_simd::{Reading, Simd};
+use oss_simd::{PrefetchPolicy, Simd};
 
-/// What is asked for while a group is read, see [`Source`](super::codes::Source).
-pub(super) trait Asking: Copy {
+/// What is prefetched while a group is read, see [`Source`](super::codes::Source).
+pub(super) trait Prefetcher: Copy {
     fn for_rows(self, first: usize, n: usize) -> Self;
-    fn ask<S, F, const T: usize, const N: usize>(self, s: S, group: &[u8], block: usize, j: usize)
-    where
+    fn prefetch<S, F, const T: usize, const N: usize>(
+        self,
+        s: S,
+        group: &[u8],
+        block: usize,
+        j: usize,
+    ) where
         S: Simd,
         F: CodeFormat;
 }
 
 /// What comes a while after in the same group, or in that after it.
 #[derive(Clone, Copy)]
-pub(super) struct Onward {
+pub(super) struct PrefetchAhead {
     /// Bytes from the group's first to the end of the matrix.
     pub(super) left: usize,
     /// How memory is read fastest.
-    pub(super) reading: Reading,
+    pub(super) policy: PrefetchPolicy,
 }
 
-impl Asking for Onward {
+impl Prefetcher for PrefetchAhead {
     #[inline(always)]
     fn for_rows(self, _: usize, _: usize) -> Self {
         self
     }
     #[inline(always)]
-    fn ask<S, F, const T: usize, const N: usize>(self, s: S, group: &[u8], block: usize, j: usize)
-    where
+    fn prefetch<S, F, const T: usize, const N: usize>(
+        self,
+        s: S,
+        group: &[u8],
+        block: usize,
+        j: usize,
+    ) where
         S: Simd,
         F: CodeFormat,
     {
-        let Self { left, reading } = self;
+        let Self { left, policy } = self;
         // As many lines as a block touches where its first byte begins one.
         let lines = F::BLOCK_BYTES.div_ceil(64);
         let (from, to) = (j * lines / 4, (j + 1) * lines / 4);
         let bytes = const { T == 1 && F::MAX_CODE >= 128 };
-        let ahead = match const { takes_as_long::<S, F>(T) } {
-            true => reading.ahead_of_products,
-            false if bytes => reading.ahead_of_bytes,
-            false => reading.ahead,
+        let distance = match const { takes_as_long::<S, F>(T) } {
+            true => policy.distance_balanced,
+            false if bytes => policy.distance_8bit,
+            false => policy.distance,
         };
-        let at = block * F::BLOCK_BYTES + ahead / N;
+        let at = block * F::BLOCK_BYTES + distance / N;
         // After the end of a group comes the one that is read after those beside it.
         let beside = if at < group.len() { 0 } else { (N - 1) * group.len() };
         // A branch that the compiler moves no products over: it would begin those of a whole block,
         // with more sums than registers hold, and end up at half the speed.
         if at + beside < left {
             let (at, len) = (at + beside + 64 * from, 64 * (to - from));
-            // Codes of 8 bits are read 1 to 5 % faster by asking twice, and so are two streams.
+            // Codes of 8 bits are read 1 to 5 % faster prefetched twice, and so are two streams.
             if bytes {
-                ask_for_weights::<S, T, 2>(s, group, at, len);
+                prefetch_weights::<S, T, 2>(s, group, at, len);
             } else {
-                ask_for_weights::<S, T, N>(s, group, at, len);
+                prefetch_weights::<S, T, N>(s, group, at, len);
             }
         }
     }
@@ -66,17 +76,17 @@ const fn takes_as_long<S: Simd, F: CodeFormat>(rows: usize) -> bool {
     S::REGISTERS >= 32 && 50 * rows <= F::BLOCK_BYTES && F::BLOCK_BYTES <= 100 * rows
 }
 
-impl Asking for Shared<'_> {
+impl Prefetcher for SharedPrefetch<'_> {
     #[inline(always)]
     fn for_rows(self, first: usize, n: usize) -> Self {
         self.for_rows(first, n)
     }
     #[inline(always)]
-    fn ask<S, F, const T: usize, const N: usize>(self, s: S, _: &[u8], block: usize, j: usize)
+    fn prefetch<S, F, const T: usize, const N: usize>(self, s: S, _: &[u8], block: usize, j: usize)
     where
         S: Simd,
         F: CodeFormat,
     {
-        self.ask(s, 4 * block + j);
+        self.prefetch(s, 4 * block + j);
     }
 }

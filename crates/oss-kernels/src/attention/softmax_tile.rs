@@ -10,7 +10,7 @@ use std::ops::Range;
 /// head that sees nothing of the tile is left as it is, to the bit. `meanwhile` is called from time
 /// to time, with which of so many times it is.
 #[inline(always)]
-pub(super) fn soften<S: Simd, P: Products, const H: usize>(
+pub(super) fn softmax_tile<S: Simd, P: Products, const H: usize>(
     s: S,
     scores: &mut [[f32; TILE]],
     visible: &Visible<H>,
@@ -25,7 +25,7 @@ pub(super) fn soften<S: Simd, P: Products, const H: usize>(
             continue;
         }
         if (begin, end) != (0, TILE) {
-            hide(s, scores, begin..end);
+            mask_scores(s, scores, begin..end);
         }
         above = s.max(s.sub(largest(s, scores), s.splat(running.max[h])), above);
     }
@@ -82,7 +82,7 @@ fn weigh<S: Simd, P: Products, const N: usize>(
             for h in 0..N {
                 weights[h] = s.sub(s.load(&scores[h].as_chunks().0[i]), s.splat(max[h]));
             }
-            // What is hidden has no weight.
+            // What is masked has no weight.
             weights = math::exp_each(s, weights);
             for h in 0..N {
                 added[h] = s.add(added[h], weights[h]);
@@ -95,16 +95,16 @@ fn weigh<S: Simd, P: Products, const N: usize>(
     }
 }
 
-/// Makes the scores outside of some positions less than any other.
+/// Masks the scores outside of some positions: less than any other.
 #[inline(always)]
-fn hide<S: Simd>(s: S, scores: &mut [f32; TILE], seen: Range<usize>) {
+fn mask_scores<S: Simd>(s: S, scores: &mut [f32; TILE], seen: Range<usize>) {
     let lane = s.load(&std::array::from_fn(|lane| lane as f32));
-    let hidden = s.splat(f32::NEG_INFINITY);
+    let masked = s.splat(f32::NEG_INFINITY);
     for (i, scores) in scores.as_chunks_mut::<16>().0.iter_mut().enumerate() {
         let begin = s.splat(seen.start as f32 - (i * 16) as f32);
         let end = s.splat(seen.end as f32 - (i * 16) as f32);
-        let x = s.select_lt(lane, begin, hidden, s.load(scores));
-        s.store(s.select_lt(lane, end, x, hidden), scores);
+        let x = s.select_lt(lane, begin, masked, s.load(scores));
+        s.store(s.select_lt(lane, end, x, masked), scores);
     }
 }
 

@@ -9,16 +9,16 @@ use crate::error::{Error, Result};
 /// Lengths are `u64` as files state them; they become `usize` only after they were compared with
 /// the bytes that are left.
 #[derive(Clone)]
-pub(crate) struct Reader<'a> {
+pub(crate) struct Cursor<'a> {
     file: &'a Path,
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> Cursor<'a> {
     /// A cursor at `at`, which may be anywhere, also behind the end.
-    pub(crate) fn new(file: &'a Path, bytes: &'a [u8], at: usize) -> Reader<'a> {
-        Reader { file, bytes, at: at.min(bytes.len()) }
+    pub(crate) fn new(file: &'a Path, bytes: &'a [u8], at: usize) -> Cursor<'a> {
+        Cursor { file, bytes, at: at.min(bytes.len()) }
     }
 
     /// The file that errors name.
@@ -104,14 +104,14 @@ impl<'a> Reader<'a> {
 mod tests {
     use super::*;
 
-    fn reader(bytes: &[u8]) -> Reader<'_> {
-        Reader::new(Path::new("file"), bytes, 0)
+    fn cursor(bytes: &[u8]) -> Cursor<'_> {
+        Cursor::new(Path::new("file"), bytes, 0)
     }
 
     #[test]
     fn a_field_behind_the_end_names_the_file_the_field_and_both_sizes() {
-        let mut reader = reader(&[1, 0, 0]);
-        let error = reader.u32("version").unwrap_err().to_string();
+        let mut cursor = cursor(&[1, 0, 0]);
+        let error = cursor.u32("version").unwrap_err().to_string();
         let expected = "file: version at byte 0 ends early: got 3 bytes, expected 4";
         assert_eq!(error, expected);
     }
@@ -120,7 +120,7 @@ mod tests {
     fn a_count_beyond_the_bytes_left_is_refused() {
         let mut bytes = u64::MAX.to_le_bytes().to_vec();
         bytes.extend([0; 30]);
-        let error = reader(&bytes).count("tensor count", 24).unwrap_err().to_string();
+        let error = cursor(&bytes).count("tensor count", 24).unwrap_err().to_string();
         assert!(error.contains("got 18446744073709551615"), "{error}");
         assert!(error.contains("expected at most 1, as 30 bytes are left"), "{error}");
     }
@@ -129,7 +129,7 @@ mod tests {
     fn a_string_that_is_not_utf8_says_where() {
         let mut bytes = 4u64.to_le_bytes().to_vec();
         bytes.extend([b'a', b'b', 0xff, b'c']);
-        let error = reader(&bytes).string("key", 100).unwrap_err().to_string();
+        let error = cursor(&bytes).string("key", 100).unwrap_err().to_string();
         assert_eq!(error, "file: key: got bytes ff 63 after 2, expected a UTF-8 string");
     }
 
@@ -137,7 +137,7 @@ mod tests {
     fn a_string_over_its_limit_is_refused() {
         let mut bytes = 4u64.to_le_bytes().to_vec();
         bytes.extend(b"abcd");
-        let error = reader(&bytes).string("key", 3).unwrap_err().to_string();
+        let error = cursor(&bytes).string("key", 3).unwrap_err().to_string();
         assert_eq!(error, "file: key: got 4 bytes, expected at most 3 bytes");
     }
 }

@@ -1,9 +1,9 @@
 //! Notices when two threads of a team take turns on one CPU while another is free.
 //!
-//! Where something else has run for a moment, the system may leave both there for tens of
-//! milliseconds: it sees two threads that always have something to do, and does not know that one
-//! polls for the other. A worker that meets one before it on its CPU moves to a CPU where nobody
-//! of the team is, and may be moved from there as before.
+//! Where another program has run for a moment, the OS may leave both there for tens of
+//! milliseconds: it sees two threads that are always busy, and does not know that one polls for the
+//! other. A worker that finds one before it on its CPU moves to a CPU without a worker of the team,
+//! and may be moved from there as before.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -16,12 +16,12 @@ const PHASES: u32 = 2;
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Where each worker of a team was last seen.
-pub(super) struct Places {
+pub(super) struct Residency {
     /// CPUs and one, or 0 while unknown. Written when it changes, so that all can keep a copy.
     seen: Box<[AtomicU32]>,
 }
 
-impl Places {
+impl Residency {
     pub(super) fn new(workers: usize) -> Self {
         Self { seen: (0..workers).map(|_| AtomicU32::new(0)).collect() }
     }
@@ -54,22 +54,22 @@ impl Places {
 }
 
 /// A worker that keeps away from those before it.
-pub(super) struct Mover {
+pub(super) struct Migrator {
     worker: usize,
     /// In how many phases in a row it met one.
     met: u32,
     moved: Option<Instant>,
 }
 
-impl Mover {
+impl Migrator {
     pub(super) fn new(worker: usize) -> Self {
         Self { worker, met: 0, moved: None }
     }
 
     /// To be called at the start of a phase, by the worker itself.
-    pub(super) fn look(&mut self, places: &Places) {
-        places.note(self.worker);
-        if !places.meets(self.worker) {
+    pub(super) fn look(&mut self, residency: &Residency) {
+        residency.note(self.worker);
+        if !residency.meets(self.worker) {
             self.met = 0;
             return;
         }
@@ -80,7 +80,7 @@ impl Mover {
         (self.met, self.moved) = (0, Some(Instant::now()));
         // Refused, or without a CPU to move to, it stays where it is.
         if let Ok(allowed) = Mask::here()
-            && let Some(free) = allowed.without(places.taken())
+            && let Some(free) = allowed.without(residency.taken())
             && free.bind_here().is_ok()
         {
             let _refused = allowed.bind_here();
@@ -90,54 +90,54 @@ impl Mover {
 
 #[cfg(test)]
 mod tests {
-    use super::Places;
+    use super::Residency;
 
     #[test]
     fn who_comes_later_meets_those_before_it_where_they_were_last_seen() {
-        let places = Places::new(3);
-        let meets = || [0, 1, 2].map(|worker| places.meets(worker));
+        let residency = Residency::new(3);
+        let meets = || [0, 1, 2].map(|worker| residency.meets(worker));
         assert_eq!(meets(), [false; 3], "nobody was seen yet");
-        places.put(2, 0);
-        places.put(0, 0);
+        residency.put(2, 0);
+        residency.put(0, 0);
         assert_eq!(meets(), [false, false, true]);
-        places.put(1, 0);
+        residency.put(1, 0);
         assert_eq!(meets(), [false, true, true]);
-        places.put(1, 5);
-        places.put(2, 5);
+        residency.put(1, 5);
+        residency.put(2, 5);
         assert_eq!(meets(), [false, false, true]);
-        places.put(2, 6);
+        residency.put(2, 6);
         assert_eq!(meets(), [false; 3]);
-        assert_eq!(places.taken().collect::<Vec<_>>(), [0, 5, 6]);
+        assert_eq!(residency.taken().collect::<Vec<_>>(), [0, 5, 6]);
     }
 
     /// On systems that do not let threads be bound nobody moves.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_worker_moves_to_a_cpu_that_nobody_has_and_may_run_where_it_might_before() {
-        use super::{Mask, Mover, PHASES};
+        use super::{Mask, Migrator, PHASES};
         use crate::os;
 
         let before = Mask::here().expect("a mask");
         let here = os::cpu().expect("a CPU");
         // Bound for a moment, so that the system does not move it in between.
         Mask::of(here).and_then(|mask| mask.bind_here()).expect("where it is");
-        let (places, mut mover) = (Places::new(2), Mover::new(1));
-        places.put(0, here);
+        let (residency, mut migrator) = (Residency::new(2), Migrator::new(1));
+        residency.put(0, here);
         for _ in 0..PHASES {
             assert_eq!(os::cpu(), Some(here));
-            mover.look(&places);
+            migrator.look(&residency);
         }
         assert_eq!(os::cpu(), Some(here), "bound to one CPU it has nowhere to go");
         before.bind_here().expect("as before");
 
-        let (places, mut mover) = (Places::new(2), Mover::new(1));
+        let (residency, mut migrator) = (Residency::new(2), Migrator::new(1));
         let mut moved = false;
         for _ in 0..1000 {
             let here = os::cpu().expect("a CPU");
-            places.put(0, here);
-            mover.look(&places);
+            residency.put(0, here);
+            migrator.look(&residency);
             moved |= os::cpu() != Some(here);
-            mover.moved = None;
+            migrator.moved = None;
         }
         let elsewhere = before.without([here].into_iter()).is_some();
         assert_eq!(moved, elsewhere, "with another CPU it moves");

@@ -4,7 +4,7 @@
 //! [2 blocks][16 rows] f16 scales, then, for formats with minima, [2 blocks][16 rows] f16 minima
 //! ```
 
-use super::Step;
+use super::ScaleMin;
 use crate::bytes::array;
 use crate::record::{Place, Record};
 use crate::unpack::Block;
@@ -47,9 +47,9 @@ pub(crate) fn get(tail: &[u8], which: usize, place: Place) -> f32 {
     half_at(tail, 64 * which + 32 * place.block + 2 * place.lane)
 }
 
-/// One step for both halves of a block.
-pub(crate) fn both(scale: f32, min: f32) -> [Step; 2] {
-    [Step { scale, min }; 2]
+/// One scale and minimum for both halves of a block.
+pub(crate) fn both(scale: f32, min: f32) -> [ScaleMin; 2] {
+    [ScaleMin { scale, min }; 2]
 }
 
 /// The scales (`which` 0) or minima (`which` 1) of 16 rows.

@@ -1,6 +1,6 @@
 //! Which extents to move so that whole pieces become free.
 
-use super::{Extent, Extents, order_of};
+use super::{BuddyAllocator, Extent, order_of};
 
 /// An extent to be copied to a free place of the same length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,13 +11,13 @@ pub struct Move {
     pub to: Extent,
 }
 
-impl Extents {
+impl BuddyAllocator {
     /// Moves that together free up to `most` pieces: the least used ones are emptied into the gaps
     /// of others. Pieces that cannot be emptied, and extents of a piece and more, are left alone.
     ///
     /// All targets are free now, so the moves may be made in any order: copy what is there, then
-    /// tell [`Extents::apply`]. Another plan after these moves may free more. Planning takes time
-    /// in proportion to the range; call it when memory is wanted back, not while serving.
+    /// tell [`BuddyAllocator::apply`]. Another plan after these moves may free more. Planning takes
+    /// time in proportion to the range; call it when memory is wanted back, not while serving.
     pub fn plan_compaction(&self, most: usize) -> Vec<Move> {
         let mut pieces = self.pieces();
         pieces.sort_by_key(|piece| (piece.used, piece.index));

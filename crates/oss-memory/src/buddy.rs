@@ -29,7 +29,7 @@ impl Extent {
 
 /// The books of a range.
 #[derive(Clone, Debug)]
-pub struct Extents {
+pub struct BuddyAllocator {
     units: usize,
     /// The order of a piece.
     piece: usize,
@@ -40,7 +40,7 @@ pub struct Extents {
     used: usize,
 }
 
-impl Extents {
+impl BuddyAllocator {
     /// The books of `units` free units that can be given back `piece` at a time.
     ///
     /// # Panics
@@ -117,11 +117,6 @@ impl Extents {
         self.used
     }
 
-    /// Units of all free extents.
-    pub fn available(&self) -> usize {
-        self.units - self.used
-    }
-
     /// Units of the largest extent that can be allocated now.
     pub fn largest_free(&self) -> usize {
         let order = self.free.iter().rposition(|free| free.len() > 0);
@@ -142,7 +137,7 @@ impl Extents {
     pub fn fragmentation(&self) -> f64 {
         let large = self.free.iter().enumerate().skip(self.piece);
         let whole: usize = large.map(|(order, free)| free.len() << order).sum();
-        let free = self.available();
+        let free = self.units - self.used;
         if free == 0 { 0.0 } else { (free - whole) as f64 / free as f64 }
     }
 

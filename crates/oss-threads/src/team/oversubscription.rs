@@ -1,11 +1,11 @@
-//! Notices when there are more threads than free cores, and has everybody wait politely then.
+//! Notices when there are more threads than free cores, and makes all threads wait passively then.
 //!
 //! A thread that polls for another one that has no core takes a core from it. So some phases are
 //! timed: when one in twenty of them waits far longer for stragglers than it works, waiters sleep
-//! at once ([`Manners::crowded`]) instead of polling. After a while polling is tried again, each
+//! at once ([`WaitPolicy::passive`]) instead of polling. After a while polling is tried again, each
 //! time later.
 //!
-//! [`Manners::crowded`]: crate::patience::Manners::crowded
+//! [`WaitPolicy::passive`]: crate::backoff::WaitPolicy::passive
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 /// One phase of so many is timed: a prime, since with an even number, and an even number of phases
 /// a token, some phases of a layer would never be.
-const EVERY: u32 = 17;
+pub(super) const EVERY: u32 = 17;
 /// Timed phases that are judged together.
-const WINDOW: u32 = 64;
-/// Late ones among them that make a crowd: more than one in twenty.
-const LATE: u32 = 4;
+pub(super) const WINDOW: u32 = 64;
+/// Late ones among them that make too many threads: more than one in twenty.
+pub(super) const LATE: u32 = 4;
 /// A late phase waits so many times as long as it works,
 const FACTOR: u32 = 10;
 /// and longer than waking a sleeper takes.
@@ -25,8 +25,8 @@ const LEAST: Duration = Duration::from_micros(250);
 /// Before polling is tried again, the first and the longest time.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
 
-/// What is known of the crowd; written by the caller of the running phase.
-pub(super) struct Crowd {
+/// What is known of it; written by the caller of the running phase.
+pub(super) struct Oversubscription {
     phases: AtomicU32,
     window: Mutex<Window>,
 }
@@ -35,13 +35,13 @@ pub(super) struct Crowd {
 struct Window {
     timed: u32,
     late: u32,
-    /// While crowded: when it began.
+    /// While there are too many threads: since when.
     since: Option<Instant>,
     /// How long it lasts, or lasted the last time.
     lasts: Duration,
 }
 
-impl Crowd {
+impl Oversubscription {
     pub(super) fn new() -> Self {
         Self { phases: AtomicU32::new(0), window: Mutex::new(Window::default()) }
     }
@@ -53,7 +53,7 @@ impl Crowd {
         phases.is_multiple_of(EVERY)
     }
 
-    /// Takes a timed phase in; true while crowded.
+    /// Takes a timed phase in; true while there are too many threads.
     pub(super) fn observe(&self, work: Duration, wait: Duration, now: Instant) -> bool {
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         window.observe(work, wait, now)
@@ -89,7 +89,7 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
-    use super::{Crowd, Duration, EVERY, Instant, LATE, WINDOW, Window};
+    use super::{Duration, EVERY, Instant, LATE, Oversubscription, WINDOW, Window};
 
     const WORK: Duration = Duration::from_micros(30);
     const SOON: Duration = Duration::from_micros(40);
@@ -98,8 +98,9 @@ mod tests {
     #[test]
     fn each_phase_of_a_layer_has_its_turn_to_be_timed() {
         for phases in [2, 6, 8, 16] {
-            let crowd = Crowd::new();
-            let timed = (0..EVERY * phases).filter(|_| crowd.is_timed()).map(|at| at % phases);
+            let oversubscription = Oversubscription::new();
+            let timed =
+                (0..EVERY * phases).filter(|_| oversubscription.is_timed()).map(|at| at % phases);
             let mut timed: Vec<_> = timed.collect();
             timed.sort_unstable();
             assert!(timed.into_iter().eq(0..phases), "{phases} phases");
@@ -107,14 +108,14 @@ mod tests {
     }
 
     #[test]
-    fn phases_that_wait_little_or_work_long_make_no_crowd() {
+    fn phases_that_wait_little_or_work_long_are_no_sign() {
         let (mut window, now) = (Window::default(), Instant::now());
         assert!((0..10 * WINDOW).all(|_| !window.observe(WORK, SOON, now)));
         assert!((0..10 * WINDOW).all(|_| !window.observe(LATELY, 5 * LATELY, now)));
     }
 
     #[test]
-    fn a_rare_late_phase_makes_no_crowd() {
+    fn a_rare_late_phase_is_no_sign() {
         let (mut window, now) = (Window::default(), Instant::now());
         for phase in 0..100 * WINDOW {
             let wait = if phase % WINDOW < LATE - 1 { LATELY } else { SOON };
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn many_late_phases_make_a_crowd_that_is_tried_again_ever_later() {
+    fn after_many_late_phases_polling_is_tried_again_ever_later() {
         let (mut window, mut now) = (Window::default(), Instant::now());
         for seconds in [1, 2, 4, 8, 16, 32, 64, 64] {
             assert!((1..LATE).all(|_| !window.observe(WORK, LATELY, now)));

@@ -1,5 +1,5 @@
-//! Threads for what loading does with many bytes at once. They are gone when it is done: while a
-//! team works, nobody else does.
+//! Threads for what loading does with many bytes at once. They have ended when it is done: while a
+//! team works, no other threads do.
 
 use crate::error::{Error, Result};
 use rayon::ThreadPoolBuilder;
@@ -9,7 +9,7 @@ use std::thread;
 ///
 /// # Errors
 /// Those of the work; [`Error::Thread`] where the system gives no threads for it.
-pub(super) fn together<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+pub(super) fn on_load_pool<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let mut handles = Vec::new();
     let start = |worker: rayon::ThreadBuilder| {
         let thread = thread::Builder::new().name(format!("oss-load-{}", worker.index()));

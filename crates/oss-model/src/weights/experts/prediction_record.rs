@@ -1,7 +1,7 @@
-//! Whether guesses at the next layers' experts come true, so that only good ones cost a read.
+//! Whether predictions of the next layers' experts come true, so that only good ones cost a read.
 
-/// Guesses of a kind are followed while this share of the last ones came true: of no kind are more
-/// than about a fifth read in vain.
+/// Predictions of a kind are followed while this share of the last ones came true: of no kind are
+/// more than about a fifth read in vain.
 const TRUSTED: f32 = 0.8;
 /// So many of them must have been seen.
 const ENOUGH: f32 = 16.0;
@@ -17,7 +17,7 @@ fn kind_of(margin: f32) -> usize {
     ((margin.log2() + 4.0) as usize).min(MARGINS - 1)
 }
 
-/// How guesses of one kind have come out.
+/// How predictions of one kind have come out.
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
     share: f32,
@@ -35,34 +35,35 @@ impl Record {
     }
 }
 
-/// The guesses at the next layers, and the record of each kind: by how many layers they look ahead,
-/// and by their margin, which is how much larger the guess's logit is than that of the best expert
-/// that the row is not thought to go to. Only guesses at experts that are not in slots count, since
-/// only they would be read.
+/// The predictions of the next layers, and the record of each kind: by how many layers they look
+/// ahead, and by their margin, which is how much larger its logit is than that of the best expert
+/// that the row is not thought to go to. Only predictions of experts that are not in slots count,
+/// since only they would be read.
 #[derive(Debug, Default)]
-pub(super) struct Foresight {
+pub(super) struct PredictionRecord {
     /// By layers ahead, then by margin.
     records: Vec<[Record; MARGINS]>,
-    guesses: Vec<Guess>,
+    predictions: Vec<Prediction>,
 }
 
 #[derive(Debug)]
-struct Guess {
+struct Prediction {
     layer: usize,
     expert: u32,
     /// Layers ahead, and the kind of margin.
     kind: (usize, usize),
 }
 
-impl Foresight {
-    /// Forgets guesses at a layer that nobody has judged.
+impl PredictionRecord {
+    /// Forgets predictions of a layer that nobody has judged.
     pub(super) fn clear(&mut self, layer: usize, ahead: usize) {
-        self.guesses.retain(|guess| guess.layer != layer || guess.kind.0 != ahead);
+        self.predictions
+            .retain(|prediction| prediction.layer != layer || prediction.kind.0 != ahead);
     }
 
-    /// Notes a guess at a layer's expert, so many layers ahead and of a margin; true where such
-    /// guesses mostly come true.
-    pub(super) fn guess(
+    /// Notes a prediction of a layer's expert, so many layers ahead and of a margin; true where
+    /// such predictions mostly come true.
+    pub(super) fn note(
         &mut self,
         (layer, expert): (usize, u32),
         (ahead, margin): (usize, f32),
@@ -71,19 +72,20 @@ impl Foresight {
             self.records.resize(ahead + 1, [Record::default(); MARGINS]);
         }
         let kind = (ahead, kind_of(margin));
-        let same =
-            |guess: &Guess| (guess.layer, guess.expert, guess.kind.0) == (layer, expert, ahead);
-        if self.guesses.iter().any(same) {
+        let same = |prediction: &Prediction| {
+            (prediction.layer, prediction.expert, prediction.kind.0) == (layer, expert, ahead)
+        };
+        if self.predictions.iter().any(same) {
             return false;
         }
-        self.guesses.push(Guess { layer, expert, kind });
+        self.predictions.push(Prediction { layer, expert, kind });
         self.records[ahead][kind.1].is_trusted()
     }
 
-    /// Compares the guesses at a layer with the experts that it needs.
+    /// Compares the predictions of a layer with the experts that it needs.
     pub(super) fn judge(&mut self, layer: usize, active: &[u32]) {
         let records = &mut self.records;
-        self.guesses.retain(|Guess { layer: of, expert, kind: (ahead, margin) }| {
+        self.predictions.retain(|Prediction { layer: of, expert, kind: (ahead, margin) }| {
             if *of == layer {
                 records[*ahead][*margin].add(active.contains(expert));
             }
@@ -98,18 +100,18 @@ mod tests {
     use std::ops::Range;
 
     #[test]
-    fn a_margin_is_followed_once_enough_of_its_guesses_came_true_and_while_they_do() {
-        let mut foresight = Foresight::default();
+    fn a_margin_is_followed_once_enough_of_its_predictions_came_true_and_while_they_do() {
+        let mut record = PredictionRecord::default();
         let mut followed = Vec::new();
         for step in 0..300u32 {
-            foresight.clear(1, 1);
+            record.clear(1, 1);
             let (wide, narrow) = ((1, 3.0), (1, 0.3));
-            followed.push([foresight.guess((1, 7), wide), foresight.guess((1, 8), narrow)]);
+            followed.push([record.note((1, 7), wide), record.note((1, 8), narrow)]);
             // The wide margin is right but for 100 steps, the narrow one half of the time.
             let wide_is_right = !(100..200).contains(&step);
             let right = [(7, wide_is_right), (8, step % 2 == 0)];
             let active: Vec<u32> = right.iter().filter(|(_, is)| *is).map(|(e, _)| *e).collect();
-            foresight.judge(1, &active);
+            record.judge(1, &active);
         }
         assert!(followed.iter().all(|[_, narrow]| !narrow));
         let all =
@@ -126,30 +128,30 @@ mod tests {
     }
 
     #[test]
-    fn guesses_at_another_layer_and_second_guesses_at_an_expert_do_not_count() {
-        let mut foresight = Foresight::default();
+    fn predictions_of_another_layer_and_second_ones_of_an_expert_do_not_count() {
+        let mut record = PredictionRecord::default();
         for _ in 0..50 {
-            foresight.clear(2, 1);
-            foresight.guess((2, 7), (1, 1.0));
-            foresight.guess((2, 7), (1, 2.0));
-            foresight.judge(1, &[7]);
-            foresight.judge(2, &[7]);
+            record.clear(2, 1);
+            record.note((2, 7), (1, 1.0));
+            record.note((2, 7), (1, 2.0));
+            record.judge(1, &[7]);
+            record.judge(2, &[7]);
         }
-        assert_eq!(foresight.records[1][kind_of(2.0)].seen, 0.0);
-        assert!(foresight.records[1][kind_of(1.0)].is_trusted());
+        assert_eq!(record.records[1][kind_of(2.0)].seen, 0.0);
+        assert!(record.records[1][kind_of(1.0)].is_trusted());
     }
 
     #[test]
-    fn guesses_from_further_off_have_a_record_of_their_own() {
-        let mut foresight = Foresight::default();
+    fn predictions_from_further_off_have_a_record_of_their_own() {
+        let mut record = PredictionRecord::default();
         let mut followed = [false; 2];
         for _ in 0..50 {
-            foresight.clear(2, 2);
-            followed[1] = foresight.guess((2, 8), (2, 1.0)); // two layers before: wrong
-            foresight.clear(2, 1);
-            followed[0] = foresight.guess((2, 7), (1, 1.0)); // one layer before: right
-            foresight.judge(2, &[7]);
-            assert!(foresight.guesses.is_empty());
+            record.clear(2, 2);
+            followed[1] = record.note((2, 8), (2, 1.0)); // two layers before: wrong
+            record.clear(2, 1);
+            followed[0] = record.note((2, 7), (1, 1.0)); // one layer before: right
+            record.judge(2, &[7]);
+            assert!(record.predictions.is_empty());
         }
         assert_eq!(followed, [true, false]);
     }
