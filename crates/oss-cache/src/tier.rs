@@ -5,7 +5,7 @@
 //! compressed when they are evicted; separate threads do both. The thread that evicts copies a page
 //! and goes on; it waits only where the queue is full and the page would be lost, and for the file
 //! no longer than pages are worth, nor at all where memory is being given back. Complete pages that
-//! find no room in the queue are written later, parents first ([`backlog`]).
+//! find no room in the queue are written later, parents first (`tier/backlog.rs`).
 //!
 //! The next process finds a page of the file by those before it. So none goes while a page that
 //! follows it is in the file, and none goes for one that follows it.
