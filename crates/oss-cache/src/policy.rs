@@ -58,12 +58,12 @@ pub trait Policy: Debug + Send + Sync {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EvictionPolicy {
-    /// The least recently used goes first.
+    /// The least recently used is evicted first.
     Lru,
-    /// The least frequently used goes first, the least recently used among equals.
+    /// The least frequently used is evicted first, the least recently used among equals.
     Lfu,
-    /// The greatest age in proportion to a power of its uses goes first; the power follows what is
-    /// missed.
+    /// The greatest age in proportion to a power of its uses is evicted first; the power follows
+    /// what is missed.
     #[default]
     Adaptive,
     /// Any goes: the simulator's baseline.

@@ -1,6 +1,7 @@
 //! How much the caches of the machine hold together.
 
 use oss_memory::file;
+use oss_threads::topology::Topology;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -11,11 +12,11 @@ const LINE: u64 = 64 << 10;
 /// `/sys` lies under `root`; 0 where the system does not tell. Each counts once, however many CPUs
 /// share it.
 pub(crate) fn cache_bytes(root: &Path) -> usize {
+    let Ok(topology) = Topology::read_under(root) else { return 0 };
     let cpus = root.join("sys/devices/system/cpu");
-    let online = line(&cpus.join("online")).unwrap_or_default();
     // By the CPUs that share them.
     let mut caches = BTreeMap::new();
-    for cpu in numbers(&online) {
+    for cpu in topology.nodes.iter().flat_map(|node| &node.cpus) {
         let folder = cpus.join(format!("cpu{cpu}/cache"));
         let last = (0..8).filter_map(|index| Cache::read(&folder.join(format!("index{index}"))));
         if let Some(Cache { level, shared, bytes }) = last.max_by_key(|cache| cache.level) {
@@ -52,17 +53,6 @@ impl Cache {
 fn line(path: &Path) -> Option<String> {
     let text = String::from_utf8(file::read(path, LINE).ok()?).ok()?;
     Some(text.trim().to_owned())
-}
-
-/// The numbers of a list such as `0-3,8`; what is no number is left out.
-fn numbers(list: &str) -> impl Iterator<Item = usize> {
-    list.split(',').flat_map(|part| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        match (first.trim().parse::<usize>(), last.trim().parse::<usize>()) {
-            (Ok(first), Ok(last)) => first..last.saturating_add(1),
-            _ => 0..0,
-        }
-    })
 }
 
 #[cfg(test)]

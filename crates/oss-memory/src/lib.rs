@@ -1,5 +1,4 @@
-//! Memory and files: the engine's interface to the operating system, except for threads and CPUs
-//! (`oss-threads`).
+//! Memory, where it lies, and files: the engine's interface to the operating system for these.
 //!
 //! Weights are read through maps ([`file::Map`]), results are written so that a crash cannot leave
 //! half a file ([`file::Writer`]), and large working memory comes straight from the OS

@@ -179,6 +179,41 @@ fn units<const N: usize>(threads: usize, units: [usize; N], panics: bool, polls:
     workers.into_iter().for_each(|worker| worker.join().expect("a worker ends"));
 }
 
+/// The units of one phase, taken by threads that are all awake: more of them than a whole phase has
+/// time for.
+#[expect(unsafe_code, reason = "plays the caller of a team")]
+fn takes(threads: usize, units: usize) {
+    let gang = Arc::new(Gang::new(threads, 0usize));
+    let runs = Runs::new(units, threads);
+    // SAFETY: it is the first job.
+    unsafe { gang.release(1, runs) };
+    let all = move |worker: usize, gang: &Gang<usize>| {
+        let first = runs.each().nth(worker).map(|run| run.start as usize);
+        let mut taken: Vec<_> = first.into_iter().collect();
+        while let Some(units) = gang.take(worker, runs.workers()) {
+            taken.extend(units);
+        }
+        taken
+    };
+    let workers: Vec<_> = (1..runs.workers())
+        .map(|worker| {
+            let gang = Arc::clone(&gang);
+            thread::spawn(move || all(worker, &gang))
+        })
+        .collect();
+    let mut taken = all(0, &gang);
+    workers.into_iter().for_each(|worker| taken.extend(worker.join().expect("a worker ends")));
+    taken.sort_unstable();
+    assert_eq!(taken, (0..units).collect::<Vec<_>>());
+}
+
+#[test]
+fn every_unit_is_taken_once() {
+    every(3, || takes(2, 1));
+    every(3, || takes(2, 9));
+    every(2, || takes(3, 7));
+}
+
 #[test]
 fn every_unit_is_run_once_in_phases_that_follow_each_other() {
     every(2, || units(2, [5, 4], false, Polls(0)));

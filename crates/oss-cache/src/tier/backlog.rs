@@ -6,11 +6,10 @@
 
 use std::collections::VecDeque;
 
-use super::cold::Cold;
 use super::moves::Cause;
 use crate::cache::KvCache;
 use crate::error::same;
-use crate::tree::{NO_SLOT, NodeId, Tree};
+use crate::tree::{NodeId, Tree};
 
 /// Blocks that have gone are looked for when there are so many more entries than blocks.
 const SLACK: usize = 64;
@@ -69,7 +68,7 @@ impl KvCache {
             return;
         }
         self.note_written();
-        if !self.tiers.backlog.is_empty() || !self.write_complete(block) {
+        if !self.tiers.backlog.is_empty() || !self.write_pages(block, Cause::Complete) {
             self.put_off(block, false);
         }
     }
@@ -81,7 +80,7 @@ impl KvCache {
                 continue;
             }
             self.tree.node_mut(entry.0).in_backlog = false;
-            if !self.write_complete(entry.0) {
+            if !self.write_pages(entry.0, Cause::Complete) {
                 self.put_off(entry.0, true);
                 return;
             }
@@ -102,25 +101,6 @@ impl KvCache {
                 self.tree.node_mut(entry.0).in_backlog = false;
             }
         }
-    }
-
-    /// Sends the pages of a block that are worth keeping; false where that has to wait.
-    fn write_complete(&mut self, block: NodeId) -> bool {
-        self.pinned(block, |cache| {
-            for group in 0..cache.layout.groups.len() {
-                let is_there = cache.tree.places(block, group).cold != NO_SLOT;
-                if is_there || !cache.is_kept(block, group) {
-                    continue;
-                }
-                if !cache.tiers.cold.as_ref().is_some_and(Cold::has_room_in_queue) {
-                    return false;
-                }
-                if !cache.store(block, group, None, Cause::Complete) {
-                    return false;
-                }
-            }
-            true
-        })
     }
 
     /// Checks the books of what waits to be written.

@@ -39,8 +39,8 @@ pub struct ColdOptions {
     pub path: PathBuf,
     /// The file's size at most, in bytes.
     pub bytes: u64,
-    /// Pages that may wait to be written, and as many to be read; one more is dropped, or waited
-    /// for where nothing else has it.
+    /// Pages that may wait to be written, and as many to be read; one more is written later where
+    /// memory keeps it, else waited for, though not for long.
     pub queue: usize,
     /// Everything that decides bits: model, packed layout, format of keys and values, instruction
     /// set, activation type, version of the numerics. A file with another key counts as empty.
@@ -277,9 +277,13 @@ impl Cold {
         self.writer.renew_patience();
     }
 
-    /// A free slot, if there is one, that makes the file longer only while the disk takes such.
+    /// A free slot, if there is one and while the disk takes what goes there: one that has been
+    /// written before, else one that makes the file longer.
     pub(crate) fn free_slot(&mut self) -> Option<u32> {
-        if let Some(slot) = self.free.pop() {
+        if self.overwriting.may_be_tried()
+            && let Some(slot) = self.free.pop()
+        {
+            self.overwriting.tried();
             return Some(slot);
         }
         let next = self.states.len() as u32;
@@ -382,13 +386,12 @@ impl Cold {
         self.writer.recycle(bytes);
         let had_place = std::mem::replace(&mut self.has_place[slot as usize], done);
         let kind = if had_place { &mut self.overwriting } else { &mut self.growth };
-        match done {
-            true => *kind = Willingness::default(),
-            false => kind.refused(),
-        }
-        match done {
-            true => self.stats.written_bytes += written_bytes,
-            false => self.stats.failed_writes += 1,
+        if done {
+            *kind = Willingness::default();
+            self.stats.written_bytes += written_bytes;
+        } else {
+            kind.refused();
+            self.stats.failed_writes += 1;
         }
         match self.states[slot as usize] {
             State::Abandoned => self.set_free(slot),

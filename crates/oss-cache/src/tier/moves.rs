@@ -285,14 +285,15 @@ impl KvCache {
         Ok(())
     }
 
-    fn write_pages(&mut self, block: NodeId, cause: Cause<'_>) {
+    /// Sends the pages of a block that are worth keeping; false where that has to wait.
+    pub(super) fn write_pages(&mut self, block: NodeId, cause: Cause<'_>) -> bool {
         self.pinned(block, |cache| {
-            for group in 0..cache.layout.groups.len() {
-                if cache.tree.places(block, group).cold == NO_SLOT && cache.is_kept(block, group) {
-                    cache.store(block, group, None, cause);
-                }
-            }
-        });
+            (0..cache.layout.groups.len()).all(|group| {
+                let is_due =
+                    cache.tree.places(block, group).cold == NO_SLOT && cache.is_kept(block, group);
+                !is_due || cache.store(block, group, None, cause)
+            })
+        })
     }
 
     /// A block that is pinned is about to lose its resident pages: sees to it that a lower tier has
@@ -539,11 +540,10 @@ impl KvCache {
     }
 
     /// Does without writing a page.
-    fn drop_write(&mut self) -> bool {
+    fn drop_write(&mut self) {
         if let Some(cold) = &mut self.tiers.cold {
             cold.stats.dropped_writes += 1;
         }
-        true
     }
 
     /// A slot without waiting: a free one, or that of the page that the policy lets go among those
@@ -574,7 +574,8 @@ impl KvCache {
 
     /// Sends a page of a block that is pinned to the file: `copy` if it has left memory already,
     /// else the resident one, or the compressed one; one that is still being compressed not yet.
-    /// False where a page that stays in memory finds no slot for now, but may later.
+    /// False where a page stays in memory and its write has to be put off: others are on their way
+    /// to the file, after which there may be a slot.
     pub(crate) fn store(
         &mut self,
         block: NodeId,
@@ -590,7 +591,8 @@ impl KvCache {
         let packed = match &place.warm {
             Some(Packed::Ready(packed)) if copy.is_none() && place.hot == NO_PAGE => {
                 let Ok(packed) = oss_memory::try_to_vec(packed) else {
-                    return self.drop_write();
+                    self.drop_write();
+                    return true;
                 };
                 Some(packed.into_boxed_slice())
             }
@@ -600,7 +602,10 @@ impl KvCache {
             // Pages that are still on their way there may go later, or what it follows come.
             let is_early = matches!(cause, Cause::Complete)
                 && self.tiers.cold.as_ref().is_some_and(Cold::is_writing_any);
-            return if is_early { false } else { self.drop_write() };
+            if !is_early {
+                self.drop_write();
+            }
+            return !is_early;
         };
         let used = match cause {
             Cause::Ends(last) => last[block as usize],

@@ -179,7 +179,9 @@ impl KvCache {
                     if place.cold == NO_SLOT {
                         let is_last = place.hot == NO_PAGE;
                         let cause = if is_last { Cause::Leaves } else { Cause::Complete };
-                        cache.store(block, group, None, cause);
+                        if !cache.store(block, group, None, cause) {
+                            cache.put_off(block, false);
+                        }
                     }
                     cache.forget_warm(block, group);
                     cache.stats.warm_evicted_pages += 1;

@@ -1,13 +1,13 @@
 //! Replaces a file as a whole or not at all.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fmt, process};
 
-use crate::{Error, Result};
+use crate::{Error, Result, os};
 
 /// Bytes gathered before the system is called.
 const GATHER: usize = 1 << 20;
@@ -15,7 +15,7 @@ const GATHER: usize = 1 << 20;
 /// Tells writers of one process apart.
 static SERIAL: AtomicU64 = AtomicU64::new(0);
 
-/// Writes a temporary file beside its goal and renames it on [`Writer::commit`].
+/// Writes a temporary file beside its target and renames it on [`Writer::commit`].
 ///
 /// Who reads the path sees the old file or the new one, never a part; dropping the writer removes
 /// the temporary file and changes nothing. A process that is killed leaves the temporary file,
@@ -55,7 +55,11 @@ impl Writer {
                 file => {
                     let file = file.map_err(Error::file("create", &temporary))?;
                     // Tells other containers that it is not stale. Not all file systems have locks.
-                    drop(file.try_lock());
+                    let is_taken = matches!(file.try_lock(), Err(TryLockError::WouldBlock));
+                    // One of them was quicker, and has removed it or is about to.
+                    if is_taken || os::is_named(&file, &temporary).is_ok_and(|named| !named) {
+                        continue;
+                    }
                     let file = Some(BufWriter::with_capacity(GATHER, file));
                     return Ok(Self { path: path.to_path_buf(), temporary, file });
                 }
@@ -87,9 +91,13 @@ impl Writer {
         for part in super::list(directory)? {
             let writer = part.file_name().and_then(|part| writer_of(part, name));
             let is_dead = |process: u32| !processes.join(process.to_string()).exists();
-            // One that is gone by now, or may not be read, is another's business.
-            let is_left = || File::open(&part).is_ok_and(|file| file.try_lock().is_ok());
-            if writer.is_some_and(is_dead) && is_left() && super::remove(&part)? {
+            if !writer.is_some_and(is_dead) {
+                continue;
+            }
+            // One that is gone by now, or may not be read, is another's business. The lock is kept
+            // until it is removed: its writer looks for it.
+            let Ok(file) = File::open(&part) else { continue };
+            if file.try_lock().is_ok() && super::remove(&part)? {
                 removed += 1;
             }
         }

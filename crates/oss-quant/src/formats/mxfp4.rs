@@ -51,8 +51,8 @@ pub(crate) fn plain_block(codes: &[u8; 16], scale: u8) -> [u8; 17] {
     block
 }
 
-/// `2^(e - 128)`.
-fn f16_scale(e: u8) -> f32 {
+/// `2^(e - 128)`, half of the scale.
+fn halved_scale(e: u8) -> f32 {
     match e {
         NAN => f32::NAN,
         // The smallest power that the shift below reaches is 2^-127, for e = 1.
@@ -80,7 +80,7 @@ fn nearest(x: f32) -> u8 {
 
 /// The codes under the scale `e`, and their squared error in units of the scale.
 fn encode_with(values: &[f32], e: u8) -> (Codes, f64) {
-    let scale = 2.0 * f64::from(f16_scale(e));
+    let scale = 2.0 * f64::from(halved_scale(e));
     let mut error = 0.0;
     let codes = std::array::from_fn(|column| {
         let x = f64::from(values[column]) / scale;
@@ -107,7 +107,7 @@ impl Blocks for Mxfp4 {
     }
 
     fn scale_min(block: &[u8], _part: usize) -> [ScaleMin; 2] {
-        both(f16_scale(block[0]), 0.0)
+        both(halved_scale(block[0]), 0.0)
     }
 
     /// The better, by squared error, of the scale that leaves the largest value between 4 and 8
@@ -140,7 +140,7 @@ impl Blocks for Mxfp4 {
     }
 
     fn packed_scale_min(tail: &[u8], place: Place) -> [ScaleMin; 2] {
-        both(f16_scale(tail[16 * place.block + place.lane]), 0.0)
+        both(halved_scale(tail[16 * place.block + place.lane]), 0.0)
     }
 }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub(super) const EVERY: u32 = 17;
 /// Timed phases that are judged together.
 pub(super) const WINDOW: u32 = 64;
-/// Late ones among them that make too many threads: more than one in twenty.
+/// Late ones among them that are a sign of too many threads: more than one in twenty.
 pub(super) const LATE: u32 = 4;
 /// A late phase waits so many times as long as it works,
 const FACTOR: u32 = 10;
@@ -25,7 +25,7 @@ const LEAST: Duration = Duration::from_micros(250);
 /// Before polling is tried again, the first and the longest time.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
 
-/// What is known of it; written by the caller of the running phase.
+/// What is known of too many threads; written by the caller of the running phase.
 pub(super) struct Oversubscription {
     phases: AtomicU32,
     window: Mutex<Window>,

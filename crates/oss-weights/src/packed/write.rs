@@ -346,9 +346,8 @@ impl SectionWriter<'_> {
         self.hash.update(bytes);
         while !bytes.is_empty() {
             let at = self.section().offset + self.appended;
-            let step = step(at, self.pending.len() as u64, bytes.len() as u64);
+            let (step, straight) = step(at, self.pending.len() as u64, bytes.len() as u64);
             let (now, later) = bytes.split_at(step as usize);
-            let straight = self.pending.is_empty() && step >= HUGE_ALIGNMENT;
             if straight {
                 self.writer.file.write_at(now, at)?;
             } else {
@@ -407,12 +406,12 @@ impl Drop for SectionWriter<'_> {
 
 /// How many of `left` bytes, which begin at `at` in the file behind `pending` ones that wait, are
 /// taken at once: whole pieces of [`HUGE_ALIGNMENT`] where that is possible, else what the piece
-/// lacks.
-fn step(at: u64, pending: u64, left: u64) -> u64 {
+/// lacks; and whether they go to the file at once.
+fn step(at: u64, pending: u64, left: u64) -> (u64, bool) {
     let to_next_piece = HUGE_ALIGNMENT - at % HUGE_ALIGNMENT;
     let whole = left / HUGE_ALIGNMENT * HUGE_ALIGNMENT;
     let straight = pending == 0 && to_next_piece == HUGE_ALIGNMENT && whole > 0;
-    if straight { whole } else { to_next_piece.min(left) }
+    (if straight { whole } else { to_next_piece.min(left) }, straight)
 }
 
 /// What the file at `path` is called while it is being written.
@@ -568,7 +567,8 @@ mod tests {
                 for size in sizes {
                     let mut left = size;
                     while left > 0 {
-                        let taken = step(at, pending, left);
+                        let (taken, straight) = step(at, pending, left);
+                        assert_eq!(straight, pending == 0 && taken >= H, "{taken} at {at}");
                         assert!((1..=left).contains(&taken), "{taken} of {left} at {at}");
                         assert!(pending + taken <= H || pending == 0, "{pending} and {taken}");
                         (at, left, pending) = (at + taken, left - taken, pending + taken);

@@ -25,7 +25,7 @@ fn is_memory(file: &File) -> bool {
         let mut about: libc::statfs = std::mem::zeroed();
         (libc::fstatfs(file.as_raw_fd(), &raw mut about), about)
     };
-    status == 0 && about.f_type == libc::TMPFS_MAGIC
+    status == 0 && about.f_type as u64 == libc::TMPFS_MAGIC as u64
 }
 
 /// Whether the system is Linux 5.14 or later.
