@@ -6,9 +6,9 @@
 //! - *prompt*: as many neighbouring tokens as a call should bring, against keys and values in
 //!   cache, on one thread, beside multiply-adds: what exponentials take is not counted. Of *chosen
 //!   blocks*, each token has another that only some of the others see.
-//! - *choose*: which blocks a token sees, or as many tokens as in a prompt, by the means of pages,
+//! - *select*: which blocks a token sees, or as many tokens as in a prompt, by the means of pages,
 //!   bound in the same ways; means lie one after the other, not behind slots.
-//! - *join*: four splits of a long sequence become one result.
+//! - *merge*: four splits of a long sequence become one result.
 
 #[path = "support/shares.rs"]
 mod shares;
@@ -185,7 +185,7 @@ fn choice(shares: &mut Shares) {
     for isa in Isa::available() {
         let scratch = (vec![0.0; SPARSE.scratch_len(HEAD_DIM, 1)], vec![0; room]);
         let (mut scratch, mut first) = (vec![scratch; team.threads()], 0);
-        shares.kernel("choose, decode", isa, work, || {
+        shares.kernel("select, decode", isa, work, || {
             let cached = &cached[..sequences * means.len()];
             team.phase(at_once, PerWorker::new(&mut scratch), |at, (scratch, blocks)| {
                 let begin = (first + at.index) % sequences * means.len();
@@ -201,7 +201,7 @@ fn choice(shares: &mut Shares) {
     let mut scratch = vec![0.0; SPARSE.scratch_len(HEAD_DIM, QUERIES)];
     let mut blocks = vec![0; QUERIES * room];
     for isa in Isa::available() {
-        shares.kernel("choose, prompt", isa, work, || {
+        shares.kernel("select, prompt", isa, work, || {
             let mean = |page: usize| &means[page * mean_len..][..mean_len];
             let queries = [query; QUERIES];
             select_blocks(isa, (HEAD_DIM, SPARSE), &queries, mean, &mut scratch, &mut blocks);
@@ -211,7 +211,7 @@ fn choice(shares: &mut Shares) {
 }
 
 /// What was found of each split of one token.
-fn join(shares: &mut Shares) {
+fn merge(shares: &mut Shares) {
     let shape = shape(KvFormat::Bf16);
     let page = slot(KvFormat::Bf16);
     let heads = numbers(HEADS * HEAD_DIM);
@@ -223,7 +223,7 @@ fn join(shares: &mut Shares) {
     let amount = splits.iter().map(|split| size_of_val(split.as_slice())).sum();
     let work = Work { bound: Bound::Cache, amount, things: (HEADS, "head") };
     for isa in Isa::available() {
-        shares.kernel("attention, join of 4 splits", isa, work, || {
+        shares.kernel("attention, merge of 4 splits", isa, work, || {
             let partial = |split: usize| splits[split].as_slice();
             let give = |_, out: &[f32]| _ = black_box(out);
             merge_splits(isa, shape, &[query], partial, &mut scratch, give);
@@ -238,6 +238,6 @@ fn main() {
         prompt(&mut shares, format);
     }
     choice(&mut shares);
-    join(&mut shares);
+    merge(&mut shares);
     shares.finish();
 }

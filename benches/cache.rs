@@ -41,34 +41,34 @@ fn computed(cache: &mut KvCache, tokens: &[u32]) -> SequenceId {
     id
 }
 
-/// The books of 8,192 pages in pieces of 32.
+/// The metadata of 8,192 pages in pieces of 32.
 fn extents(criterion: &mut Criterion) {
     const PAGES: usize = 8192;
     let mut group = criterion.benchmark_group("extents");
     group.throughput(Throughput::Elements(PAGES as u64));
     group.bench_function("8,192 pages of 16 sequences taken in turns, and given back", |bencher| {
-        let mut books = BuddyAllocator::new(PAGES, 32);
+        let mut allocator = BuddyAllocator::new(PAGES, 32);
         bencher.iter(|| {
             let mut last = [None; 16];
             for n in 0..PAGES {
                 let last: &mut Option<Extent> = &mut last[n % 16];
                 let next = last.map(|last| Extent::unit(last.first + 1));
-                let next = next.filter(|&next| next.first % 32 != 0 && books.allocate_at(next));
-                *last = next.or_else(|| books.allocate_with_room());
+                let next = next.filter(|&next| next.first % 32 != 0 && allocator.allocate_at(next));
+                *last = next.or_else(|| allocator.allocate_with_room());
             }
-            (0..PAGES).for_each(|page| books.free(Extent::unit(page)));
-            black_box(books.used())
+            (0..PAGES).for_each(|page| allocator.free(Extent::unit(page)));
+            black_box(allocator.used())
         });
     });
     group.bench_function(
         "a plan to free all pieces that can be, a third of all in use",
         |bencher| {
-            let mut books = BuddyAllocator::new(PAGES, 32);
+            let mut allocator = BuddyAllocator::new(PAGES, 32);
             let mut seeded = Seeded::new(1);
-            let pages: Vec<Option<Extent>> = (0..PAGES).map(|_| books.allocate(1)).collect();
+            let pages: Vec<Option<Extent>> = (0..PAGES).map(|_| allocator.allocate(1)).collect();
             let given_back = pages.into_iter().flatten().filter(|_| seeded.chance(0.67));
-            given_back.for_each(|page| books.free(page));
-            bencher.iter(|| black_box(books.plan_compaction(usize::MAX).len()));
+            given_back.for_each(|page| allocator.free(page));
+            bencher.iter(|| black_box(allocator.plan_compaction(usize::MAX).len()));
         },
     );
     group.finish();

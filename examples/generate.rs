@@ -210,9 +210,9 @@ fn experts(engine: &Engine) -> Value {
         "read_bytes": experts.read_bytes,
         "popular_bytes": experts.popular_bytes,
         "missed_bytes": experts.missed_bytes,
-        "foreseen": experts.foreseen,
-        "foreseen_used": experts.foreseen_used,
-        "foreseen_wasted": experts.foreseen_wasted,
+        "predicted": experts.predicted,
+        "predicted_used": experts.predicted_used,
+        "predicted_wasted": experts.predicted_wasted,
         "reading_s": experts.reading_seconds,
     })
 }

@@ -9,8 +9,7 @@
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use oss_engine::Message;
-use oss_engine::{ChatRequest, Completion, Engine, Metrics, Request};
+use oss_engine::{ChatRequest, Completion, Engine, Message, Metrics, Request};
 use oss_examples::{EngineArgs, check_output, counter, deliver, machine, outln, run};
 use oss_memory::file;
 use std::path::PathBuf;

@@ -128,7 +128,7 @@ fn bench_refuses_pauses_and_depths_that_cannot_be() {
     let begin = std::time::Instant::now();
     let depth = said("--depth=18446744073709551615");
     let expected = "error: --depth with --gen-tokens or --prompt-tokens: got";
-    assert!(depth.starts_with(expected) && begin.elapsed().as_secs() < 2, "{depth}");
+    assert!(depth.starts_with(expected) && begin.elapsed().as_secs() < 20, "{depth}");
     let model = said("--model=nowhere");
     assert!(model.starts_with("error: --model: got nowhere"), "{model}");
 }
@@ -511,14 +511,10 @@ fn ctrl_c_ends_an_answer_of_the_chat_and_not_the_chat() {
         printed.read_to_end(&mut text).expect("it ends");
         let text = String::from_utf8_lossy(&text).into_owned();
         let ended_well = child.wait().expect("it ends").success();
-        let stopped = text.contains("(stopped)");
-        if stopped {
-            asked.expect("it listens");
-            assert!(ended_well && text.contains("85"), "{text}");
-        }
-        stopped
+        // The signal may be late, too, and stop the second answer instead.
+        asked.is_ok() && ended_well && text.contains("(stopped)") && text.contains("85")
     });
-    assert!(stopped, "no answer was stopped");
+    assert!(stopped, "no answer was stopped and followed by another");
 }
 
 #[test]

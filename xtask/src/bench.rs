@@ -28,7 +28,7 @@ impl Bench {
         more: &[&str],
         variables: &[(&str, &str)],
     ) -> Result<Printed> {
-        let mut command = shell::command(&self.0, &["--json", "--model"]);
+        let mut command = shell::measured(&self.0, &["--json", "--model"]);
         command.arg(model);
         for (name, value) in numbers {
             command.args([name, value.to_string().as_str()]);

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value as Json, json};
@@ -58,6 +58,9 @@ fn reserve(folder: &Path, stem: &str) -> Result<PathBuf> {
     loop {
         match File::create_new(&path) {
             Ok(_) => return Ok(path),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && is_left(&path) => {
+                fs::remove_file(&path).with_context(|| path.display().to_string())?;
+            }
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 path = folder.join(format!("{stem}-{number}.json"));
                 number += 1;
@@ -65,6 +68,13 @@ fn reserve(folder: &Path, stem: &str) -> Result<PathBuf> {
             Err(error) => return Err(error).with_context(|| path.display().to_string()),
         }
     }
+}
+
+/// Whether a record is empty and a day old: its run was killed.
+fn is_left(path: &Path) -> bool {
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+    let is_old = |begun: SystemTime| begun.elapsed().is_ok_and(|age| age > DAY);
+    fs::metadata(path).is_ok_and(|file| file.len() == 0 && file.modified().is_ok_and(is_old))
 }
 
 /// The commit that is checked out, marked when files differ from it.
@@ -142,6 +152,11 @@ mod tests {
         }
         let other = reserve(folder.path(), "day-b").expect("a file");
         assert_eq!(other, folder.path().join("day-b.json"));
+        // But for one that a killed run has left.
+        let file = File::options().write(true).open(folder.path().join(names[1])).expect("a file");
+        file.set_modified(SystemTime::now() - Duration::from_secs(100_000)).expect("a time");
+        let path = reserve(folder.path(), "day-a").expect("a file");
+        assert_eq!(path, folder.path().join(names[1]));
     }
 
     #[test]

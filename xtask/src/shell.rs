@@ -20,8 +20,15 @@ use crate::tidy::root;
 /// A command that runs in the root.
 pub(crate) fn command(program: impl AsRef<OsStr>, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
-    // Programs run on the best instruction set, unless a caller names one.
-    command.args(arguments).current_dir(root()).env_remove("OSS_ISA");
+    command.args(arguments).current_dir(root());
+    command
+}
+
+/// A command whose figures are kept: it runs on the best instruction set, whatever this one was
+/// told, unless the caller names another.
+pub(crate) fn measured(program: impl AsRef<OsStr>, arguments: &[&str]) -> Command {
+    let mut command = command(program, arguments);
+    command.env_remove("OSS_ISA");
     command
 }
 
@@ -205,12 +212,13 @@ mod tests {
     }
 
     #[test]
-    fn commands_have_no_instruction_set_but_one_that_is_named_and_builds_no_flags_of_others() {
+    fn measured_commands_have_only_a_named_instruction_set_and_builds_no_flags_of_others() {
         let variable = |command: &Command, name: &str| {
             let found = command.get_envs().find(|(key, _)| *key == name);
             found.map(|(_, value)| value.map(OsStr::to_owned))
         };
-        let mut plain = command("true", &[]);
+        assert_eq!(variable(&command("true", &[]), "OSS_ISA"), None);
+        let mut plain = measured("true", &[]);
         assert_eq!(variable(&plain, "OSS_ISA"), Some(None));
         plain.env("OSS_ISA", "avx2");
         assert_eq!(variable(&plain, "OSS_ISA"), Some(Some("avx2".into())));

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use std::{fmt, thread};
@@ -78,8 +78,9 @@ impl Guest {
         Self(Some(inner))
     }
 
-    pub(crate) fn downgrade(&self) -> Weak<Inner> {
-        self.0.as_ref().map(Arc::downgrade).unwrap_or_default()
+    /// The way to the step thread.
+    pub(crate) fn commands(&self) -> Sender<Command> {
+        self.0.as_ref().expect("it is taken when this goes").commands.clone()
     }
 
     /// Makes the step thread look around.

@@ -291,11 +291,15 @@ impl Error {
             Self::Budget { .. } | Self::LargerThanMemory { .. } | Self::Context { .. } => {
                 ErrorKind::OutOfMemory
             }
-            Self::Weights(_)
-            | Self::SideFile { .. }
-            | Self::Tokenizer { .. }
-            | Self::Threads(_)
-            | Self::Spawn(_) => ErrorKind::Load,
+            Self::Weights(_) | Self::SideFile { .. } | Self::Tokenizer { .. } | Self::Spawn(_) => {
+                ErrorKind::Load
+            }
+            Self::Threads(error) => match **error {
+                oss_threads::Error::Threads { .. } | oss_threads::Error::Cpus { .. } => {
+                    ErrorKind::InvalidInput
+                }
+                _ => ErrorKind::Load,
+            },
             Self::NotPacked { cause, .. } => cause.kind(),
             Self::Panicked { .. } => ErrorKind::Internal,
             Self::Sampling(error) => match **error {
@@ -308,9 +312,9 @@ impl Error {
                 oss_model::Error::Damaged(_) => ErrorKind::Damaged,
                 oss_model::Error::Memory(error) => of_memory(error),
                 oss_model::Error::Cache(error) => of_cache(error),
-                oss_model::Error::NotFinite { .. } | oss_model::Error::Expert { .. } => {
-                    ErrorKind::Internal
-                }
+                oss_model::Error::NotFinite { .. }
+                | oss_model::Error::Expert { .. }
+                | oss_model::Error::Batch { .. } => ErrorKind::Internal,
                 _ => ErrorKind::Load,
             },
         }
@@ -336,6 +340,7 @@ impl Error {
         let of_cache =
             |error: &oss_cache::Error| matches!(error, OutOfPages { .. } | Memory(Refused { .. }));
         match self {
+            Self::Memory(error) => matches!(**error, Refused { .. }),
             Self::Cache(error) => of_cache(error),
             Self::Model(error) => match &**error {
                 Cache(error) => of_cache(error),
@@ -382,9 +387,13 @@ fn of_memory(error: &oss_memory::Error) -> ErrorKind {
 }
 
 fn of_cache(error: &oss_cache::Error) -> ErrorKind {
-    use oss_cache::Error::{Capacity, Memory, OutOfPages};
+    use oss_cache::Error::{
+        BeyondSequence, Capacity, ColdCapacity, Memory, OutOfPages, UnknownSequence,
+    };
     match error {
         OutOfPages { .. } | Capacity { .. } => ErrorKind::OutOfMemory,
+        ColdCapacity { .. } => ErrorKind::InvalidInput,
+        UnknownSequence { .. } | BeyondSequence { .. } => ErrorKind::Internal,
         Memory(error) => of_memory(error),
         _ => ErrorKind::Load,
     }

@@ -83,7 +83,8 @@ pub enum FinishReason {
     Length,
     /// The model waits for the results of its tool calls.
     ToolCalls,
-    /// The stream was dropped or cancelled.
+    /// The stream was dropped or cancelled, or the answer failed and this is what there is of it
+    /// ([`Stream::collect_partial`](crate::Stream::collect_partial)).
     Cancelled,
 }
 

@@ -74,6 +74,7 @@ mod engine;
 mod error;
 mod event;
 mod fault;
+mod flags;
 mod grammar;
 pub mod inspect;
 mod metrics;
@@ -106,6 +107,7 @@ pub use event::{Completion, End, Event, FinishReason, Timing, Token, Usage};
 pub use fault::Fault;
 #[doc(hidden)]
 pub use fault::Injected;
+pub use flags::with_flags;
 pub use grammar::Grammar;
 pub use metrics::{Histogram, MemoryUse, Metrics, PageUse, TierUse};
 pub use options::{EngineOptions, LoadProgress, Speculation, Tune};

@@ -359,7 +359,7 @@ impl Scheduler {
             Command::Crash => panic!("a test wants it"),
             Command::Tune(reply) => {
                 // What has been measured is taken over at the end, so a panic leaves what was.
-                let tuned = self.unbound(|this| catch(|| this.retune()));
+                let tuned = self.unpinned(|this| catch(|| this.retune()));
                 // Who asked may be gone.
                 let _sent = reply.send(tuned);
             }
@@ -370,12 +370,12 @@ impl Scheduler {
 
     /// Does what starts threads, or looks at the machine, while this thread is free: they would
     /// inherit its CPU, and it would find no other.
-    fn unbound<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
+    fn unpinned<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
         drop(self.affinity.take());
         let result = work(self);
         match self.team.pin_caller() {
             Ok(affinity) => self.affinity = affinity,
-            Err(error) => tracing::error!(%error, "the step thread goes on unbound"),
+            Err(error) => tracing::error!(%error, "the step thread goes on unpinned"),
         }
         result
     }

@@ -7,6 +7,7 @@ use std::iter::FusedIterator;
 use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use oss_model::InUse;
 use crate::engine::{Guest, Inner};
 use crate::error::{Error, Result};
 use crate::event::{Completion, End, Event, FinishReason};
+use crate::step::Command;
 use crate::step::contain;
 
 /// What both ends of a stream share.
@@ -182,7 +184,7 @@ impl Stream {
     /// What cancels the request from elsewhere, while this thread waits for its events.
     #[must_use]
     pub fn cancel_handle(&self) -> CancelHandle {
-        CancelHandle { link: Arc::downgrade(&self.link), engine: self.engine.downgrade() }
+        CancelHandle { link: Arc::downgrade(&self.link), commands: self.engine.commands() }
     }
 
     /// The same stream for async code.
@@ -472,15 +474,16 @@ impl futures_core::stream::FusedStream for AsyncStream {
 #[derive(Clone)]
 pub struct CancelHandle {
     link: Weak<Link>,
-    engine: Weak<Inner>,
+    /// Of the engine, whose end it does not put off.
+    commands: Sender<Command>,
 }
 
 impl CancelHandle {
     /// As [`Stream::cancel`].
     pub fn cancel(&self) {
-        if let (Some(link), Some(engine)) = (self.link.upgrade(), self.engine.upgrade()) {
+        if let Some(link) = self.link.upgrade() {
             link.cancel();
-            Guest::new(engine).wake();
+            let _sent = self.commands.send(Command::Wake);
         }
     }
 }

@@ -14,12 +14,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use oss_kernels::Activation;
-pub use oss_model::Tiling;
 use oss_model::{Model, State};
 use oss_quant::{Dtype, Packing};
 use oss_threads::Team;
 use oss_threads::topology::Topology;
 use serde::{Deserialize, Serialize};
+
+pub use oss_model::Tiling;
 
 use crate::budget::Spare;
 use crate::error::Result;

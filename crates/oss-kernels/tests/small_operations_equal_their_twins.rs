@@ -3,7 +3,7 @@
 use oss_kernels::elementwise::{Gate, rotate, scaled_add};
 use oss_kernels::{
     Activation, GainedRows, GateUpSums, InputBuffer, InputRow, prepare, prepare_gated,
-    prepare_with_gain, rms_factor, route,
+    prepare_with_gain, rms_factor, route, softmax,
 };
 use oss_simd::Isa;
 use oss_testing::{Seeded, assert_close, twins};
@@ -226,6 +226,9 @@ fn shares_are_the_same_bits_on_every_isa() {
 #[test]
 fn shares_survive_large_and_infinite_logits() {
     for isa in Isa::available() {
+        let mut x = [1e30, f32::NEG_INFINITY, 1e30, -5.0];
+        softmax(isa, &mut x);
+        assert_eq!(x, [0.5, 0.0, 0.5, 0.0]);
         let logits = [1e30, f32::NEG_INFINITY, 1e30, -5.0];
         let (mut experts, mut shares) = ([0; 4], [0.0; 4]);
         route(isa, &logits, &mut experts, &mut shares);

@@ -28,8 +28,14 @@ pub struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// Refuses rows that do not continue their sequences or name no token.
-    pub(crate) fn check(&self, cache: &KvCache, vocabulary: usize, max_rows: usize) -> Result<()> {
+    /// Refuses rows that do not continue their sequences, that stand apart from others of theirs or
+    /// name no token. `sequences` has room for one a row.
+    pub(crate) fn check(
+        &self,
+        cache: &KvCache,
+        (vocabulary, max_rows): (usize, usize),
+        sequences: &mut Vec<SequenceId>,
+    ) -> Result<()> {
         let wrong =
             |row, what, got, expected: String| Err(Error::Batch { row, what, got, expected });
         if self.rows.len() > max_rows {
@@ -46,19 +52,23 @@ impl Batch<'_> {
                     }
                     before.position + 1
                 }
-                _ => {
-                    let same = |other: &Row| other.sequence == row.sequence;
-                    if let Some(last) = self.rows[..i].iter().rposition(same) {
-                        return wrong(i, "row before of its sequence", last, format!("{}", i - 1));
-                    }
-                    cache.len(row.sequence)
-                }
+                _ => cache.len(row.sequence),
             };
             if row.position != expected {
                 return wrong(i, "position", row.position, expected.to_string());
             }
         }
-        Ok(())
+        sequences.clear();
+        sequences.extend(self.sequences().map(|(sequence, _)| sequence));
+        sequences.sort_unstable();
+        let Some(apart) = sequences.windows(2).find(|pair| pair[0] == pair[1]) else {
+            return Ok(());
+        };
+        let is_its = |row: &Row| row.sequence == apart[0];
+        let last = self.rows.iter().rposition(is_its).unwrap_or_default();
+        let end = self.rows[..=last].iter().rposition(|row| !is_its(row)).unwrap_or_default();
+        let before = self.rows[..end].iter().rposition(is_its).unwrap_or_default();
+        wrong(end + 1, "row before of its sequence", before, end.to_string())
     }
 
     /// Where runs of at most `most` rows of one sequence begin, and the end of the last.
@@ -93,7 +103,7 @@ mod tests {
         let (one, other) = (cache.create(), cache.create());
         let row =
             |sequence, position| Row { sequence, position, token: 0, wanted: false, draft: false };
-        let check = |rows: &[Row]| Batch { rows }.check(&cache, 1, 8);
+        let check = |rows: &[Row]| Batch { rows }.check(&cache, (1, 8), &mut Vec::new());
         check(&[row(one, 0), row(one, 1), row(other, 0)]).unwrap();
         let apart = [row(one, 0), row(one, 1), row(other, 0), row(one, 0)];
         let error = check(&apart).unwrap_err().to_string();

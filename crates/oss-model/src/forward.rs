@@ -49,7 +49,7 @@ pub fn forward(
 ) -> Result<()> {
     let (config, hidden) = (&model.config, model.config.hidden_dim);
     assert!(layers.end <= config.layers.len(), "layers {layers:?} of {}", config.layers.len());
-    batch.check(cache, config.vocabulary, state.max_rows)?;
+    batch.check(cache, (config.vocabulary, state.max_rows), &mut state.sequences)?;
     if layers.start == 0 {
         reserve(cache, batch)?;
         for (row, x) in batch.rows.iter().zip(state.x.chunks_exact_mut(hidden)) {

@@ -110,6 +110,34 @@ mod tests {
     }
 
     #[test]
+    fn yarn_with_truncation_blends_from_whole_pairs_outside_of_the_edges() {
+        let scaling = |beta_fast, beta_slow, truncate| RopeScaling::Yarn {
+            factor: 32.0,
+            beta_fast,
+            beta_slow,
+            original: 4096.0,
+            truncate,
+            attention_factor: Some(1.5),
+        };
+        let rope = |scaling| Rope::new(&RopeConfig { theta: 150_000.0, scaling }, 64);
+        // Pairs 8.09 to 17.40 become 8 to 18: pair 9 is the first of ten steps.
+        let plain = |i: f64| 150_000f64.powf(-i / 32.0);
+        let blended = |i: f64, share: f64| plain(i) * (share / 32.0 + 1.0 - share);
+        let (exact, whole) = (rope(scaling(32.0, 1.0, false)), rope(scaling(32.0, 1.0, true)));
+        for (pair, share) in [(8u8, 0.0), (9, 0.1), (17, 0.9), (18, 1.0)] {
+            let expected = blended(f64::from(pair), share);
+            let got = whole.frequencies[usize::from(pair)];
+            assert!((got / expected - 1.0).abs() < 1e-12, "pair {pair}: {got} of {expected}");
+        }
+        assert!(exact.frequencies[17] < whole.frequencies[17]);
+        assert_eq!(whole.factor, 1.5);
+        // More rotations left alone, and fewer stretched in full, move both edges.
+        let wider = rope(scaling(64.0, 0.5, true));
+        assert!(wider.frequencies[8] < whole.frequencies[8]);
+        assert!(wider.frequencies[18] > whole.frequencies[18]);
+    }
+
+    #[test]
     fn position_zero_turns_nothing() {
         let rope = Rope::new(&RopeConfig { theta: 10_000.0, scaling: RopeScaling::None }, 8);
         let (mut cos, mut sin) = ([0.0; 4], [1.0; 4]);

@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::model::Model;
 use crate::tiling::Tiling;
 use crate::weights::FEW_INPUTS;
+use oss_cache::SequenceId;
 use oss_kernels::{Activation, InputBuffer, Panel, Product, attention, linear};
 use oss_memory::{Buffer, Pages, try_grow_zeroed, try_zeroed};
 use oss_quant::GROUP_ROWS;
@@ -23,7 +24,7 @@ pub(crate) struct Routing {
     /// `[rows, top_k]`: chosen experts, the best first.
     pub(crate) experts: Vec<u32>,
     /// `[rows, top_k]`: what the outputs of these are multiplied by.
-    pub(crate) expert_weights: Vec<f32>,
+    pub(crate) routing_weights: Vec<f32>,
     /// The experts that have rows, in the order in which they are computed.
     pub(crate) active: Vec<u32>,
     /// Where each active expert's slots begin, and the end of the last.
@@ -53,7 +54,7 @@ impl Routing {
 
     fn bytes(&self) -> usize {
         let numbers =
-            [self.logits.len(), self.expert_weights.len(), self.factor_of_slot.capacity()];
+            [self.logits.len(), self.routing_weights.len(), self.factor_of_slot.capacity()];
         let indices = [self.experts.len(), self.slot_of_choice.len(), self.row_of_slot.capacity()];
         4 * numbers.into_iter().chain(indices).sum::<usize>()
     }
@@ -157,6 +158,8 @@ pub struct State {
     pub(crate) inner: InputBuffer,
     /// `[slots, hidden_dim]`: what the experts give.
     pub(crate) expert_outputs: Vec<f32>,
+    /// The sequences of a batch, in order.
+    pub(crate) sequences: Vec<SequenceId>,
     /// 0, 1, 2, …
     pub(crate) identity: Vec<u32>,
     /// Where runs of neighbouring rows begin that attend together.
@@ -220,7 +223,7 @@ pub enum Event<'a> {
         /// Chosen experts, the best first.
         experts: &'a [u32],
         /// What their outputs are multiplied by.
-        expert_weights: &'a [f32],
+        routing_weights: &'a [f32],
     },
 }
 
@@ -262,7 +265,7 @@ impl State {
             routing: Routing {
                 logits: try_zeroed(rows * config.max_experts())?,
                 experts: try_zeroed(slots)?,
-                expert_weights: try_zeroed(slots)?,
+                routing_weights: try_zeroed(slots)?,
                 active: Vec::with_capacity(config.max_experts()),
                 splits: Vec::with_capacity(config.max_experts() + 1),
                 next_slot: Vec::with_capacity(config.max_experts()),
@@ -276,6 +279,7 @@ impl State {
             identity: (0..slots as u32).collect(),
             run_starts: Vec::with_capacity(rows + 1),
             split_starts: Vec::with_capacity(rows + 1),
+            sequences: Vec::with_capacity(rows),
             blocks: Vec::new(),
             partials: Vec::new(),
             most_partials: most_shared(config, shape, (rows, threads)),

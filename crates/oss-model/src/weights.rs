@@ -119,7 +119,7 @@ impl PackedMatrix {
         let rows = self.coarse_unit_rows(tiling, (inputs, matrices), threads);
         let units = matrices * self.rows / UNIT_ROWS * inputs.div_ceil(tiling.input_rows);
         let is_large = self.rows >= COARSE_ROWS && rows == UNIT_ROWS;
-        if is_large && units < LEAST_UNITS * threads { least.min(rows) } else { rows }
+        if is_large && units < LEAST_UNITS * threads { least } else { rows }
     }
 
     /// The same for matrices whose units are never cut finer than 64 rows.

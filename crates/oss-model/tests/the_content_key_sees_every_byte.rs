@@ -39,6 +39,17 @@ fn a_bit_of_any_tensor_gives_another_key() {
     assert!(keys.len() > 50, "{} tensors", keys.len());
 }
 
+/// Where only names in the code have changed, files of keys and values that were kept before are
+/// not to be lost: the configuration's are a part of the key.
+#[test]
+fn the_demo_models_key_is_this_one() {
+    let key = key_of(&std::fs::read(data("demo.gguf")).unwrap());
+    assert_eq!(
+        key, 0x47a8_c349_5e34_c556,
+        "{key:#x}: kept keys and values are lost; the changelog has to say so"
+    );
+}
+
 #[test]
 fn an_embedding_of_another_type_gives_another_key() {
     let whole = std::fs::read(data("demo.gguf")).unwrap();

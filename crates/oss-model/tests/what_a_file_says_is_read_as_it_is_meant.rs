@@ -1,6 +1,7 @@
 //! Configurations: positions that a file says are stretched, numbers that none can have, experts
 //! that are not there, and tensors of which nothing is made.
 
+use oss_kernels::elementwise::Gate;
 use oss_model::{Config, RopeScaling, describe};
 use oss_weights::gguf::Writer;
 use oss_weights::{Container, Dtype, TensorPlan, Value};
@@ -221,6 +222,93 @@ fn the_coefficients_of_yarn_in_json_make_its_attention_factor() {
 }
 
 #[test]
+fn where_a_file_is_silent_the_usual_holds() {
+    let silent = json!({ "head_dim": null, "num_key_value_heads": null, "rope_theta": null });
+    let config = from_json(&silent, &[]).unwrap();
+    assert_eq!((config.n_heads, config.n_kv_heads, config.head_dim), (4, 4, HIDDEN / 4));
+    assert_eq!((config.rope.theta, config.vocabulary), (10_000.0, 300));
+
+    let yarn = |config: Result<Config, String>| match config.unwrap().rope.scaling {
+        RopeScaling::Yarn { beta_fast, beta_slow, truncate, .. } => {
+            (beta_fast, beta_slow, truncate)
+        }
+        other => panic!("{other:?}"),
+    };
+    let json = |more: Json| {
+        let mut all = json!({ "rope_type": "yarn", "factor": 4.0 });
+        all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        yarn(from_json(&json!({ "rope_scaling": all }), &[]))
+    };
+    assert_eq!(json(json!({})), (32.0, 1.0, true));
+    let said = json!({ "beta_fast": 16, "beta_slow": 2, "truncate": false });
+    assert_eq!(json(said), (16.0, 2.0, false));
+
+    // GGUF files cannot say whether bounds are whole: those of Llamas are.
+    let gguf = |more: &[(&str, Value)]| {
+        let mut all: Vec<(&str, Value)> = vec![
+            ("rope.scaling.type", "yarn".into()),
+            ("rope.scaling.factor", 4f32.into()),
+            ("rope.scaling.original_context_length", 1024u32.into()),
+        ];
+        all.extend_from_slice(more);
+        yarn(described("llama", &all, &[]))
+    };
+    assert_eq!(gguf(&[]), (32.0, 1.0, true));
+    let said = [
+        ("rope.scaling.yarn_beta_fast", 16f32.into()),
+        ("rope.scaling.yarn_beta_slow", 2f32.into()),
+    ];
+    assert_eq!(gguf(&said), (16.0, 2.0, true));
+}
+
+#[test]
+fn what_no_llama_has_is_refused_with_its_field() {
+    for (more, words) in [
+        (
+            json!({ "num_key_value_heads": 3 }),
+            "num_key_value_heads: got 3, expected a divisor of 4",
+        ),
+        (
+            json!({ "num_key_value_heads": 0 }),
+            "num_key_value_heads: got 0, expected a divisor of 4",
+        ),
+        (json!({ "head_dim": 15 }), "head_dim: got 15, expected an even number"),
+        (json!({ "head_dim": 0 }), "head_dim: got 0, expected an even number"),
+        (json!({ "num_attention_heads": 0 }), "num_attention_heads: got 0, expected at least 1"),
+        (json!({ "num_hidden_layers": 0 }), "num_hidden_layers: got 0, expected at least 1"),
+        (json!({ "num_hidden_layers": 4097 }), "num_hidden_layers: got 4097, expected at most"),
+        (json!({ "num_hidden_layers": 2.5 }), "num_hidden_layers: got 2.5, expected a whole"),
+        (json!({ "hidden_size": -64 }), "hidden_size: got -64, expected a whole number"),
+        (json!({ "hidden_size": 1u64 << 32 }), "hidden_size: got 4294967296, expected a whole"),
+        (json!({ "max_position_embeddings": null }), "max_position_embeddings: got nothing"),
+        (json!({ "vocab_size": 299 }), "vocab_size: got 299, expected 300, the rows of"),
+        (json!({ "tie_word_embeddings": 1 }), "tie_word_embeddings: got 1, expected true or false"),
+        (
+            json!({ "num_local_experts": 8 }),
+            "a mixture of experts is not supported: got 8, expected none",
+        ),
+        (json!({ "hidden_act": "gelu" }), "activation is not supported: got gelu, expected silu"),
+        (
+            json!({ "sliding_window": 128 }),
+            "a sliding window is not supported: got 128, expected none",
+        ),
+        (json!({ "model_type": "mamba" }), "got mamba"),
+        (json!({ "model_type": null }), "model_type: got nothing, expected a model type"),
+    ] {
+        let error = from_json(&more, &[]).unwrap_err();
+        assert!(error.contains(words), "{more}: {error}");
+    }
+    for (key, got) in [("attention.value_length", 8u32), ("rope.dimension_count", 8)] {
+        let error = described("llama", &[(key, got.into())], &[]).unwrap_err();
+        assert!(error.contains(&format!("llama.{key}: got 8, expected 16")), "{error}");
+    }
+    // Said, and said not to be there.
+    for none in [json!({ "num_local_experts": 0 }), json!({ "sliding_window": null })] {
+        assert!(from_json(&none, &[]).is_ok(), "{none}");
+    }
+}
+
+#[test]
 fn numbers_that_a_model_cannot_have_are_refused_with_their_field() {
     let routers = ["blk.0.ffn_gate_inp.weight", "blk.1.ffn_gate_inp.weight"];
     let routers = routers.map(|name| (name, &[4, HIDDEN][..]));
@@ -305,19 +393,76 @@ fn gpt_oss() -> Json {
     })
 }
 
+/// The tensors of its experts.
+const EXPERTS: [(&str, &str, &[usize]); 5] = [
+    ("model.layers.0.mlp.router.weight", "F32", &[4, 64]),
+    ("model.layers.0.mlp.experts.gate_up_proj_blocks", "U8", &[4, 128, 2, 16]),
+    ("model.layers.0.mlp.experts.gate_up_proj_scales", "U8", &[4, 128, 2]),
+    ("model.layers.0.mlp.experts.down_proj_blocks", "U8", &[4, 64, 2, 16]),
+    ("model.layers.0.mlp.experts.down_proj_scales", "U8", &[4, 64, 2]),
+];
+
+/// Describes it with these fields as well, or instead.
+fn gpt_oss_with(more: &Json) -> Result<Config, String> {
+    let mut config = gpt_oss();
+    config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    from_json(&config, &EXPERTS)
+}
+
+#[test]
+fn layers_have_the_windows_and_gates_that_a_file_says() {
+    let window = |kinds: &Json| {
+        gpt_oss_with(&json!({ "layer_types": kinds })).map(|config| config.layers[0].window)
+    };
+    assert_eq!(window(&json!(null)), Ok(Some(128)));
+    assert_eq!(window(&json!(["sliding_attention"])), Ok(Some(128)));
+    assert_eq!(window(&json!(["full_attention"])), Ok(None));
+    for (kinds, words) in [
+        (json!([]), "layer_types: got [], expected a list of 1 strings"),
+        (json!("full_attention"), "layer_types: got full_attention, expected a list of 1"),
+        (json!(["full_attention", "full_attention"]), "expected a list of 1 strings"),
+        (json!(["linear_attention"]), "got linear_attention, expected sliding_attention or full"),
+        (
+            json!([7]),
+            "layer type is not supported: got 7, expected sliding_attention or full_attention",
+        ),
+    ] {
+        let error = window(&kinds).unwrap_err();
+        assert!(error.contains(words), "{kinds}: {error}");
+    }
+
+    let limit = |limit: Json| match gpt_oss_with(&json!({ "swiglu_limit": limit })) {
+        Ok(config) => match config.layers[0].gate {
+            Gate::Clamped { limit, .. } => Ok(limit),
+            other => panic!("{other:?}"),
+        },
+        Err(error) => Err(error),
+    };
+    assert_eq!(limit(json!(null)), Ok(7.0));
+    assert_eq!(limit(json!(5.5)), Ok(5.5));
+    assert!(limit(json!(0)).unwrap_err().contains("swiglu_limit: got 0, expected a number above"));
+}
+
+#[test]
+fn experts_that_a_token_cannot_go_to_are_refused() {
+    for (more, words) in [
+        (json!({ "num_experts_per_tok": 5 }), "num_experts_per_tok: got 5, expected at most 4"),
+        (json!({ "num_experts_per_tok": 0 }), "num_experts_per_tok: got 0, expected at least 1"),
+        (json!({ "num_local_experts": 5 }), "num_local_experts: got 5, expected 4, the rows of"),
+        (json!({ "hidden_act": "gelu" }), "activation is not supported: got gelu, expected silu"),
+        (json!({ "sliding_window": 0 }), "sliding_window: got 0, expected at least 1"),
+    ] {
+        let error = gpt_oss_with(&more).unwrap_err();
+        assert!(error.contains(words), "{more}: {error}");
+    }
+}
+
 #[test]
 fn positions_of_a_model_with_experts_are_not_guessed() {
-    let experts: [(&str, &str, &[usize]); 5] = [
-        ("model.layers.0.mlp.router.weight", "F32", &[4, 64]),
-        ("model.layers.0.mlp.experts.gate_up_proj_blocks", "U8", &[4, 128, 2, 16]),
-        ("model.layers.0.mlp.experts.gate_up_proj_scales", "U8", &[4, 128, 2]),
-        ("model.layers.0.mlp.experts.down_proj_blocks", "U8", &[4, 64, 2, 16]),
-        ("model.layers.0.mlp.experts.down_proj_scales", "U8", &[4, 64, 2]),
-    ];
     let without = |field: &str| {
         let mut config = gpt_oss();
         config.as_object_mut().unwrap().remove(field);
-        from_json(&config, &experts).map(|_| ())
+        from_json(&config, &EXPERTS).map(|_| ())
     };
     assert_eq!(without("tie_word_embeddings"), Ok(()));
     let error = without("rope_theta").unwrap_err();

@@ -187,7 +187,7 @@ impl<'a> Candidates<'a> {
 
     /// Keeps the candidates of smallest `key`, as few as have at least the fraction `p` of all
     /// mass. The key is taken of the tempered distance from the best; it is not −0.
-    pub(crate) fn typical_p(&mut self, p: f32, key: impl Fn(f32) -> f32) {
+    pub(crate) fn keep_mass_by(&mut self, p: f32, key: impl Fn(f32) -> f32) {
         self.list();
         let scaled = self.scaled;
         for candidate in &mut self.buffers.list {

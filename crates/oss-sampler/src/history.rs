@@ -22,6 +22,10 @@ pub(crate) enum Counted {
     All,
 }
 
+/// Windows up to this length have their room from the start, twice over: a hash table that is never
+/// half full clears the places of what has left it without asking for memory.
+const ROOM: usize = 1024;
+
 /// Prompt and generated tokens. The counts are a function of the tokens, the window and what is
 /// counted alone.
 #[derive(Clone, Debug, Default)]
@@ -36,7 +40,12 @@ pub(crate) struct History {
 
 impl History {
     pub(crate) fn new(counted: Counted, window: usize) -> History {
-        History { counted, window, ..History::default() }
+        // One more than the window: a token comes before the oldest leaves.
+        let room = match counted {
+            Counted::Nothing => 0,
+            _ => 2 * (window.min(ROOM) + 1),
+        };
+        History { counted, window, counts: HashMap::with_capacity(room), ..History::default() }
     }
 
     pub(crate) fn prompt(&mut self, ids: &[u32]) {

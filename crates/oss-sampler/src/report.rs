@@ -1,11 +1,9 @@
 //! How varied the generated text is.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// The longest n-gram that is counted.
 const LONGEST: usize = 3;
-/// Fills the unused places of a shorter n-gram; no token has this id.
-const NOTHING: u32 = u32::MAX;
 
 /// How diverse some generated tokens are ([`Report::of`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -23,23 +21,13 @@ impl Report {
     /// The diversity of these tokens: generated ones alone, without their prompt.
     #[must_use]
     pub fn of(tokens: &[u32]) -> Report {
-        let mut grams: HashMap<[u32; LONGEST], u32> = HashMap::new();
-        for n in 1..=LONGEST {
-            for gram in tokens.windows(n) {
-                *grams.entry(padded(gram)).or_insert(0) += 1;
-            }
-        }
-        let distinct = |index: usize| {
-            let has_length = |gram: &&[u32; LONGEST]| {
-                gram[index] != NOTHING && gram.get(index + 1).is_none_or(|id| *id == NOTHING)
-            };
-            match tokens.len().saturating_sub(index) {
-                0 => 1.0,
-                all => grams.keys().filter(has_length).count() as f64 / all as f64,
-            }
+        let distinct = |index: usize| match tokens.len().saturating_sub(index) {
+            0 => 1.0,
+            all => tokens.windows(index + 1).collect::<HashSet<_>>().len() as f64 / all as f64,
         };
-        let mut counts: Vec<u32> =
-            grams.iter().filter(|(gram, _)| gram[1] == NOTHING).map(|(_, &c)| c).collect();
+        let mut counts: HashMap<u32, u32> = HashMap::new();
+        tokens.iter().for_each(|token| *counts.entry(*token).or_insert(0) += 1);
+        let mut counts: Vec<u32> = counts.into_values().collect();
         // In a fixed order, so that the sum is the same each time.
         counts.sort_unstable();
         let total = tokens.len() as f64;
@@ -50,12 +38,6 @@ impl Report {
         let entropy = counts.iter().map(surprise).sum::<f64>().max(0.0);
         Report { tokens: tokens.len(), distinct: std::array::from_fn(distinct), entropy }
     }
-}
-
-fn padded(tokens: &[u32]) -> [u32; LONGEST] {
-    let mut gram = [NOTHING; LONGEST];
-    gram[..tokens.len()].copy_from_slice(tokens);
-    gram
 }
 
 #[cfg(test)]

@@ -229,7 +229,8 @@ impl Sampler {
         let found = scan::block_max(isa, logits, &mut scratch.block_max);
         if found.nan || found.max == f32::INFINITY {
             let wrong = |logit: &f32| logit.is_nan() || *logit == f32::INFINITY;
-            let id = logits.iter().position(wrong).expect("the scan found no number");
+            let id =
+                logits.iter().position(wrong).expect("the scan found a logit that is no number");
             return Err(Error::Logit { position, id: id as u32, got: logits[id] });
         }
         if found.max == f32::NEG_INFINITY {

@@ -88,6 +88,22 @@ fn a_draw_allocates_nothing_once_the_buffers_have_grown() {
     }
 }
 
+/// Where a hash table keeps a token is chance, and so is when it must clear itself.
+#[test]
+fn tokens_that_come_into_the_window_and_leave_it_allocate_nothing() {
+    for window in [1, 13, 14, 28, 64, 1000] {
+        for _ in 0..50 {
+            let options =
+                Options { presence_penalty: 0.1, repeat_last_n: window, ..Options::default() };
+            let mut sampler = Sampler::new(options, 5000, 0).unwrap();
+            sampler.prompt(&(0..2049).collect::<Vec<_>>());
+            let before = allocations();
+            (0..1900).for_each(|step| sampler.accept(2049 + step));
+            assert_eq!(allocations() - before, 0, "window {window}");
+        }
+    }
+}
+
 #[test]
 fn the_counter_counts() {
     let before = allocations();

@@ -183,12 +183,6 @@ impl Tool {
         let function = Function { name: name.into(), description, parameters, strict: None };
         Self { kind: self::function(), function }
     }
-
-    /// The same tool, whose arguments have to follow the schema.
-    pub fn strict(mut self) -> Self {
-        self.function.strict = Some(true);
-        self
-    }
 }
 
 /// A function that the model may call.

@@ -40,7 +40,7 @@ fn answer(
 ) -> Result<(Json, u64)> {
     let ids = prompt::ids(64 * (seed - 1)..64 * seed);
     let (tokens, seed) = (tokens.to_string(), seed.to_string());
-    let mut command = shell::command(program, &["--json", "--prompt-ids", &ids, "--model"]);
+    let mut command = shell::measured(program, &["--json", "--prompt-ids", &ids, "--model"]);
     command.arg(model).args(["--max-tokens", &tokens]);
     command.args(["--context-len", "4096", "--temperature", "1", "--seed", &seed, "--ignore-eos"]);
     let (printed, peak) =

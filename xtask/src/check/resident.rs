@@ -88,7 +88,7 @@ fn decode(program: &Path, shape: &str, limit: u64, scale: Scale) -> Result<Value
 
 /// The example `generate` on a model, for an answer of [`ANSWER`] tokens.
 fn generate(program: &Path, model: &Path) -> Command {
-    let mut command = shell::command(program, &["--max-tokens", &ANSWER.to_string(), "--model"]);
+    let mut command = shell::measured(program, &["--max-tokens", &ANSWER.to_string(), "--model"]);
     command.arg(model);
     command
 }

@@ -28,7 +28,10 @@ pub(crate) fn gguf(shape: &str, scale: Scale) -> Result<Synthetic> {
 /// A packed file whose routers prefer some experts.
 pub(crate) fn packed(shape: &str, scale: Scale) -> Result<Synthetic> {
     let program = shell::example("pack", scale.profile())?;
-    let name = packed_name(shape, &layout(&program)?);
+    let name = match scale {
+        Scale::Small => format!("synth-{shape}.oss"),
+        Scale::Full => packed_name(shape, &layout(&program)?),
+    };
     made(scale, &name, |path| {
         let source = path.with_extension("gguf");
         let mut options = Options::new(shape, Format::Gguf, source.clone());
@@ -49,14 +52,9 @@ fn layout(program: &Path) -> Result<String> {
     let scratch = tempfile::tempdir()?;
     let path = scratch.path().join("demo.oss");
     pack(program, None, &path)?;
-    layout_of(&path)
-}
-
-/// The format of the first section that no other program reads.
-fn layout_of(path: &Path) -> Result<String> {
-    let file = Reader::open(path)?;
+    let file = Reader::open(&path)?;
     let experts = file.sections().find(|section| section.name.starts_with("experts."));
-    Ok(experts.with_context(|| format!("{}: no experts", path.display()))?.format.clone())
+    Ok(experts.context("the packed demo model: no experts")?.format.clone())
 }
 
 /// Packs a model, or the demo model.

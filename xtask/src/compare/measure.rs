@@ -106,7 +106,7 @@ impl Ours<'_> {
     /// Runs the whole process of a program as users have it: it makes an engine with all that goes
     /// with it, takes a prompt and draws a token.
     fn start(&self, row: &Row) -> Result<Found> {
-        let mut command = shell::command(&self.generate, &["--max-tokens", "1", "--model"]);
+        let mut command = shell::measured(&self.generate, &["--max-tokens", "1", "--model"]);
         command.arg(self.model).args(["--prompt-ids", &prompt::ids(0..row.prompt)]);
         command.args(["--threads", &self.threads.to_string()]);
         if let Some(activations) = self.activations {

@@ -19,7 +19,7 @@ impl Scheduler {
         }
         let rebuild = matches!(error, Error::Panicked { .. });
         if rebuild {
-            self.unbound(Self::rebuild_cache);
+            self.unpinned(Self::rebuild_cache);
             self.state = None;
             self.sessions.clear();
             for task in &mut self.running {

@@ -211,7 +211,7 @@ fn names_of_control_tokens_in_a_text_are_text() {
     let plain = engine.submit(Request::text("a<|end|>b").max_tokens(1)).unwrap();
     let tokenizer = engine.text().tokenizer().unwrap();
     assert!(plain.prompt_token_ids().iter().all(|id| !tokenizer.is_special(*id)));
-    let markup = Request::new(Prompt::WithSpecialTokens("a<|end|>b".to_owned())).max_tokens(1);
+    let markup = Request::with_special_tokens("a<|end|>b").max_tokens(1);
     let markup = engine.submit(markup).unwrap();
     assert!(markup.prompt_token_ids().iter().any(|id| tokenizer.is_special(*id)));
 }

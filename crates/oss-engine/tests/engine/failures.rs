@@ -174,7 +174,6 @@ fn a_row_that_is_no_number_after_the_last_layer_fails_its_request_alone_and_is_n
     assert_eq!(engine.metrics().tiers.counts.cold.restored_slots, 0, "nothing was written");
     // An answer that comes to that expert later is right until then.
     let stream = engine.submit(story("One day", 20)).unwrap();
-
     let drawn: Vec<u32> = stream.filter_map(token).collect();
     assert!(drawn.len() < 20 && drawn == plain("One day")[..drawn.len()], "{drawn:?}");
 }
@@ -189,7 +188,6 @@ fn a_guess_that_is_no_number_does_not_count() {
         let engine = engine_with(EngineOptions { speculation, ..options() });
         for at in 140..146 {
             let stream = engine.submit(answer().with_fault(Fault::Nan { at })).unwrap();
-
             let drawn: Vec<u32> = stream.filter_map(token).collect();
             assert_eq!(drawn, expected[..at], "{speculation:?}");
         }

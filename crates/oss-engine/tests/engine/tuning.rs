@@ -1,7 +1,6 @@
 //! What is measured and chosen changes speed alone.
 
-use oss_engine::tuning::Tiling;
-use oss_engine::tuning::{Origin, TiledStep};
+use oss_engine::tuning::{Origin, TiledStep, Tiling};
 use oss_engine::{Activation, EngineOptions, Error, Event, Request, Tune, Tuning};
 
 use crate::support::{engine, engine_with, eventually, options, prompts, story};

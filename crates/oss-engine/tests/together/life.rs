@@ -72,7 +72,7 @@ pub(crate) struct Counts {
     pub(crate) answers: u64,
     ended: u64,
     cancelled: u64,
-    expired: u64,
+    timed_out: u64,
     refused: u64,
     not_finite: u64,
     panics: u64,
@@ -105,7 +105,7 @@ impl Counts {
         [
             ("ended", self.ended),
             ("cancelled", self.cancelled),
-            ("expired", self.expired),
+            ("timed_out", self.timed_out),
             ("refused", self.refused),
             ("not finite", self.not_finite),
             ("panics", self.panics),
@@ -258,7 +258,7 @@ impl<'a> Life<'a> {
             Err(Error::Timeout) => {
                 let late = open.timeout.is_some_and(|most| open.submitted.elapsed() >= most);
                 assert!(late, "{kind:?}: {:?}", open.timeout);
-                counts.expired += 1;
+                counts.timed_out += 1;
             }
             Err(Error::Panicked { message }) => {
                 assert!(self.panics > open.panics_before, "{kind:?}: {message}");

@@ -263,8 +263,8 @@ impl<'a> Attention<'a> {
         Ok(Some(Chosen { blocks, most }))
     }
 
-    /// Asks for the queries of the key/value head after one, or the next run's first, and gives the
-    /// slots of the first tile that they meet: others may have written both last.
+    /// Prefetches the queries of the key/value head after one, or the next run's first, and gives
+    /// the slots of the first tile that they meet: others may have written both last.
     fn prefetch_after(&self, (run, kv_head): (usize, usize)) -> TileSlots<'a> {
         let (isa, config) = (self.model.isa, &self.model.config);
         let next = run * config.n_kv_heads + kv_head + 1;

@@ -111,23 +111,23 @@ fn route<'a>(pass: &mut ForwardPass<'a>, layer: usize, weights: &'a ExpertWeight
     let (normed, n) = (&*normed, n_rows * top_k);
     let logits = Chunks::new(&mut routing.logits[..n_rows * n_experts], n_experts);
     let experts = Chunks::new(&mut routing.experts[..n], top_k);
-    let out = (logits, experts, Chunks::new(&mut routing.expert_weights[..n], top_k));
-    team.phase(n_rows, out, |unit, (logits, experts, expert_weights)| {
+    let out = (logits, experts, Chunks::new(&mut routing.routing_weights[..n], top_k));
+    team.phase(n_rows, out, |unit, (logits, experts, routing_weights)| {
         match &weights.router_bias {
             Some(bias) => logits.copy_from_slice(bias),
             None => logits.fill(0.0),
         }
         let (parts, factor) = normed.logits(unit.index, n_experts);
         parts.for_each(|part| scaled_add(model.isa, factor, part, logits));
-        oss_kernels::route(model.isa, logits, experts, expert_weights);
+        oss_kernels::route(model.isa, logits, experts, routing_weights);
     });
     routing.list_active(n_rows, top_k, n_experts);
     let choices = (&routing.experts[..n], n_rows);
     let rounds = model.weights.rounds((layer, weights), &mut routing.active, choices);
     routing.sort(&normed.view().1[..n_rows], top_k);
     if let Some(probe) = probe {
-        let (experts, expert_weights) = (&routing.experts[..n], &routing.expert_weights[..n]);
-        probe(Event::Routing { layer, experts, expert_weights });
+        let (experts, routing_weights) = (&routing.experts[..n], &routing.routing_weights[..n]);
+        probe(Event::Routing { layer, experts, routing_weights });
     }
     rounds
 }
@@ -173,8 +173,7 @@ fn down(pass: &mut ForwardPass<'_>, layer: usize, weights: &ExpertWeights, round
     let splits = &routing.splits[round.range.start..=round.range.end];
     let (n_rows, experts) = (pass.batch.rows.len(), round.range.len());
     let first = &weights.experts[0].down;
-    let threads = (team.threads(), FINE_ROWS);
-    let unit_rows = first.unit_rows(*tiling, (n_rows, experts), threads);
+    let unit_rows = first.unit_rows(*tiling, (n_rows, experts), (team.threads(), FINE_ROWS));
     let expert_outputs = &mut expert_outputs[..routing.row_of_slot.len() * hidden];
     let tiles = Tiles::new(expert_outputs, hidden, RowCuts::At(splits), unit_rows);
     let blocks = tiles.column_blocks();
@@ -228,7 +227,7 @@ fn sum_experts(pass: &mut ForwardPass<'_>, layer: usize, top_k: usize) {
         next.prefetch(1, columns.clone(), &mut normed);
         let sum = tile.row_mut(0);
         for choice in row * top_k..(row + 1) * top_k {
-            let weight = routing.expert_weights[choice];
+            let weight = routing.routing_weights[choice];
             let slot = routing.slot_of_choice[choice] as usize;
             scaled_add(model.isa, weight, &expert_outputs[slot * hidden..][columns.clone()], sum);
         }

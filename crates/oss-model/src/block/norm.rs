@@ -119,8 +119,8 @@ impl<'a> NextNorm<'a> {
         (input::tiles(&mut normed.input, rows, columns), logits)
     }
 
-    /// Asks for the gains and the router's columns that [`Self::emit`] will read, and for the codes
-    /// that it will write.
+    /// Prefetches the gains and the router's columns that [`Self::emit`] will read, and the
+    /// codes that it will write.
     pub(crate) fn prefetch(&self, rows: usize, columns: Range<usize>, tile: &mut NormedTile<'_>) {
         let isa = self.model.isa;
         prefetch_f32(isa, &self.gain[columns.clone()]);
@@ -130,8 +130,8 @@ impl<'a> NextNorm<'a> {
         prefetch_rows(isa, &mut input::TileRows(&mut tile.0), rows);
     }
 
-    /// Leaves what is taken of some columns of the stream: `x` is `[rows, width]` and has them
-    /// first in each row.
+    /// Stores what the next matrices take of some columns of the stream: `x` is `[rows, width]` and
+    /// has them first in each row.
     pub(crate) fn emit(
         &self,
         (x, width): (&[f32], usize),

@@ -31,7 +31,7 @@ pub(crate) struct Scratch {
     /// `[AHEAD, ROWS, top_k]`: how much larger their logits are than those of all others.
     margins: Vec<f32>,
     /// `[top_k]`.
-    expert_weights: Vec<f32>,
+    routing_weights: Vec<f32>,
 }
 
 impl Scratch {
@@ -42,7 +42,7 @@ impl Scratch {
             logits: vec![0.0; ROWS * config.max_experts()],
             experts: vec![0; AHEAD * ROWS * config.max_top_k()],
             margins: vec![0.0; AHEAD * ROWS * config.max_top_k()],
-            expert_weights: vec![0.0; config.max_top_k()],
+            routing_weights: vec![0.0; config.max_top_k()],
         }
     }
 
@@ -113,12 +113,12 @@ fn predict_layer(
     let to = To::Write(&mut scratch.logits);
     call.project(&experts.router, experts.router_bias.as_deref(), to, workers);
     let place = scratch.place(n);
-    let Scratch { logits, experts: predictions, margins, expert_weights, .. } = scratch;
+    let Scratch { logits, experts: predictions, margins, routing_weights, .. } = scratch;
     let (predictions, margins) = (&mut predictions[place.clone()], &mut margins[place]);
     let chosen =
         predictions.chunks_exact_mut(top_k).zip(margins.chunks_exact_mut(top_k)).take(looked_at);
     for (logits, (predictions, margins)) in logits.chunks_exact(experts.router.rows).zip(chosen) {
-        route(isa, logits, predictions, &mut expert_weights[..top_k]);
+        route(isa, logits, predictions, &mut routing_weights[..top_k]);
         write_margins(logits, predictions, margins);
     }
     Some(top_k)

@@ -49,10 +49,10 @@ impl Call<'_> {
         let least = stream.as_ref().map_or(FINE_ROWS, |(_, next)| next.block());
         let unit_rows = matrix.unit_rows(self.tiling, (n_rows, 1), (self.team.threads(), least));
         // In narrow models, pieces of rows would take longer than whole rows afterwards.
-        let rides = unit_rows.is_multiple_of(least);
+        let fused = unit_rows.is_multiple_of(least);
         let cuts = self.tiling.cuts(n_rows);
         let (next, normed) = match &mut stream {
-            Some((normed, next)) if rides => {
+            Some((normed, next)) if fused => {
                 (Some(*next), Some(next.tiles(normed, cuts, unit_rows)))
             }
             _ => (None, None),
@@ -63,7 +63,7 @@ impl Call<'_> {
         let units = cuts.ranges() * blocks;
         let parts = (tiles, normed, PerWorker::new(scratch));
         self.team.phase(units, parts, |unit, (mut tile, normed, scratch)| {
-            let mut rider = next.zip(normed);
+            let mut next = next.zip(normed);
             let (location, groups, n) = matrix.unit(unit.index % blocks, unit_rows);
             let rows = &self.rows[tile.row_range()];
             let width = GROUP_ROWS * groups.len();
@@ -72,7 +72,7 @@ impl Call<'_> {
             for row in 0..rows.len() {
                 prefetch_f32(self.model.isa, tile.row_mut(row));
             }
-            if let Some((next, normed)) = &mut rider {
+            if let Some((next, normed)) = &mut next {
                 next.prefetch(rows.len(), tile.columns(), normed);
             }
             let sums = scratch.multiply(self.model.isa, product, rows, groups);
@@ -91,12 +91,12 @@ impl Call<'_> {
                 }
                 to.copy_from_slice(sums);
             }
-            if let Some((next, normed)) = &mut rider {
+            if let Some((next, normed)) = &mut next {
                 next.emit((sums, width), tile.columns(), normed);
             }
         });
         match stream {
-            Some((normed, next)) if rides => next.finish(normed, n_rows),
+            Some((normed, next)) if fused => next.finish(normed, n_rows),
             Some((normed, next)) => next.run(self.team, numbers, normed),
             None => {}
         }

@@ -59,7 +59,7 @@ impl Router<'_> {
         self.weights.rows.next_multiple_of(GROUP_ROWS)
     }
 
-    /// Asks for the columns that [`Self::partial_logits`] will read.
+    /// Prefetches the columns that [`Self::partial_logits`] will read.
     pub(crate) fn prefetch(&self, columns: Range<usize>) {
         for (_, location) in &self.weights.parts {
             let matrix = self.model.weights.matrix(location);

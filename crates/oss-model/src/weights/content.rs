@@ -1,7 +1,8 @@
 //! Everything about weights that decides results, as a hash.
 
-use super::{Embedding, FeedForwardWeights, Weights};
+use super::{Embedding, FeedForwardWeights, MatrixLocation, Weights};
 use crate::content_key::add;
+use oss_quant::Packing;
 use oss_weights::Encoded;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
@@ -13,8 +14,11 @@ impl Weights {
             hash.update(&checksum.to_le_bytes());
         }
         for location in self.locations() {
-            // Its format, its size, and where it lies.
-            add(hash, format!("{location:?}").as_bytes());
+            // What its names are decides no bit.
+            let MatrixLocation { packing, section, start } = location;
+            let Packing { format, rows, cols } = packing;
+            let said = format!("{} {rows} {cols} {section:?} {start}", format.dtype().name());
+            add(hash, said.as_bytes());
         }
         self.vectors().for_each(|numbers| add_numbers(hash, numbers));
         if let Embedding::Tensor(name) = &self.embedding {

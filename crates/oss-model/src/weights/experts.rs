@@ -116,14 +116,14 @@ pub struct ExpertUse {
     /// in an earlier run.
     pub popular_bytes: u64,
     /// Bytes of the experts that steps needed and that had to be read for it, whether they were
-    /// foreseen or not. What was read beyond these, and was not popular, was read in vain.
+    /// predicted or not. What was read beyond these, and was not popular, was read in vain.
     pub missed_bytes: u64,
-    /// Experts that were read because a layer before foresaw them.
-    pub foreseen: u64,
+    /// Experts that were read because a layer before predicted them.
+    pub predicted: u64,
     /// Those of them that the layer then needed.
-    pub foreseen_used: u64,
+    pub predicted_used: u64,
     /// Those of them that left their slots before anybody needed them.
-    pub foreseen_wasted: u64,
+    pub predicted_wasted: u64,
     /// Seconds in which anything was being read.
     pub reading_seconds: f64,
 }

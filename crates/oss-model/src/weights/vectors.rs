@@ -9,8 +9,8 @@ use oss_simd::Isa;
 use oss_weights::{Container, Encoded, Tensor};
 
 /// All numbers of a tensor.
-pub(crate) fn numbers(source: &ConfigReader<'_>, tensor: &Tensor<'_>) -> Result<Vec<f32>> {
-    all(source.container, tensor)
+pub(crate) fn numbers(reader: &ConfigReader<'_>, tensor: &Tensor<'_>) -> Result<Vec<f32>> {
+    all(reader.container, tensor)
 }
 
 fn all(container: &Container, tensor: &Tensor<'_>) -> Result<Vec<f32>> {

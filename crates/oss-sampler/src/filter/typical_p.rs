@@ -17,5 +17,5 @@ pub(super) const FILTER: Filter = Filter {
 fn keep_typical(options: &Options, candidates: &mut Candidates<'_>) {
     let expected = candidates.mean_value();
     let distance = |value: f32| (f64::from(value) - expected).abs() as f32;
-    candidates.typical_p(options.typical_p, distance);
+    candidates.keep_mass_by(options.typical_p, distance);
 }

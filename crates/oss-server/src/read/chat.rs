@@ -1,8 +1,8 @@
 //! The body of `/v1/chat/completions`.
 
-use oss_engine::ReasoningEffort;
-use oss_engine::{ChatRequest, Engine, Prompt, Request, ToolChoice};
-use oss_engine::{Message, Tool};
+use oss_engine::{
+    ChatRequest, Engine, Message, Prompt, ReasoningEffort, Request, Tool, ToolChoice,
+};
 use serde_json::{Map, Value, json};
 
 use crate::app::App;

@@ -1,7 +1,6 @@
 //! The body of `/v1/completions`.
 
-use oss_engine::Special;
-use oss_engine::{Engine, Prompt, Request};
+use oss_engine::{Engine, Prompt, Request, Special};
 use serde_json::Value;
 
 use crate::app::App;

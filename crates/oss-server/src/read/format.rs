@@ -1,7 +1,6 @@
 //! What an answer has to look like: `response_format`, and `text.format` of responses.
 
-use oss_engine::Grammar;
-use oss_engine::ResponseFormat;
+use oss_engine::{Grammar, ResponseFormat};
 use serde_json::{Map, Value};
 
 use crate::read::fields::{Fields, short};

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use oss_engine::ReasoningEffort;
-use oss_engine::{Engine, Request};
-use oss_engine::{FunctionCall, Message, Role, ToolCall};
+use oss_engine::{Engine, FunctionCall, Message, ReasoningEffort, Request, Role, ToolCall};
 use serde_json::{Map, Value, json};
 
 use crate::app::App;

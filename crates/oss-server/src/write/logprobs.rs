@@ -1,7 +1,6 @@
 //! Which tokens a text is made of, and their log-probabilities.
 
-use oss_engine::{Decoder, Tokenizer};
-use oss_engine::{Engine, Token};
+use oss_engine::{Decoder, Engine, Token, Tokenizer};
 use serde::Serialize;
 
 use crate::read::ChatCall;

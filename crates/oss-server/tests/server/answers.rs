@@ -1,7 +1,6 @@
 //! Whole answers are the library's.
 
-use oss_engine::{ChatRequest, Request};
-use oss_engine::{Message, Tool};
+use oss_engine::{ChatRequest, Message, Request, Tool};
 use serde_json::{Value, json};
 
 use crate::client::{Connection, post};

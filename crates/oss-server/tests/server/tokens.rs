@@ -1,7 +1,6 @@
 //! Prompts as tokens, without an answer.
 
-use oss_engine::{ChatRequest, Request};
-use oss_engine::{Message, Tool};
+use oss_engine::{ChatRequest, Message, Request, Tool};
 use serde_json::{Value, json};
 
 use crate::answers::{question, weather};

@@ -16,7 +16,7 @@ pub(super) enum Residency {
     OnDisk,
     /// On its way.
     Loading(Loading),
-    /// In memory; `used`: somebody needed it since it came, or nobody foresaw it.
+    /// In memory; `used`: somebody needed it since it came, or no layer predicted it.
     Resident { slot: Arc<Slot>, used: bool },
     /// It was needed and could not be read.
     Failed(Error),
@@ -143,7 +143,7 @@ impl Table {
             Residency::Resident { used, .. } => {
                 self.counts.hits += 1;
                 if !mem::replace(used, true) {
-                    self.counts.foreseen_used += 1;
+                    self.counts.predicted_used += 1;
                     self.counts.missed_bytes += self.places[id].bytes as u64;
                 }
             }
@@ -194,7 +194,7 @@ impl Table {
     /// What is read for another reason is needed now: its reads go before those that are not.
     fn hurry(&mut self, id: usize, before: Priority) {
         if before == Priority::Predicted {
-            self.counts.foreseen_used += 1;
+            self.counts.predicted_used += 1;
             self.counts.missed_bytes += self.places[id].bytes as u64;
         }
         let queue = &mut self.queues[before as usize];
@@ -204,7 +204,7 @@ impl Table {
         self.queues[Priority::Needed as usize].extend(mine);
     }
 
-    /// Takes the slot of the expert that is least likely to be needed; one that was foreseen and
+    /// Takes the slot of the expert that is least likely to be needed; one that was predicted and
     /// not used yet is needed soon.
     fn evict(&mut self, is_kept: impl Fn(usize) -> bool) -> Option<OwnedSlice> {
         let mut least: Option<(usize, f32)> = None;
@@ -220,7 +220,7 @@ impl Table {
         let (id, _) = least?;
         match self.replace(id, Residency::OnDisk) {
             Residency::Resident { slot, used } => {
-                self.counts.foreseen_wasted += u64::from(!used);
+                self.counts.predicted_wasted += u64::from(!used);
                 Some(Arc::into_inner(slot).expect("nobody else holds the slot").piece)
             }
             other => panic!("expert {id} is {other:?}, expected it in a slot"),
@@ -259,7 +259,7 @@ impl Table {
         self.counts.read_bytes += place.span() as u64;
         match priority {
             Priority::Needed => self.counts.missed_bytes += place.bytes as u64,
-            Priority::Predicted => self.counts.foreseen += 1,
+            Priority::Predicted => self.counts.predicted += 1,
             Priority::Popular => self.counts.popular_bytes += place.span() as u64,
         }
         self.replace(

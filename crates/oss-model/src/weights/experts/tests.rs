@@ -72,7 +72,7 @@ fn use_all(file: &File, slots: &ExpertCache, layer: usize, active: &[u32]) -> Re
     Ok(rounds)
 }
 
-/// Predictions of the next layer's experts, two for each row, and at those of the layer after it.
+/// Predictions of the next layer's experts, two for each row, of those of the layer after it.
 fn prefetch(slots: &ExpertCache, before: (usize, &[u32]), predictions: &[u32]) {
     let (layers, margins) = (before.0 + 1..LAYERS, vec![1.0; predictions.len()]);
     let prediction =
@@ -180,10 +180,10 @@ fn predictions_are_followed_where_they_come_true_and_only_there() {
         let counts = slots.counts();
         match right {
             true => {
-                assert!(counts.foreseen > 50, "{counts:?}");
-                assert!(counts.foreseen_used + 2 >= counts.foreseen, "{counts:?}");
+                assert!(counts.predicted > 50, "{counts:?}");
+                assert!(counts.predicted_used + 2 >= counts.predicted, "{counts:?}");
             }
-            false => assert_eq!((counts.foreseen, counts.foreseen_wasted), (0, 0)),
+            false => assert_eq!((counts.predicted, counts.predicted_wasted), (0, 0)),
         }
         // Whole blocks are a little more than the experts.
         assert!(counts.read_bytes as f64 <= 1.1 * counts.missed_bytes as f64, "{counts:?}");
@@ -240,7 +240,7 @@ fn slots_begin_with_what_was_popular_before() {
     need(&file, &second, 1, 0).unwrap();
     let counts = second.counts();
     assert_eq!((counts.misses, counts.missed_bytes), (1, 300_000), "{counts:?}");
-    assert_eq!((counts.foreseen, counts.foreseen_wasted), (0, 0));
+    assert_eq!((counts.predicted, counts.predicted_wasted), (0, 0));
     let rows = second.popularity().unwrap()[0].rows;
     assert!((20.0..22.0).contains(&rows), "{rows}, expected half of 40 and one");
 }
@@ -257,7 +257,7 @@ fn what_is_needed_while_popular_experts_come_is_right_at_once() {
         let counts = slots.counts();
         assert_eq!(counts.hits + counts.misses, 40 * LAYERS as u64);
         assert!(counts.read_bytes >= counts.popular_bytes, "{counts:?}");
-        assert_eq!(counts.foreseen_used, 0, "{counts:?}");
+        assert_eq!(counts.predicted_used, 0, "{counts:?}");
     }
 }
 

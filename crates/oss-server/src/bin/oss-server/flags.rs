@@ -9,7 +9,7 @@ use anyhow::{Error, Result, anyhow, ensure};
 use clap::{ArgAction, CommandFactory, Parser};
 use oss_engine::{
     Activation, ColdTier, EngineOptions, EvictionPolicy, Isa, KvFormat, Pages, Placement,
-    SparseAttention, Speculation, Tune, parse_bytes, parse_duration,
+    SparseAttention, Speculation, Tune, parse_bytes, parse_duration, with_flags,
 };
 use oss_server::ServerOptions;
 use tracing::Level;
@@ -249,23 +249,13 @@ fn key(flag: Option<String>, variable: Option<OsString>) -> Result<Option<String
 }
 
 /// An error with all that led to it, where options of the library are called by the flags that set
-/// them: a flag is its option's name with dashes.
+/// them.
 pub(crate) fn told(error: &Error) -> String {
-    let mut message = format!("{error:#}")
+    let message = format!("{error:#}")
         .replace("option max_unread: ", "--queue-limit: ")
         .replace("option api_key: ", &format!("--api-key or {KEY_VARIABLE}: "));
-    for flag in Flags::command().get_arguments().filter_map(clap::Arg::get_long) {
-        let option = flag.replace('-', "_");
-        let named = [
-            (format!("`{option}`"), format!("--{flag}")),
-            (format!("option {option}: "), format!("--{flag}: ")),
-            (format!("option {option}."), format!("--{flag}: ")),
-        ];
-        for (library, flag) in named {
-            message = message.replace(&library, &flag);
-        }
-    }
-    message
+    let flags = Flags::command();
+    with_flags(&message, flags.get_arguments().filter_map(clap::Arg::get_long))
 }
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -378,7 +368,6 @@ mod tests {
     fn an_error_names_the_flag_of_its_option() {
         for (library, flag) in [
             ("option context_len: got 0", "--context-len: got 0"),
-            ("option sparse_attention.window: got 0", "--sparse-attention: window: got 0"),
             ("option max_unread: got 0", "--queue-limit: got 0"),
             ("option api_key: got one", "--api-key or OSS_SERVER_API_KEY: got one"),
             ("budget (`max_memory`): got 1", "budget (--max-memory): got 1"),
