@@ -14,7 +14,7 @@ mod values;
 pub use panel::Panel;
 
 use crate::input::{CodeBlock, MAX_PLANES};
-use crate::prefetch::{SharedPrefetch, prefetch_weights};
+use crate::prefetch::{SharedPrefetch, WeightPrefetch};
 use crate::{Activation, Input};
 use oss_quant::{CodeFormat, FloatFormat, GROUP_ROWS, Matrix, Visitor};
 use oss_simd::{Isa, PrefetchPolicy};

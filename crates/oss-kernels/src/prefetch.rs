@@ -2,7 +2,7 @@
 
 use crate::{CodeBlock, InputRowsMut, MAX_PLANES};
 use oss_quant::Matrix;
-use oss_simd::{Isa, Kernel, Simd};
+use oss_simd::{CacheLevel, Isa, Kernel, PrefetchPolicy, Simd};
 use std::ops::Range;
 
 /// Prefetches numbers that will be read or written a while later: cache lines that another core
@@ -59,20 +59,50 @@ pub(crate) fn prefetch<S: Simd>(s: S, bytes: &[u8], at: usize, len: usize) {
     }
 }
 
-/// The same for weights that ROWS rows meet, each line so many times. A single row reads them once,
-/// and in a second-level cache they would take the place of what the next phase needs, its code
-/// first; several rows may come back to them.
+/// How weights are prefetched: up to which byte to the first-level cache, and up to which to the
+/// second-level one. One of the two is 0.
+#[derive(Clone, Copy)]
+pub(crate) struct WeightPrefetch {
+    first: usize,
+    second: usize,
+}
+
+impl WeightPrefetch {
+    /// Up to `end`.
+    #[inline(always)]
+    pub(crate) fn new(policy: PrefetchPolicy, end: usize) -> Self {
+        match policy.level {
+            CacheLevel::First => Self { first: end, second: 0 },
+            CacheLevel::Second => Self { first: 0, second: end },
+        }
+    }
+
+    /// Prefetches the lines of `len` bytes from `at` on of weights that ROWS rows meet, each line
+    /// so many times; none where `at` is beyond the end. A single row reads weights once, and in a
+    /// second-level cache they would take the place of what the next phase needs, its code first;
+    /// several rows may come back to them.
+    #[inline(always)]
+    pub(crate) fn prefetch<S: Simd, const ROWS: usize, const TIMES: usize>(
+        self,
+        s: S,
+        bytes: &[u8],
+        at: usize,
+        len: usize,
+    ) {
+        if at < self.first {
+            each_line::<TIMES>(len, |line| match const { ROWS == 1 } {
+                true => s.prefetch_once(bytes, at + line),
+                false => s.prefetch(bytes, at + line),
+            });
+        } else if at < self.second {
+            each_line::<TIMES>(len, |line| s.prefetch_second(bytes, at + line));
+        }
+    }
+}
+
+/// Calls with each line of `len` bytes, so many times.
 #[inline(always)]
-pub(crate) fn prefetch_weights<S: Simd, const ROWS: usize, const TIMES: usize>(
-    s: S,
-    bytes: &[u8],
-    at: usize,
-    len: usize,
-) {
-    let prefetch = |line| match const { ROWS == 1 } {
-        true => s.prefetch_once(bytes, at + line),
-        false => s.prefetch(bytes, at + line),
-    };
+fn each_line<const TIMES: usize>(len: usize, prefetch: impl Fn(usize)) {
     // From 0, so that the compiler sees how many lines there are.
     for line in (0..len).step_by(64) {
         prefetch(line);

@@ -82,7 +82,7 @@ pub(crate) mod avx512;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon;
 
-pub use prefetch_policy::PrefetchPolicy;
+pub use prefetch_policy::{CacheLevel, PrefetchPolicy};
 
 /// An instruction set that this processor has: the token that every kernel call takes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -237,7 +237,8 @@ impl Isa {
         // Other makers' processors (measured: Granite Rapids) add products of bf16 more slowly than
         // those of single precision.
         #[cfg(target_arch = "x86_64")]
-        if !prefetch_policy::is_amd() && found.last() == Some(&Self(Level::Avx512Bf16)) {
+        if prefetch_policy::amd_family().is_none() && found.last() == Some(&Self(Level::Avx512Bf16))
+        {
             let last = found.len() - 1;
             found.swap(last - 1, last);
         }

@@ -38,7 +38,7 @@ mod isa;
 pub mod math;
 mod simd;
 
-pub use isa::{Error, Isa, PrefetchPolicy};
+pub use isa::{CacheLevel, Error, Isa, PrefetchPolicy};
 pub use simd::{Bf16Pairs, Simd};
 
 /// Something to compute, written once for all instruction sets.

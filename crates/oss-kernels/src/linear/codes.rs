@@ -82,7 +82,7 @@ impl<'a> Groups<'a> {
     fn whole<F>(self, index: usize) -> Group<'a, F, PrefetchAhead> {
         let Self { bytes, group_bytes, policy, .. } = self;
         let left = bytes.len() - index * group_bytes;
-        self.part(index, 0, PrefetchAhead { left, policy })
+        self.part(index, 0, PrefetchAhead::new(policy, left))
     }
 
     /// The blocks of a group from `first` on.

@@ -1,7 +1,7 @@
 //! Floating-point weights times numbers: running sums of the even and of the odd columns of each
 //! run of [`RUN`] columns.
 
-use super::{Gemm, prefetch_weights};
+use super::{Gemm, WeightPrefetch};
 use crate::Input;
 use oss_quant::FloatFormat;
 use oss_simd::{Kernel, Simd};
@@ -114,6 +114,7 @@ impl<F: FloatFormat, const G: usize, const T: usize> Kernel for Tile<'_, '_, '_,
         let Self { gemm, range, .. } = self;
         let TileRange { group, columns: (begin, end), first, n } = range;
         let (Input { stride, values, .. }, policy) = (gemm.product.input, gemm.policy);
+        let ahead = WeightPrefetch::new(policy, usize::MAX);
         let groups: [&[u8]; G] = array::from_fn(|g| gemm.group(group + g));
         let start = gemm.columns.start;
         let (first_step, steps) = (begin / STEP, (end - begin).div_ceil(STEP));
@@ -128,7 +129,7 @@ impl<F: FloatFormat, const G: usize, const T: usize> Kernel for Tile<'_, '_, '_,
                 for group in groups {
                     // As often as there are streams, as codes do.
                     let at = (first_step + step) * step_bytes + policy.distance / G;
-                    prefetch_weights::<S, T, G>(s, group, at, step_bytes);
+                    ahead.prefetch::<S, T, G>(s, group, at, step_bytes);
                 }
             }
             let x: [&[f32; STEP]; T] = rows.map(|row| &row[step]);

@@ -1,6 +1,6 @@
 //! What is prefetched while groups of weights are multiplied.
 
-use super::{SharedPrefetch, prefetch_weights};
+use super::{SharedPrefetch, WeightPrefetch};
 use oss_quant::CodeFormat;
 use oss_simd::{PrefetchPolicy, Simd};
 
@@ -21,10 +21,18 @@ pub(super) trait Prefetcher: Copy {
 /// What comes a while after in the same group, or in that after it.
 #[derive(Clone, Copy)]
 pub(super) struct PrefetchAhead {
-    /// Bytes from the group's first to the end of the matrix.
-    pub(super) left: usize,
+    /// Up to the end of the matrix, counted from the group's first byte.
+    weights: WeightPrefetch,
     /// How memory is read fastest.
-    pub(super) policy: PrefetchPolicy,
+    policy: PrefetchPolicy,
+}
+
+impl PrefetchAhead {
+    /// Where so many bytes are left from the group's first to the end of the matrix.
+    #[inline(always)]
+    pub(super) fn new(policy: PrefetchPolicy, left: usize) -> Self {
+        Self { weights: WeightPrefetch::new(policy, left), policy }
+    }
 }
 
 impl Prefetcher for PrefetchAhead {
@@ -43,7 +51,7 @@ impl Prefetcher for PrefetchAhead {
         S: Simd,
         F: CodeFormat,
     {
-        let Self { left, policy } = self;
+        let Self { weights, policy } = self;
         // As many lines as a block touches where its first byte begins one.
         let lines = F::BLOCK_BYTES.div_ceil(64);
         let (from, to) = (j * lines / 4, (j + 1) * lines / 4);
@@ -56,16 +64,14 @@ impl Prefetcher for PrefetchAhead {
         let at = block * F::BLOCK_BYTES + distance / N;
         // After the end of a group comes the one that is read after those beside it.
         let beside = if at < group.len() { 0 } else { (N - 1) * group.len() };
-        // A branch that the compiler moves no products over: it would begin those of a whole block,
-        // with more sums than registers hold, and end up at half the speed.
-        if at + beside < left {
-            let (at, len) = (at + beside + 64 * from, 64 * (to - from));
-            // Codes of 8 bits are read 1 to 5 % faster prefetched twice, and so are two streams.
-            if bytes {
-                prefetch_weights::<S, T, 2>(s, group, at, len);
-            } else {
-                prefetch_weights::<S, T, N>(s, group, at, len);
-            }
+        let (at, len) = (at + beside + 64 * from, 64 * (to - from));
+        // It has a branch that the compiler moves no products over: it would begin those of a whole
+        // block, with more sums than registers hold, and end up at half the speed.
+        // Codes of 8 bits are read 1 to 5 % faster prefetched twice, and so are two streams.
+        if bytes {
+            weights.prefetch::<S, T, 2>(s, group, at, len);
+        } else {
+            weights.prefetch::<S, T, N>(s, group, at, len);
         }
     }
 }

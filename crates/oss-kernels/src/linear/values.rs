@@ -1,7 +1,7 @@
 //! Codes times numbers: the codes become numbers in registers, sums run in single precision per
 //! half block of 16 columns.
 
-use super::{Gemm, prefetch_weights};
+use super::{Gemm, WeightPrefetch};
 use oss_quant::CodeFormat;
 use oss_simd::{Kernel, Simd};
 use std::marker::PhantomData;
@@ -73,10 +73,11 @@ impl<F: CodeFormat, const T: usize> Kernel for Tile<'_, '_, '_, F, T> {
             std::array::from_fn(|t| &input.values[row[t] * stride..][..stride]);
         let columns = gemm.columns.clone();
         let (first_block, end) = (columns.start / 32, columns.end.div_ceil(32));
+        let ahead = WeightPrefetch::new(gemm.policy, usize::MAX);
         let mut acc = [s.zero(); T];
         for block in first_block..end {
             let at = block * F::BLOCK_BYTES + gemm.policy.distance;
-            prefetch_weights::<S, T, 1>(s, group, at, F::BLOCK_BYTES);
+            ahead.prefetch::<S, T, 1>(s, group, at, F::BLOCK_BYTES);
             let at = block - first_block;
             let block = F::block(group, n_blocks, block);
             let x: [&[f32; 32]; T] = std::array::from_fn(|t| {

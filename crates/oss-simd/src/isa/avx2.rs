@@ -233,5 +233,7 @@ impl<const DOT: bool> Simd for Avx2<DOT> {
             _mm_prefetch::<_MM_HINT_T0>(base.as_ptr().wrapping_add(offset).cast());
         fn prefetch_once(base: &[u8], offset: usize) =
             _mm_prefetch::<_MM_HINT_NTA>(base.as_ptr().wrapping_add(offset).cast());
+        fn prefetch_second(base: &[u8], offset: usize) =
+            _mm_prefetch::<_MM_HINT_T1>(base.as_ptr().wrapping_add(offset).cast());
     }
 }

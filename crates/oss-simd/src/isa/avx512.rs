@@ -345,5 +345,7 @@ impl<const DOT: bool, const BF16: bool> Simd for Avx512<DOT, BF16> {
             _mm_prefetch::<_MM_HINT_T0>(base.as_ptr().wrapping_add(offset).cast());
         fn prefetch_once(base: &[u8], offset: usize) =
             _mm_prefetch::<_MM_HINT_NTA>(base.as_ptr().wrapping_add(offset).cast());
+        fn prefetch_second(base: &[u8], offset: usize) =
+            _mm_prefetch::<_MM_HINT_T1>(base.as_ptr().wrapping_add(offset).cast());
     }
 }

@@ -262,5 +262,10 @@ impl<const DOT: bool> Simd for Neon<DOT> {
             address = in(reg) base.as_ptr().wrapping_add(offset),
             options(readonly, nostack, preserves_flags),
         );
+        fn prefetch_second(base: &[u8], offset: usize) = asm!(
+            "prfm pldl2keep, [{address}]",
+            address = in(reg) base.as_ptr().wrapping_add(offset),
+            options(readonly, nostack, preserves_flags),
+        );
     }
 }

@@ -276,4 +276,6 @@ impl Simd for Scalar {
     fn prefetch(self, _base: &[u8], _offset: usize) {}
     #[inline(always)]
     fn prefetch_once(self, _base: &[u8], _offset: usize) {}
+    #[inline(always)]
+    fn prefetch_second(self, _base: &[u8], _offset: usize) {}
 }
