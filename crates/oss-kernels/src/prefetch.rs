@@ -3,6 +3,7 @@
 use crate::{CodeBlock, InputRowsMut, MAX_PLANES};
 use oss_quant::Matrix;
 use oss_simd::{CacheLevel, Isa, Kernel, PrefetchPolicy, Simd};
+use std::hint::cold_path;
 use std::ops::Range;
 
 /// Prefetches numbers that will be read or written a while later: cache lines that another core
@@ -77,8 +78,8 @@ impl WeightPrefetch {
         }
     }
 
-    /// Prefetches the lines of `len` bytes from `at` on of weights that ROWS rows meet, each line
-    /// so many times; none where `at` is beyond the end. A single row reads weights once, and in a
+    /// Prefetches the lines of some bytes after `at` of weights that ROWS rows meet, each line so
+    /// many times; none where `at` is beyond the end. A single row reads weights once, and in a
     /// second-level cache they would take the place of what the next phase needs, its code first;
     /// several rows may come back to them.
     #[inline(always)]
@@ -87,27 +88,32 @@ impl WeightPrefetch {
         s: S,
         bytes: &[u8],
         at: usize,
-        len: usize,
+        after: Range<usize>,
     ) {
         if at < self.first {
-            each_line::<TIMES>(len, |line| match const { ROWS == 1 } {
-                true => s.prefetch_once(bytes, at + line),
-                false => s.prefetch(bytes, at + line),
+            each_line::<TIMES>(at, after, |line| match const { ROWS == 1 } {
+                true => s.prefetch_once(bytes, line),
+                false => s.prefetch(bytes, line),
             });
-        } else if at < self.second {
-            each_line::<TIMES>(len, |line| s.prefetch_second(bytes, at + line));
+        } else {
+            // Out of the way, so that the above jumps over nothing: branches that are taken cost
+            // more than what they save where a block takes a few nanoseconds.
+            cold_path();
+            if at < self.second {
+                each_line::<TIMES>(at, after, |line| s.prefetch_second(bytes, line));
+            }
         }
     }
 }
 
-/// Calls with each line of `len` bytes, so many times.
+/// Calls with each line of some bytes after `at`, so many times.
 #[inline(always)]
-fn each_line<const TIMES: usize>(len: usize, prefetch: impl Fn(usize)) {
+fn each_line<const TIMES: usize>(at: usize, after: Range<usize>, prefetch: impl Fn(usize)) {
     // From 0, so that the compiler sees how many lines there are.
-    for line in (0..len).step_by(64) {
-        prefetch(line);
+    for line in (0..after.len()).step_by(64) {
+        prefetch(at + after.start + line);
         if const { TIMES > 1 } {
-            prefetch(line);
+            prefetch(at + after.start + line);
         }
     }
 }
