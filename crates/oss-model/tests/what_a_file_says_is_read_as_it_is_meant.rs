@@ -64,15 +64,21 @@ fn described(
     describe(&container).map(|(config, _)| config).map_err(|error| error.to_string())
 }
 
+/// An object with these fields as well, or instead.
+fn with(mut object: Json, more: &Json) -> Json {
+    object.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    object
+}
+
 /// Describes a Llama of two layers in safetensors whose `config.json` has these fields as well, or
 /// instead, and which has these tensors as well.
 fn from_json(more: &Json, tensors: &[(&str, &str, &[usize])]) -> Result<Config, String> {
-    let mut config = json!({
+    let config = json!({
         "model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": 64,
         "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
         "head_dim": 16, "rms_norm_eps": 1e-5, "max_position_embeddings": 8192,
     });
-    config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let config = with(config, more);
     let (mut header, mut end) = (Map::new(), 0);
     let embedding = ("model.embed_tokens.weight", "F32", &[300, HIDDEN][..]);
     for (name, dtype, shape) in [embedding].iter().chain(tensors) {
@@ -192,8 +198,7 @@ fn positions_in_json_are_stretched_as_transformers_does_or_refused() {
 #[test]
 fn the_coefficients_of_yarn_in_json_make_its_attention_factor() {
     let yarn = |more: Json| {
-        let mut all = json!({ "rope_type": "yarn", "factor": 4.0 });
-        all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let all = with(json!({ "rope_type": "yarn", "factor": 4.0 }), &more);
         match from_json(&json!({ "rope_scaling": all }), &[]).map(|config| config.rope.scaling) {
             Ok(RopeScaling::Yarn { original, attention_factor, .. }) => {
                 Ok((original, attention_factor))
@@ -235,8 +240,7 @@ fn where_a_file_is_silent_the_usual_holds() {
         other => panic!("{other:?}"),
     };
     let json = |more: Json| {
-        let mut all = json!({ "rope_type": "yarn", "factor": 4.0 });
-        all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let all = with(json!({ "rope_type": "yarn", "factor": 4.0 }), &more);
         yarn(from_json(&json!({ "rope_scaling": all }), &[]))
     };
     assert_eq!(json(json!({})), (32.0, 1.0, true));
@@ -404,9 +408,7 @@ const EXPERTS: [(&str, &str, &[usize]); 5] = [
 
 /// Describes it with these fields as well, or instead.
 fn gpt_oss_with(more: &Json) -> Result<Config, String> {
-    let mut config = gpt_oss();
-    config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    from_json(&config, &EXPERTS)
+    from_json(&with(gpt_oss(), more), &EXPERTS)
 }
 
 #[test]

@@ -245,7 +245,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// The same for a line that is read once and takes no other's place but in the first cache,
     /// where the processor knows how.
     fn prefetch_once(self, base: &[u8], offset: usize);
-    /// The same to the second-level cache.
+    /// Prefetches a line as [`Simd::prefetch`] does, but to the second-level cache alone.
     fn prefetch_second(self, base: &[u8], offset: usize);
 
     // ---- composed, the same everywhere ------------------------------------------------------

@@ -65,8 +65,9 @@ impl Prefetcher for PrefetchAhead {
         // After the end of a group comes the one that is read after those beside it.
         let beside = if at < group.len() { 0 } else { (N - 1) * group.len() };
         let (at, after) = (at + beside, 64 * from..64 * to);
-        // It has a branch that the compiler moves no products over: it would begin those of a whole
-        // block, with more sums than registers hold, and end up at half the speed.
+        // The comparison with the end of the matrix is a branch that the compiler moves no products
+        // over: it would begin those of a whole block, with more sums than registers hold, and end
+        // up at half the speed.
         // Codes of 8 bits are read 1 to 5 % faster prefetched twice, and so are two streams.
         if bytes {
             weights.prefetch::<S, T, 2>(s, group, at, after);
