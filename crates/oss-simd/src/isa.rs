@@ -166,27 +166,39 @@ macro_rules! isa_table {
             }
         }
 
-        $(
+        /// Each in a module of its own: the compiler compiles what a module's functions are
+        /// instantiated with in one piece, and several pieces beside each other.
+        mod trampolines {$(
             $(#[$cfg])*
-            $(#[target_feature(enable = $feature)])*
-            #[inline(never)]
-            #[expect(unsafe_code, reason = "makes the token that proves the features")]
-            unsafe fn $trampoline<K: Kernel>(kernel: K) -> K::Output {
-                #[allow(unused_unsafe, reason = "the scalar token is safe to make")]
-                // SAFETY: this function has just the features of the row.
-                kernel.run(unsafe { $make })
+            pub(super) mod $trampoline {
+                use crate::Kernel;
+                #[allow(unused_imports, reason = "one of the modules is enough for each row")]
+                use crate::isa::*;
+
+                $(#[target_feature(enable = $feature)])*
+                #[inline(never)]
+                #[expect(unsafe_code, reason = "makes the token that proves the features")]
+                pub(in crate::isa) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
+                    #[allow(unused_unsafe, reason = "the scalar token is safe to make")]
+                    // SAFETY: this function has just the features of the row.
+                    kernel.run(unsafe { $make })
+                }
             }
-        )*
+        )*}
     };
 }
 
 /// A kernel that multiplies no bf16 is compiled for the set without an instruction for it.
 macro_rules! choose {
     ($kernels:ident, $kernel:ident, $trampoline:ident) => {
-        $trampoline($kernel)
+        trampolines::$trampoline::run($kernel)
     };
     ($kernels:ident, $kernel:ident, $trampoline:ident or $plain:ident) => {
-        if const { $kernels::MULTIPLIES_BF16 } { $trampoline($kernel) } else { $plain($kernel) }
+        if const { $kernels::MULTIPLIES_BF16 } {
+            trampolines::$trampoline::run($kernel)
+        } else {
+            trampolines::$plain::run($kernel)
+        }
     };
 }
 
@@ -205,28 +217,28 @@ macro_rules! has {
 }
 
 isa_table! {
-    Scalar, "scalar", scalar::Scalar::new(), run_scalar, [];
+    Scalar, "scalar", scalar::Scalar::new(), scalar, [];
     #[cfg(target_arch = "x86_64")]
-    Avx2, "avx2", avx2::Avx2::<false>::new(), run_avx2, ["avx2", "fma", "f16c"];
+    Avx2, "avx2", avx2::Avx2::<false>::new(), avx2, ["avx2", "fma", "f16c"];
     #[cfg(target_arch = "x86_64")]
-    Avx2Vnni, "avx2vnni", avx2::Avx2::<true>::new(), run_avx2_vnni,
+    Avx2Vnni, "avx2vnni", avx2::Avx2::<true>::new(), avx2_vnni,
         ["avx2", "fma", "f16c", "avxvnni"];
     #[cfg(target_arch = "x86_64")]
-    Avx512, "avx512", avx512::Avx512::<false, false>::new(), run_avx512,
+    Avx512, "avx512", avx512::Avx512::<false, false>::new(), avx512,
         ["avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl"];
     #[cfg(target_arch = "x86_64")]
-    Avx512Vnni, "avx512vnni", avx512::Avx512::<true, false>::new(), run_avx512_vnni,
+    Avx512Vnni, "avx512vnni", avx512::Avx512::<true, false>::new(), avx512_vnni,
         ["avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni",
          "avx512vbmi"];
     #[cfg(target_arch = "x86_64")]
     Avx512Bf16, "avx512bf16", avx512::Avx512::<true, true>::new(),
-        run_avx512_bf16 or run_avx512_vnni,
+        avx512_bf16 or avx512_vnni,
         ["avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni",
          "avx512vbmi", "avx512bf16"];
     #[cfg(target_arch = "aarch64")]
-    Neon, "neon", neon::Neon::<false>::new(), run_neon, ["neon"];
+    Neon, "neon", neon::Neon::<false>::new(), neon, ["neon"];
     #[cfg(target_arch = "aarch64")]
-    NeonDot, "neondot", neon::Neon::<true>::new(), run_neon_dot, ["neon", "dotprod"];
+    NeonDot, "neondot", neon::Neon::<true>::new(), neon_dot, ["neon", "dotprod"];
 }
 
 impl Isa {

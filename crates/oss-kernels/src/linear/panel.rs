@@ -175,8 +175,17 @@ impl<const CALLS: usize, const HALVES: bool, const MIN: bool> Kernel
     }
 }
 
+/// Whether [`multiply`] has a kernel for the format.
+const fn is_summed<F: CodeFormat>() -> bool {
+    matches!(
+        (calls::<F>(), F::HALVES, F::HAS_MIN),
+        (8, false, _) | (4, false, true) | (4, true, _) | (0, false, false)
+    )
+}
+
 /// Multiplies all rows with all groups, unpacking each group once.
 pub(super) fn multiply<F: CodeFormat>(isa: Isa, gemm: &mut Gemm<'_, '_>, panel: &mut Panel) {
+    const { assert!(is_summed::<F>(), "a format whose codes are summed in no way") };
     let (packed, n_blocks) = (Groups::new(gemm), gemm.product.matrix.packing.n_blocks());
     for group in gemm.groups.clone().step_by(GROUPS) {
         let n_groups = GROUPS.min(gemm.groups.end - group);
@@ -194,7 +203,7 @@ pub(super) fn multiply<F: CodeFormat>(isa: Isa, gemm: &mut Gemm<'_, '_>, panel: 
                 (4, true, false) => multiply_panel::<4, true, false, F>(call),
                 (4, true, true) => multiply_panel::<4, true, true, F>(call),
                 (0, false, false) => multiply_panel::<0, false, false, F>(call),
-                _ => unreachable!("a format whose codes are summed in no way"),
+                _ => unreachable!("`is_summed` names another kernel"),
             }
         }
     }

@@ -1,7 +1,7 @@
 //! AVX2 with FMA and F16C, and the same with byte dot products (AVX-VNNI).
 #![expect(unsafe_code, reason = "intrinsics, and loads through array references")]
 
-use super::{run_avx2, run_avx2_vnni};
+use super::trampolines;
 use crate::{Kernel, Simd};
 use std::arch::x86_64::*;
 
@@ -42,7 +42,9 @@ impl<const DOT: bool> Simd for Avx2<DOT> {
     #[inline(always)]
     fn outline<K: Kernel>(self, part: K) -> K::Output {
         // SAFETY: `self` proves the features.
-        unsafe { if DOT { run_avx2_vnni(part) } else { run_avx2(part) } }
+        unsafe {
+            if DOT { trampolines::avx2_vnni::run(part) } else { trampolines::avx2::run(part) }
+        }
     }
 
     ops! {

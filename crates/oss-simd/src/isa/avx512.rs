@@ -2,7 +2,7 @@
 //! that with products of bf16 (BF16).
 #![expect(unsafe_code, reason = "intrinsics, and loads through array references")]
 
-use super::{run_avx512, run_avx512_bf16, run_avx512_vnni};
+use super::trampolines;
 use crate::{Bf16Pairs, Kernel, Simd};
 use std::arch::x86_64::*;
 
@@ -131,9 +131,9 @@ impl<const DOT: bool, const BF16: bool> Simd for Avx512<DOT, BF16> {
         // SAFETY: `self` proves the features.
         unsafe {
             match (DOT, BF16) {
-                (_, true) => run_avx512_bf16(part),
-                (true, _) => run_avx512_vnni(part),
-                _ => run_avx512(part),
+                (_, true) => trampolines::avx512_bf16::run(part),
+                (true, _) => trampolines::avx512_vnni::run(part),
+                _ => trampolines::avx512::run(part),
             }
         }
     }

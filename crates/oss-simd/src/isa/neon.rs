@@ -1,7 +1,7 @@
 //! NEON, and the same with byte dot products (`sdot`).
 #![expect(unsafe_code, reason = "intrinsics, and loads through array references")]
 
-use super::{run_neon, run_neon_dot};
+use super::trampolines;
 use crate::{Kernel, Simd};
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -119,7 +119,7 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     #[inline(always)]
     fn outline<K: Kernel>(self, part: K) -> K::Output {
         // SAFETY: `self` proves the features.
-        unsafe { if DOT { run_neon_dot(part) } else { run_neon(part) } }
+        unsafe { if DOT { trampolines::neon_dot::run(part) } else { trampolines::neon::run(part) } }
     }
 
     ops! {
