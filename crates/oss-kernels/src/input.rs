@@ -4,7 +4,7 @@ mod activation;
 mod buffer;
 
 use crate::elementwise::{Gate, gate_lanes};
-use oss_simd::{Isa, Kernel, Simd};
+use oss_simd::{Isa, Kernel, Simd, array_of};
 
 pub use activation::{Activation, ParseActivationError};
 pub use buffer::InputBuffer;
@@ -427,7 +427,7 @@ impl<S: Simd, const N: usize> Encoded<S, N> {
         let steps = (1 << FINE_BITS) as f32;
         let scale = s.mul(self.scale, s.splat(1.0 / steps));
         let inverse = s.mul(self.inverse, s.splat(steps));
-        let above = self.totals.map(|sum| s.shl_i32::<FINE_BITS>(sum));
+        let above = array_of(|row| s.shl_i32::<FINE_BITS>(self.totals[row]));
         Self::new::<true>(s, x, (scale, inverse), above)
     }
 

@@ -34,10 +34,12 @@
 //! # What it does not do
 //! It knows no tensors, formats or threads.
 
+mod array;
 mod isa;
 pub mod math;
 mod simd;
 
+pub use array::array_of;
 pub use isa::{CacheLevel, Error, Isa, PrefetchPolicy};
 pub use simd::{Bf16Pairs, Simd};
 

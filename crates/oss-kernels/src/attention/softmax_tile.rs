@@ -98,7 +98,7 @@ fn weigh<S: Simd, P: Products, const N: usize>(
 /// Masks the scores outside of some positions: less than any other.
 #[inline(always)]
 fn mask_scores<S: Simd>(s: S, scores: &mut [f32; TILE], seen: Range<usize>) {
-    let lane = s.load(&std::array::from_fn(|lane| lane as f32));
+    let lane = s.load(&oss_simd::array_of(|lane| lane as f32));
     let masked = s.splat(f32::NEG_INFINITY);
     for (i, scores) in scores.as_chunks_mut::<16>().0.iter_mut().enumerate() {
         let begin = s.splat(seen.start as f32 - (i * 16) as f32);

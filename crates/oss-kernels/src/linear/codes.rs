@@ -8,7 +8,7 @@ use super::prefetch::{PrefetchAhead, Prefetcher};
 use super::{Gemm, SharedPrefetch};
 use crate::input::{CodeBlock, FINE_BITS, MAX_PLANES};
 use oss_quant::{CodeFormat, Matrix, RUN_BLOCKS, RecordBytes};
-use oss_simd::{Kernel, PrefetchPolicy, Simd};
+use oss_simd::{Kernel, PrefetchPolicy, Simd, array_of};
 use std::array;
 use std::marker::PhantomData;
 
@@ -41,7 +41,7 @@ pub(super) trait Source: Copy {
     #[inline(always)]
     fn run(self, first: usize) -> [Self::Block; RUN_BLOCKS] {
         let record = self.record(first);
-        array::from_fn(|index| Self::block(record, index))
+        array_of(|index| Self::block(record, index))
     }
     /// The same for a tile of some input rows, which prefetches their share of what comes next.
     fn for_rows(self, first: usize, n: usize) -> Self;
@@ -392,11 +392,12 @@ where
         // The compiler knows how many rows are stored, but for the widest tiles.
         let n = if T == MOST_ROWS { range.n } else { T };
         let rows: [&[CodeBlock]; T] =
-            array::from_fn(|t| &gemm.code_row(first + t.min(n - 1))[begin..end]);
+            array_of(|t| &gemm.code_row(first + t.min(n - 1))[begin..end]);
         let (first_out, stored) = (first / PLANES, || (0..T).filter(|t| *t < n / PLANES));
         for pass in 0..range.passes {
             let group = range.group + pass * G;
-            let groups = groups(group).map(|group| group.for_rows(first, n));
+            let groups = groups(group);
+            let groups: [W; G] = array_of(|g| groups[g].for_rows(first, n));
             let mut acc = [[s.zero(); T]; G];
             for t in stored().take_while(|_| begin > 0) {
                 let sums = gemm.out::<G>(group, first_out + t);
@@ -421,9 +422,11 @@ where
                 let first = runs * RUN_BLOCKS + record * W::RECORD;
                 // Not a constant: of blocks written out, the compiler begins all sums at once.
                 let n = if W::RECORD >= BLOCKS { left } else { W::RECORD.min(end - begin - first) };
-                let (records, rows) = (records(groups, first), rows.map(|row| &row[first..][..n]));
+                let records: [_; G] = array_of(|g| groups[g].record(first));
+                let rows: [_; T] = array_of(|t| &rows[t][first..][..n]);
+                #[expect(clippy::needless_range_loop, reason = "it is each row that is indexed")]
                 for index in 0..n {
-                    let a = Rows::<T, PLANES>(rows.map(|row| &row[index]));
+                    let a = Rows::<T, PLANES>(array_of(|t| &rows[t][index]));
                     let block = first + index;
                     if const { T > 1 && G * T <= MOST_ROWS } {
                         let at = At::of(groups, records, (block, index));
@@ -469,16 +472,6 @@ impl<'a, const T: usize, const PLANES: usize> Rows<'a, T, PLANES> {
     }
 }
 
-/// The record of each group that begins with the block `first`; see [`At::of`].
-#[inline(always)]
-fn records<W: Source, const G: usize>(groups: [W; G], first: usize) -> [W::Record; G] {
-    let mut records = [groups[0].record(first); G];
-    for g in 1..G {
-        records[g] = groups[g].record(first);
-    }
-    records
-}
-
 /// A block of G groups.
 struct At<W: Source, const G: usize> {
     groups: [W; G],
@@ -490,12 +483,7 @@ impl<W: Source, const G: usize> At<W, G> {
     /// The block `block`, which is the `index`-th of a record of each group.
     #[inline(always)]
     fn of(groups: [W; G], records: [W::Record; G], (block, index): (usize, usize)) -> Self {
-        // Not by `array::from_fn`: the compiler calls it for each block, with all sums in memory.
-        let mut blocks = [W::block(records[0], index); G];
-        for g in 1..G {
-            blocks[g] = W::block(records[g], index);
-        }
-        Self { groups, blocks, block }
+        Self { groups, blocks: array_of(|g| W::block(records[g], index)), block }
     }
 }
 
@@ -510,14 +498,14 @@ struct Run<'a, W: Source, const T: usize, const PLANES: usize> {
 impl<'a, W: Source, const T: usize, const PLANES: usize> Run<'a, W, T, PLANES> {
     #[inline(always)]
     fn of(group: W, rows: &[&'a [CodeBlock]; T], first: usize) -> Self {
-        let rows = rows.map(|row| &row[first..][..RUN_BLOCKS]);
+        let rows = array_of(|t| &rows[t][first..][..RUN_BLOCKS]);
         Self { group, blocks: group.run(first), rows, first }
     }
 
     /// Adds the products of a block to a sum for each row.
     #[inline(always)]
     fn add<S: Simd>(&self, s: S, index: usize, acc: &mut [S::F32; T]) {
-        let rows = Rows::<T, PLANES>(self.rows.map(|row| &row[index]));
+        let rows = Rows::<T, PLANES>(array_of(|t| &self.rows[t][index]));
         let (groups, blocks) = ([self.group], [self.blocks[index]]);
         let at = At { groups, blocks, block: self.first + index };
         add_block::<S, W, 1, T, 1, PLANES>(s, &at, rows, array::from_mut(acc));

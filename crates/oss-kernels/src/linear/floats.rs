@@ -4,8 +4,7 @@
 use super::{Gemm, WeightPrefetch};
 use crate::Input;
 use oss_quant::FloatFormat;
-use oss_simd::{Kernel, Simd};
-use std::array;
+use oss_simd::{Kernel, Simd, array_of};
 use std::marker::PhantomData;
 
 /// Columns whose products are added up before they are added to those of the columns before: their
@@ -115,15 +114,16 @@ impl<F: FloatFormat, const G: usize, const T: usize> Kernel for Tile<'_, '_, '_,
         let TileRange { group, columns: (begin, end), first, n } = range;
         let (Input { stride, values, .. }, policy) = (gemm.product.input, gemm.policy);
         let ahead = WeightPrefetch::new(policy, usize::MAX);
-        let groups: [&[u8]; G] = array::from_fn(|g| gemm.group(group + g));
+        let groups: [&[u8]; G] = array_of(|g| gemm.group(group + g));
         let start = gemm.columns.start;
         let (first_step, steps) = (begin / STEP, (end - begin).div_ceil(STEP));
-        let rows: [&[[f32; STEP]]; T] = array::from_fn(|t| {
+        let rows: [&[[f32; STEP]]; T] = array_of(|t| {
             let row = gemm.rows[first + t.min(n - 1)] as usize;
             &values[row * stride..][..stride].as_chunks().0[(begin - start) / STEP..][..steps]
         });
         let step_bytes = groups[0].len() / (gemm.product.matrix.packing.padded_cols() / STEP);
         let mut sums = [[[s.zero(); 2]; T]; G];
+        #[expect(clippy::needless_range_loop, reason = "it is each row that is indexed")]
         for step in 0..steps {
             if first == 0 {
                 for group in groups {
@@ -132,12 +132,10 @@ impl<F: FloatFormat, const G: usize, const T: usize> Kernel for Tile<'_, '_, '_,
                     ahead.prefetch::<S, T, G>(s, group, at, 0..step_bytes);
                 }
             }
-            let x: [&[f32; STEP]; T] = rows.map(|row| &row[step]);
+            let x: [&[f32; STEP]; T] = array_of(|t| &rows[t][step]);
             for k in (0..STEP).step_by(2) {
-                let mut weights = [[s.zero(); 2]; G];
-                for (weights, group) in weights.iter_mut().zip(groups) {
-                    *weights = F::pair(s, group, (first_step + step) * STEP + k);
-                }
+                let column = (first_step + step) * STEP + k;
+                let weights: [_; G] = array_of(|g| F::pair(s, groups[g], column));
                 for i in 0..2 {
                     for t in 0..T {
                         let x = s.splat(x[t][k + i]);

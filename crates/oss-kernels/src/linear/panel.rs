@@ -5,7 +5,7 @@ use super::codes::{
 };
 use super::{Gemm, SharedPrefetch};
 use oss_quant::CodeFormat;
-use oss_simd::{Isa, Kernel, Simd};
+use oss_simd::{Isa, Kernel, Simd, array_of};
 
 /// From how many input rows on unpacking pays.
 pub(super) const PANEL_ROWS: usize = 32;
@@ -155,7 +155,8 @@ impl<const CALLS: usize, const HALVES: bool, const MIN: bool> Kernel
         let Self { groups, gemm, range, n_groups } = self;
         // As many as the rows have: the compiler checks neither twice.
         let blocks = range.blocks.1 - range.blocks.0;
-        let groups = groups.map(|group| {
+        let groups: [_; GROUPS] = array_of(|g| {
+            let group = groups[g];
             let zero = if counts_from_128::<S>(MIN) { 128 } else { group.zero };
             Unpacked { blocks: &group.blocks[..blocks], zero, ..group }
         });

@@ -3,7 +3,7 @@
 
 use super::{Gemm, WeightPrefetch};
 use oss_quant::CodeFormat;
-use oss_simd::{Kernel, Simd};
+use oss_simd::{Kernel, Simd, array_of};
 use std::marker::PhantomData;
 
 pub(super) struct Values<'a, 'b, F> {
@@ -68,9 +68,8 @@ impl<F: CodeFormat, const T: usize> Kernel for Tile<'_, '_, '_, F, T> {
         let n_blocks = product.matrix.packing.cols.div_ceil(32);
         let input = product.input;
         let stride = input.stride;
-        let row: [usize; T] = std::array::from_fn(|t| gemm.rows[first + t.min(n - 1)] as usize);
-        let values: [&[f32]; T] =
-            std::array::from_fn(|t| &input.values[row[t] * stride..][..stride]);
+        let row: [usize; T] = array_of(|t| gemm.rows[first + t.min(n - 1)] as usize);
+        let values: [&[f32]; T] = array_of(|t| &input.values[row[t] * stride..][..stride]);
         let columns = gemm.columns.clone();
         let (first_block, end) = (columns.start / 32, columns.end.div_ceil(32));
         let ahead = WeightPrefetch::new(gemm.policy, usize::MAX);
@@ -80,9 +79,8 @@ impl<F: CodeFormat, const T: usize> Kernel for Tile<'_, '_, '_, F, T> {
             ahead.prefetch::<S, T, 1>(s, group, at, 0..F::BLOCK_BYTES);
             let at = block - first_block;
             let block = F::block(group, n_blocks, block);
-            let x: [&[f32; 32]; T] = std::array::from_fn(|t| {
-                values[t][32 * at..32 * at + 32].try_into().expect("32 values")
-            });
+            let x: [&[f32; 32]; T] =
+                array_of(|t| values[t][32 * at..32 * at + 32].try_into().expect("32 values"));
             let (mut low, mut high) = ([s.zero(); T], [s.zero(); T]);
             for j in 0..4 {
                 let (bottom, top) = F::pair(s, block, j);
@@ -126,10 +124,5 @@ fn numbers<S: Simd, F: CodeFormat>(s: S, codes: S::U8) -> [S::F32; 4] {
         s.and_i32(s.shr_i32::<16>(lanes), byte),
         s.shr_i32::<24>(lanes),
     ];
-    // A loop, because a closure that is not inlined loses the instruction set.
-    let mut numbers = [s.zero(); 4];
-    for (number, code) in numbers.iter_mut().zip(codes) {
-        *number = s.i32_to_f32(s.sub_i32(code, zero));
-    }
-    numbers
+    array_of(|b| s.i32_to_f32(s.sub_i32(codes[b], zero)))
 }

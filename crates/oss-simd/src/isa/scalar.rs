@@ -1,8 +1,7 @@
 //! Plain Rust: runs everywhere, and is what the other instruction sets are tested against.
 
-use crate::{Kernel, Simd};
+use crate::{Kernel, Simd, array_of};
 use half::f16;
-use std::array;
 
 /// Sixteen lanes in an array.
 #[derive(Clone, Copy, Debug)]
@@ -15,13 +14,13 @@ impl Scalar {
 }
 
 #[inline(always)]
-fn map<T: Copy, U>(a: [T; 16], f: impl Fn(T) -> U) -> [U; 16] {
-    array::from_fn(|i| f(a[i]))
+fn map<T: Copy, U: Copy>(a: [T; 16], f: impl Fn(T) -> U) -> [U; 16] {
+    array_of(|i| f(a[i]))
 }
 
 #[inline(always)]
-fn zip<T: Copy, U: Copy, V>(a: [T; 16], b: [U; 16], f: impl Fn(T, U) -> V) -> [V; 16] {
-    array::from_fn(|i| f(a[i], b[i]))
+fn zip<T: Copy, U: Copy, V: Copy>(a: [T; 16], b: [U; 16], f: impl Fn(T, U) -> V) -> [V; 16] {
+    array_of(|i| f(a[i], b[i]))
 }
 
 #[inline(always)]
@@ -39,7 +38,7 @@ fn tree<T: Copy>(mut x: [T; 16], f: impl Fn(T, T) -> T) -> T {
 #[inline(always)]
 fn dot(sum: [i32; 16], codes: [u8; 64], quad: i32) -> [i32; 16] {
     let quad = quad.to_le_bytes();
-    array::from_fn(|r| {
+    array_of(|r| {
         (0..4).fold(sum[r], |s, b| s + i32::from(codes[4 * r + b]) * i32::from(quad[b] as i8))
     })
 }
@@ -90,7 +89,7 @@ impl Simd for Scalar {
     }
     #[inline(always)]
     fn fma(self, a: [f32; 16], b: [f32; 16], c: [f32; 16]) -> [f32; 16] {
-        array::from_fn(|i| a[i].mul_add(b[i], c[i]))
+        array_of(|i| a[i].mul_add(b[i], c[i]))
     }
     #[inline(always)]
     fn max(self, a: [f32; 16], b: [f32; 16]) -> [f32; 16] {
@@ -102,7 +101,7 @@ impl Simd for Scalar {
     }
     #[inline(always)]
     fn select_lt(self, a: [f32; 16], b: [f32; 16], x: [f32; 16], y: [f32; 16]) -> [f32; 16] {
-        array::from_fn(|i| if a[i] < b[i] { x[i] } else { y[i] })
+        array_of(|i| if a[i] < b[i] { x[i] } else { y[i] })
     }
     #[inline(always)]
     fn round_i32(self, x: [f32; 16]) -> [i32; 16] {
@@ -138,11 +137,11 @@ impl Simd for Scalar {
     }
     #[inline(always)]
     fn load_quads(self, from: [&[f32; 4]; 4]) -> [f32; 16] {
-        array::from_fn(|lane| from[lane / 4][lane % 4])
+        array_of(|lane| from[lane / 4][lane % 4])
     }
     #[inline(always)]
     fn transpose_quads(self, rows: [[f32; 16]; 4]) -> [[f32; 16]; 4] {
-        array::from_fn(|i| array::from_fn(|lane| rows[lane % 4][lane - lane % 4 + i]))
+        array_of(|i| array_of(|lane| rows[lane % 4][lane - lane % 4 + i]))
     }
 
     #[inline(always)]
@@ -192,7 +191,7 @@ impl Simd for Scalar {
         x: [i32; 16],
         y: [i32; 16],
     ) -> [i32; 16] {
-        array::from_fn(|i| if a[i] > b[i] { x[i] } else { y[i] })
+        array_of(|i| if a[i] > b[i] { x[i] } else { y[i] })
     }
     #[inline(always)]
     fn reduce_add_i32(self, x: [i32; 16]) -> i32 {
@@ -229,19 +228,19 @@ impl Simd for Scalar {
     }
     #[inline(always)]
     fn u8_as_i32(self, x: [u8; 64]) -> [i32; 16] {
-        array::from_fn(|r| i32::from_le_bytes(array::from_fn(|b| x[4 * r + b])))
+        array_of(|r| i32::from_le_bytes(array_of(|b| x[4 * r + b])))
     }
     #[inline(always)]
     fn i32_as_u8(self, x: [i32; 16]) -> [u8; 64] {
-        array::from_fn(|i| x[i / 4].to_le_bytes()[i % 4])
+        array_of(|i| x[i / 4].to_le_bytes()[i % 4])
     }
     #[inline(always)]
     fn table(self, entries: &[u8; 16]) -> [u8; 64] {
-        array::from_fn(|i| entries[i % 16])
+        array_of(|i| entries[i % 16])
     }
     #[inline(always)]
     fn nibble_lut(self, table: [u8; 64], x: [u8; 64]) -> ([u8; 64], [u8; 64]) {
-        (x.map(|x| table[usize::from(x & 15)]), x.map(|x| table[usize::from(x >> 4)]))
+        (array_of(|i| table[usize::from(x[i] & 15)]), array_of(|i| table[usize::from(x[i] >> 4)]))
     }
 
     #[inline(always)]
@@ -262,12 +261,12 @@ impl Simd for Scalar {
     }
     #[inline(always)]
     fn signed(self, codes: [u8; 64], zero: u8) -> [i8; 64] {
-        codes.map(|code| code.wrapping_sub(zero) as i8)
+        array_of(|i| codes[i].wrapping_sub(zero) as i8)
     }
     #[inline(always)]
     fn dot_signed(self, sum: [i32; 16], bytes: [i8; 64], quad: i32) -> [i32; 16] {
         let quad = quad.to_le_bytes();
-        array::from_fn(|r| {
+        array_of(|r| {
             (0..4).fold(sum[r], |s, b| s + i32::from(bytes[4 * r + b]) * i32::from(quad[b] as i8))
         })
     }
