@@ -14,14 +14,14 @@ pub struct Block<'a> {
     pub(crate) index: usize,
 }
 
-/// A format of integer codes: `value = scale * (code - ZERO) - min`.
+/// A format of integer codes: `value = scale * (code - zero) - min`.
 ///
 /// Lanes are rows. The functions are `#[inline(always)]` and must end up inside
 /// [`Kernel::run`](oss_simd::Kernel::run).
 pub trait CodeFormat: 'static {
-    /// The largest code.
+    /// The largest code, where zero is [`CodeFormat::ZERO`].
     const MAX_CODE: i32;
-    /// The code of zero.
+    /// The code of zero, unless [`CodeFormat::zero`] says otherwise.
     const ZERO: i32;
     /// Whether columns 0..16 and 16..32 of a block have scales (and minima) of their own.
     const HALVES: bool;
@@ -68,6 +68,14 @@ pub trait CodeFormat: 'static {
     #[inline(always)]
     fn run(group: &[u8], first: usize) -> [Block<'_>; RUN_BLOCKS] {
         Self::RECORD.run(group, first)
+    }
+
+    /// The code of zero. 128 where products of bytes are exact ([`Simd::DOT_IS_EXACT`]) and it
+    /// costs nothing: then what a sum of products starts with is known of the activations alone.
+    #[inline(always)]
+    #[must_use]
+    fn zero<S: Simd>() -> i32 {
+        Self::ZERO
     }
 
     /// Code vectors `j` (columns `4 j..4 j + 4`) and `4 + j` (columns `16 + 4 j..`), `j` in 0..4:

@@ -116,8 +116,10 @@ impl<S: Simd> Visitor for Unpacker<'_, S> {
                     s.store_i32(s.u8_as_i32(codes), &mut quads);
                     for (lane, quad) in quads.into_iter().enumerate() {
                         for (b, code) in quad.to_le_bytes().into_iter().enumerate() {
-                            assert!(i32::from(code) <= F::MAX_CODE, "{packing:?}: code {code}");
-                            let level = (i32::from(code) - F::ZERO) as f32;
+                            let level = i32::from(code) - F::zero::<S>();
+                            let most = F::MAX_CODE - F::ZERO;
+                            assert!(level <= most, "{packing:?}: code {code}");
+                            let level = level as f32;
                             rows[lane][32 * index + 16 * half + 4 * j + b] =
                                 scales[half][lane] * level - mins[half][lane];
                         }

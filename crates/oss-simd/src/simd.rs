@@ -35,6 +35,9 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Whether [`Simd::dot`] is exact for any number of calls and any codes.
     const DOT_IS_EXACT: bool;
 
+    /// Whether [`Simd::nibble_lut`] takes no longer than masking the nibbles.
+    const LUT_IS_AS_FAST_AS_MASKS: bool = false;
+
     /// How many calls of [`Simd::add_bf16`] add the products of pairs.
     const BF16_STEPS: usize = 2;
 

@@ -21,8 +21,6 @@ pub(super) trait Source: Copy {
     const HALVES: bool;
     /// Whether a minimum is subtracted.
     const HAS_MIN: bool;
-    /// Whether codes count from 128 wherever products of bytes are exact.
-    const ZERO_IS_128: bool;
     /// Whether a run of blocks is found sooner than each of them.
     const HAS_RUNS: bool;
     /// Blocks in a record, at most.
@@ -32,7 +30,7 @@ pub(super) trait Source: Copy {
     /// What is read of a block.
     type Block: Copy;
     /// The code of zero.
-    fn zero(self) -> u8;
+    fn zero<S: Simd>(self) -> u8;
     /// The record that begins with the block `first`.
     fn record(self, first: usize) -> Self::Record;
     /// A block of a record.
@@ -135,15 +133,14 @@ impl<'a, F: CodeFormat, A: Prefetcher> Source for Group<'a, F, A> {
     const CALLS: usize = calls::<F>();
     const HALVES: bool = F::HALVES;
     const HAS_MIN: bool = F::HAS_MIN;
-    const ZERO_IS_128: bool = F::ZERO == 128;
     const HAS_RUNS: bool = F::RECORD.has_runs();
     const RECORD: usize = F::RECORD.blocks();
     type Record = RecordBytes<'a>;
     type Block = oss_quant::Block<'a>;
 
     #[inline(always)]
-    fn zero(self) -> u8 {
-        F::ZERO as u8
+    fn zero<S: Simd>(self) -> u8 {
+        F::zero::<S>() as u8
     }
     #[inline(always)]
     fn record(self, first: usize) -> RecordBytes<'a> {
@@ -584,12 +581,12 @@ fn block_sums<S: Simd, W: Source, const G: usize, const T: usize, const N: usize
             for g in 0..G {
                 groups[g].prefetch::<S, T, N>(s, block, j);
                 let (bottom, top) = W::pair(s, blocks[g], j);
-                let bottom = s.signed(bottom, groups[g].zero());
+                let bottom = s.signed(bottom, groups[g].zero::<S>());
                 for t in 0..T {
                     sums[g][t] =
                         s.dot_signed(sums[g][t], bottom, i32::from_le_bytes(a[t].quads()[j]));
                 }
-                let top = s.signed(top, groups[g].zero());
+                let top = s.signed(top, groups[g].zero::<S>());
                 for t in 0..T {
                     sums[g][t] =
                         s.dot_signed(sums[g][t], top, i32::from_le_bytes(a[t].quads()[4 + j]));
@@ -601,10 +598,11 @@ fn block_sums<S: Simd, W: Source, const G: usize, const T: usize, const N: usize
     let mut dots = [[s.dot_start(0, 0); G]; T];
     if S::DOT_IS_EXACT || W::CALLS == 8 {
         for t in 0..T {
-            let start = if S::DOT_IS_EXACT && W::ZERO_IS_128 {
+            let zero = groups[0].zero::<S>();
+            let start = if S::DOT_IS_EXACT && zero == 128 {
                 s.dot_zero_point_128(a[t].zero_point_sum)
             } else {
-                s.dot_start(groups[0].zero(), a[t].sums[2])
+                s.dot_start(zero, a[t].sums[2])
             };
             dots[t] = [start; G];
         }
@@ -639,7 +637,7 @@ fn half_sums<S: Simd, W: Source, const G: usize, const T: usize, const N: usize>
 ) -> [[S::I32; T]; G] {
     let mut dots = [[s.dot_start(0, 0); G]; T];
     for t in 0..T {
-        dots[t] = [s.dot_start(at.groups[0].zero(), a[t].sums[half]); G];
+        dots[t] = [s.dot_start(at.groups[0].zero::<S>(), a[t].sums[half]); G];
     }
     if half == 0 {
         add::<S, G, T, 0>(s, columns::<S, W, G, T, N>(s, at, 0).0, a, &mut dots);

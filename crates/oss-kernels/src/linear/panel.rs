@@ -53,7 +53,7 @@ impl<F: CodeFormat> Kernel for Unpack<'_, '_, F> {
     fn run<S: Simd>(self, s: S) {
         let Self { group, panel } = self;
         // No byte carries: a code is at most 127 above the zero.
-        let above = if counts_from_128::<S>(F::HAS_MIN) { 128 - F::ZERO } else { 0 };
+        let above = if counts_from_128::<S>(F::HAS_MIN) { 128 - F::zero::<S>() } else { 0 };
         let above = s.splat_i32(0x0101_0101 * above);
         let shifted = |codes| s.i32_as_u8(s.add_i32(s.u8_as_i32(codes), above));
         for (block, out) in panel.iter_mut().enumerate() {
@@ -83,6 +83,7 @@ impl<F: CodeFormat> Kernel for Unpack<'_, '_, F> {
 #[derive(Clone, Copy)]
 struct Unpacked<'a, const CALLS: usize, const HALVES: bool, const MIN: bool> {
     blocks: &'a [Block],
+    /// The code of zero, unless [`Source::zero`] knows it.
     zero: u8,
     /// What is unpacked next.
     next: SharedPrefetch<'a>,
@@ -94,16 +95,21 @@ impl<'a, const CALLS: usize, const HALVES: bool, const MIN: bool> Source
     const CALLS: usize = CALLS;
     const HALVES: bool = HALVES;
     const HAS_MIN: bool = MIN;
-    const ZERO_IS_128: bool = !MIN;
     const HAS_RUNS: bool = false;
     const RECORD: usize = BLOCKS;
     type Record = &'a [Block];
     type Block = &'a Block;
 
     #[inline(always)]
-    fn zero(self) -> u8 {
+    fn zero<S: Simd>(self) -> u8 {
         // Known to the compiler where it is that of every such format.
-        if MIN { 0 } else { self.zero }
+        if MIN {
+            0
+        } else if counts_from_128::<S>(MIN) {
+            128
+        } else {
+            self.zero
+        }
     }
     #[inline(always)]
     fn record(self, first: usize) -> &'a [Block] {
@@ -157,8 +163,7 @@ impl<const CALLS: usize, const HALVES: bool, const MIN: bool> Kernel
         let blocks = range.blocks.1 - range.blocks.0;
         let groups: [_; GROUPS] = array_of(|g| {
             let group = groups[g];
-            let zero = if counts_from_128::<S>(MIN) { 128 } else { group.zero };
-            Unpacked { blocks: &group.blocks[..blocks], zero, ..group }
+            Unpacked { blocks: &group.blocks[..blocks], ..group }
         });
         // Signed bytes are made for each tile: wider ones of one group are better.
         let pays = const { S::REGISTERS >= 32 && (S::DOT_IS_EXACT || CALLS > 0) };

@@ -117,7 +117,7 @@ impl<F: CodeFormat, const T: usize> Kernel for Tile<'_, '_, '_, F, T> {
 fn numbers<S: Simd, F: CodeFormat>(s: S, codes: S::U8) -> [S::F32; 4] {
     let lanes = s.u8_as_i32(codes);
     let byte = s.splat_i32(255);
-    let zero = s.splat_i32(F::ZERO);
+    let zero = s.splat_i32(F::zero::<S>());
     let codes = [
         s.and_i32(lanes, byte),
         s.and_i32(s.shr_i32::<8>(lanes), byte),

@@ -32,6 +32,10 @@ pub(crate) const CODEC: Codec = Codec::of_blocks::<Mxfp4>();
 /// Twice what the codes stand for, plus 12.
 const TABLE: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
 
+/// The same, plus 128.
+const TABLE_128: [u8; 16] =
+    [128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116];
+
 /// Bytes of the codes of a block in a separate code plane.
 pub(crate) const SPLIT_CODES: usize = 16;
 
@@ -152,8 +156,14 @@ impl CodeFormat for Mxfp4 {
     const RECORD: Record = Record { blocks: 4, code_bytes: Nibbles::BYTES, tail_bytes: 64 };
 
     #[inline(always)]
+    fn zero<S: Simd>() -> i32 {
+        if S::DOT_IS_EXACT { 128 } else { Self::ZERO }
+    }
+
+    #[inline(always)]
     fn pair<S: Simd>(s: S, block: Block<'_>, j: usize) -> (S::U8, S::U8) {
-        s.nibble_lut(s.table(&TABLE), Nibbles::raw(s, block.codes, j))
+        let table = if S::DOT_IS_EXACT { &TABLE_128 } else { &TABLE };
+        s.nibble_lut(s.table(table), Nibbles::raw(s, block.codes, j))
     }
 
     #[inline(always)]

@@ -21,6 +21,10 @@ pub(crate) enum Q4_0 {}
 
 pub(crate) const CODEC: Codec = Codec::of_blocks::<Q4_0>();
 
+/// The codes, plus 120.
+const TABLE_128: [u8; 16] =
+    [120, 121, 122, 123, 124, 125, 126, 127, 128, 129, 130, 131, 132, 133, 134, 135];
+
 impl Blocks for Q4_0 {
     const LEN: usize = 32;
     const BYTES: usize = 18;
@@ -68,8 +72,17 @@ impl CodeFormat for Q4_0 {
     const RECORD: Record = record(Nibbles::BYTES);
 
     #[inline(always)]
+    fn zero<S: Simd>() -> i32 {
+        if S::LUT_IS_AS_FAST_AS_MASKS { 128 } else { Self::ZERO }
+    }
+
+    #[inline(always)]
     fn pair<S: Simd>(s: S, block: Block<'_>, j: usize) -> (S::U8, S::U8) {
-        <Self as Blocks>::Codes::pair(s, block.codes, j)
+        if S::LUT_IS_AS_FAST_AS_MASKS {
+            s.nibble_lut(s.table(&TABLE_128), Nibbles::raw(s, block.codes, j))
+        } else {
+            Nibbles::pair(s, block.codes, j)
+        }
     }
 
     #[inline(always)]

@@ -50,9 +50,18 @@ unsafe fn dot_each<const N: usize, const I: usize>(
     const { assert!(I < 8, "eight quads") };
     let (pairs, rest) = sums.as_chunks_mut::<2>();
     for ([first, second], codes) in pairs.iter_mut().zip(codes.as_chunks::<2>().0) {
-        let quad = _mm512_set1_epi32(i32::from_le_bytes(quads[I]));
-        // SAFETY: changes nothing but these registers.
+        let quad: __m512i;
+        // SAFETY: reads a quad, and changes nothing but these registers. The compiler itself would
+        // load two neighbouring quads as one number and move them to vectors by way of the
+        // multipliers.
         unsafe {
+            std::arch::asm!(
+                "vpbroadcastd {quad}, dword ptr [{quads} + {at}]",
+                quad = out(zmm_reg) quad,
+                quads = in(reg) quads,
+                at = const 4 * I,
+                options(pure, readonly, nostack, preserves_flags),
+            );
             std::arch::asm!(
                 "vpdpbusd {first}, {codes}, {quad}",
                 "vpdpbusd {second}, {more}, {quad}",
@@ -124,6 +133,7 @@ impl<const DOT: bool, const BF16: bool> Simd for Avx512<DOT, BF16> {
     };
     const REGISTERS: usize = 32;
     const DOT_IS_EXACT: bool = DOT;
+    const LUT_IS_AS_FAST_AS_MASKS: bool = DOT;
     const BF16_STEPS: usize = if BF16 { 1 } else { 2 };
 
     #[inline(always)]
