@@ -348,7 +348,10 @@ impl<N: Numbers, R: InputRowsMut> Prepare<'_, N, R> {
                 }
                 if has_values {
                     for (half, &x) in x.iter().enumerate() {
-                        let v = if activation == Activation::F32 { x } else { s.round_bf16(x) };
+                        let v = match activation {
+                            Activation::F32 => x,
+                            _ => s.i32_as_f32(s.round_bf16_flushed(x)),
+                        };
                         let at = 2 * block + half;
                         s.store(v, &mut rows.values(row).as_chunks_mut().0[at]);
                         rows.value_sums(row)[at] = s.reduce_add(v);

@@ -1,12 +1,14 @@
 //! Matrix times rows: `out[t][r] = Σ_k w[r][k] x[t][k]`.
 //!
 //! One kernel per way of storing weights ([`codes`], [`values`], [`floats`]), generic over format
-//! and instruction set; many rows of codes go by way of [`panel`]. A call computes some groups of
-//! 16 output rows for some input rows. The sum over k runs in one fixed order whatever the number
-//! of input rows, so that a token's result does not depend on its company.
+//! and instruction set; many rows of codes go by way of [`panel`], many rows of bf16 by way of
+//! [`pairs`]. A call computes some groups of 16 output rows for some input rows. The sum over k
+//! runs in one fixed order whatever the number of input rows, so that a token's result does not
+//! depend on its company.
 
 mod codes;
 mod floats;
+mod pairs;
 mod panel;
 mod prefetch;
 mod values;
@@ -89,7 +91,7 @@ pub fn linear_columns(
 struct Call<'a, 'b> {
     isa: Isa,
     gemm: Gemm<'a, 'b>,
-    /// Where codes are multiplied.
+    /// Where all columns are multiplied.
     panel: Option<&'b mut Panel>,
 }
 
@@ -109,7 +111,19 @@ impl Visitor for Call<'_, '_> {
     }
 
     fn floats<F: FloatFormat>(self) {
-        self.isa.run(floats::Floats::<F>::new(self.gemm));
+        let Call { isa, mut gemm, panel } = self;
+        let by_pairs = F::IS_BF16 && gemm.product.activation != Activation::F32;
+        match panel {
+            Some(panel) if by_pairs && gemm.rows.len() >= pairs::PAIR_ROWS => {
+                let factors = &mut panel.factors;
+                match isa.run(pairs::Pairs { gemm, factors }) {
+                    Some(rest) => gemm = rest,
+                    None => return,
+                }
+            }
+            _ => {}
+        }
+        isa.run(floats::Floats::<F>::new(gemm));
     }
 }
 

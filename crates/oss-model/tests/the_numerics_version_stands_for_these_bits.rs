@@ -37,7 +37,7 @@ fn the_numerics_version_stands_for_these_bits() {
         }
         hash.update(&slot);
     }
-    let known = (9, 6_857_519_630_194_839_926);
+    let known = (10, 11_070_050_900_920_281_781);
     assert_eq!(
         (NUMERICS_VERSION, hash.digest()),
         known,

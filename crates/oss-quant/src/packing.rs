@@ -253,7 +253,9 @@ fn pack_floats<F: Floats>(rows: &[Option<Encoded<'_>>; GROUP_ROWS], out: &mut [u
             let Some(Encoded::Plain(bytes)) = row else { break };
             let numbers = bytes[tile * tile_bytes..].chunks_exact(F::BYTES).take(BLOCK_COLS);
             for (column, number) in numbers.enumerate() {
-                out[F::offset(lane, column)..][..F::BYTES].copy_from_slice(number);
+                let packed = &mut out[F::offset(lane, column)..][..F::BYTES];
+                packed.copy_from_slice(number);
+                F::prepare(packed);
             }
         }
     }

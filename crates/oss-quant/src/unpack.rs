@@ -94,6 +94,10 @@ pub trait CodeFormat: 'static {
 
 /// A format of floating-point numbers.
 pub trait FloatFormat: 'static {
+    /// Whether a group is `[column pair][16 rows][2 columns]` of bf16 numbers, none of them below
+    /// 2^-50: each 64 bytes are what [`Simd::bf16_pairs`] takes.
+    const IS_BF16: bool = false;
+
     /// Columns `k` (even) and `k + 1` of one group of 16 packed rows; lanes are rows.
     fn pair<S: Simd>(s: S, group: &[u8], k: usize) -> [S::F32; 2];
 }

@@ -11,7 +11,7 @@ use std::{error, fmt};
 pub enum Activation {
     /// Single precision.
     F32,
-    /// Rounded to bf16, multiplied and added in single precision.
+    /// Rounded to bf16, numbers below 2^-50 to zero, multiplied and added in single precision.
     Bf16,
     /// 8-bit codes with one scale per 32 columns; products are added as integers.
     Int8,

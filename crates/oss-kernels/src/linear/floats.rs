@@ -1,5 +1,6 @@
-//! Floating-point weights times numbers: running sums of the even and of the odd columns of each
-//! run of [`RUN`] columns.
+//! Floating-point weights times numbers: two running sums of each run of [`RUN`] columns, which
+//! take pairs of columns in turn, of each pair the second column first, as products of bf16 are
+//! added.
 
 use super::{Gemm, WeightPrefetch};
 use crate::Input;
@@ -9,7 +10,7 @@ use std::marker::PhantomData;
 
 /// Columns whose products are added up before they are added to those of the columns before: their
 /// weights stay in a first-level cache while many input rows pass by.
-const RUN: usize = 256;
+pub(super) const RUN: usize = 256;
 
 /// Columns of a step of the inner loop; rows are padded to whole steps.
 const STEP: usize = 4;
@@ -136,22 +137,29 @@ impl<F: FloatFormat, const G: usize, const T: usize> Kernel for Tile<'_, '_, '_,
             for k in (0..STEP).step_by(2) {
                 let column = (first_step + step) * STEP + k;
                 let weights: [_; G] = array_of(|g| F::pair(s, groups[g], column));
-                for i in 0..2 {
+                for i in [1, 0] {
                     for t in 0..T {
                         let x = s.splat(x[t][k + i]);
                         for g in 0..G {
-                            sums[g][t][i] = s.fma(weights[g][i], x, sums[g][t][i]);
+                            let sum = &mut sums[g][t][k / 2];
+                            *sum = s.fma(weights[g][i], x, *sum);
                         }
                     }
                 }
             }
         }
         for (g, sums) in sums.into_iter().enumerate() {
-            for (t, [even, odd]) in sums.into_iter().enumerate().take(n) {
-                let sum = s.add(even, odd);
+            for (t, sums) in sums.into_iter().enumerate().take(n) {
                 let [out] = gemm.out::<1>(group + g, first + t);
-                s.store(if begin == start { sum } else { s.add(s.load(out), sum) }, out);
+                add_run(s, sums, begin == start, out);
             }
         }
     }
+}
+
+/// Adds the sums of a run to those of the runs before.
+#[inline(always)]
+pub(super) fn add_run<S: Simd>(s: S, sums: [S::F32; 2], is_first: bool, out: &mut [f32; 16]) {
+    let sum = s.add(sums[0], sums[1]);
+    s.store(if is_first { sum } else { s.add(s.load(out), sum) }, out);
 }

@@ -3,6 +3,7 @@
 use super::codes::{
     BLOCKS, GROUPS, Group, Groups, MOST_ROWS, Source, TileRange, calls, parts, tiles,
 };
+use super::pairs::Factors;
 use super::{Gemm, SharedPrefetch};
 use oss_quant::CodeFormat;
 use oss_simd::{Isa, Kernel, Simd, array_of};
@@ -10,13 +11,17 @@ use oss_simd::{Isa, Kernel, Simd, array_of};
 /// From how many input rows on unpacking pays.
 pub(super) const PANEL_ROWS: usize = 32;
 
-/// Scratch of [`linear`](super::linear): some columns of two groups, unpacked.
+/// Scratch of [`linear`](super::linear): some columns of two groups, unpacked, and what rows of
+/// bf16 are multiplied as.
 #[derive(Clone, Debug)]
-pub struct Panel([[Block; BLOCKS]; GROUPS]);
+pub struct Panel {
+    groups: [[Block; BLOCKS]; GROUPS],
+    pub(super) factors: Factors,
+}
 
 impl Panel {
     /// All zero.
-    pub const ZERO: Self = Self([[Block::ZERO; BLOCKS]; GROUPS]);
+    pub const ZERO: Self = Self { groups: [[Block::ZERO; BLOCKS]; GROUPS], factors: Factors::ZERO };
 }
 
 /// 32 columns of a group of 16 weight rows.
@@ -196,7 +201,7 @@ pub(super) fn multiply<F: CodeFormat>(isa: Isa, gemm: &mut Gemm<'_, '_>, panel: 
     for group in gemm.groups.clone().step_by(GROUPS) {
         let n_groups = GROUPS.min(gemm.groups.end - group);
         for blocks @ (first, end) in parts(n_blocks, 1) {
-            for (g, panel) in panel.0.iter_mut().enumerate().take(n_groups) {
+            for (g, panel) in panel.groups.iter_mut().enumerate().take(n_groups) {
                 let group = packed.part(group + g, first, ());
                 isa.run(Unpack::<F> { group, panel: &mut panel[..end - first] });
             }
@@ -223,7 +228,7 @@ fn multiply_panel<const CALLS: usize, const HALVES: bool, const MIN: bool, F: Co
     let groups = std::array::from_fn(|g| {
         let next = packed.next::<F>(range.group + g, range.blocks.1);
         let next = SharedPrefetch::new(next, range.n, range.blocks.1 - range.blocks.0);
-        Unpacked::<CALLS, HALVES, MIN> { blocks: &panel.0[g], zero: F::ZERO as u8, next }
+        Unpacked::<CALLS, HALVES, MIN> { blocks: &panel.groups[g], zero: F::ZERO as u8, next }
     });
     isa.run(Tiles { groups, gemm, range, n_groups });
 }

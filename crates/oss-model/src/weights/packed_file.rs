@@ -12,7 +12,7 @@ use std::path::Path;
 /// The `kind` of sections that hold packed matrices.
 pub(super) const MATRICES: &str = "matrices";
 /// The `format` of such sections: changes whenever the same model would be laid out differently.
-pub(super) const LAYOUT: &str = "p16.1";
+pub(super) const LAYOUT: &str = "p16.2";
 
 /// Files beside safetensors that a packed file keeps.
 const SIDE_FILES: [&str; 6] = [

@@ -1,6 +1,8 @@
 //! BF16: the upper half of a single-precision number.
 //!
-//! Packed: `[column pair][16 rows][2 columns]`, which is what bf16 dot products want.
+//! Packed: `[column pair][16 rows][2 columns]`, which is what bf16 dot products want, and zeros in
+//! place of numbers below 2^-50: processors that add bf16 products at once take what is denormal
+//! for zero, and so nothing is (see [`Simd::add_bf16`]).
 
 use super::Floats;
 use crate::bytes::array;
@@ -11,6 +13,9 @@ use oss_simd::Simd;
 pub(crate) enum Bf16 {}
 
 pub(crate) const CODEC: Codec = Codec::of_floats::<Bf16>();
+
+/// The bits of 2^-50.
+const LEAST: u16 = (127 - 50) << 7;
 
 impl Floats for Bf16 {
     const BYTES: usize = 2;
@@ -27,9 +32,19 @@ impl Floats for Bf16 {
     fn encode(value: f32, bytes: &mut [u8]) {
         bytes.copy_from_slice(&half::bf16::from_f32(value).to_le_bytes());
     }
+
+    #[inline]
+    fn prepare(bytes: &mut [u8]) {
+        let magnitude = u16::from_le_bytes(array(bytes, 0).to_owned()) & 0x7fff;
+        if magnitude < LEAST {
+            bytes.fill(0);
+        }
+    }
 }
 
 impl FloatFormat for Bf16 {
+    const IS_BF16: bool = true;
+
     #[inline(always)]
     fn pair<S: Simd>(s: S, group: &[u8], k: usize) -> [S::F32; 2] {
         s.bf16_halves(s.u8_as_i32(s.load_u8(array(group, 32 * k))))
