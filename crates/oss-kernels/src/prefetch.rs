@@ -66,22 +66,27 @@ pub(crate) fn prefetch<S: Simd>(s: S, bytes: &[u8], at: usize, len: usize) {
 pub(crate) struct WeightPrefetch {
     first: usize,
     second: usize,
+    /// How many bytes before what is prefetched to the second-level cache is prefetched again.
+    nearer: usize,
 }
 
 impl WeightPrefetch {
     /// Up to `end`.
     #[inline(always)]
     pub(crate) fn new(policy: PrefetchPolicy, end: usize) -> Self {
-        match policy.level {
-            CacheLevel::First => Self { first: end, second: 0 },
-            CacheLevel::Second => Self { first: 0, second: end },
-        }
+        let (first, second) = match policy.level {
+            CacheLevel::First => (end, 0),
+            CacheLevel::Second => (0, end),
+        };
+        Self { first, second, nearer: policy.distance / 2 }
     }
 
-    /// Prefetches the lines of some bytes after `at` of weights that ROWS rows meet, each line so
-    /// many times; none where `at` is beyond the end. A single row reads weights once, and in a
-    /// second-level cache they would take the place of what the next phase needs, its code first;
-    /// several rows may come back to them.
+    /// Prefetches the lines of some bytes after `at` of weights that ROWS rows meet, to the
+    /// first-level cache each line so many times; none where `at` is beyond the end. A single row
+    /// reads weights once, and in a second-level cache they would take the place of what the next
+    /// phase needs, its code first; several rows may come back to them. To the second-level cache
+    /// each line is prefetched once, and `again` at half the distance where memory bounds the
+    /// products: some prefetches seem to be dropped while too many lines are on their way.
     #[inline(always)]
     pub(crate) fn prefetch<S: Simd, const ROWS: usize, const TIMES: usize>(
         self,
@@ -89,6 +94,7 @@ impl WeightPrefetch {
         bytes: &[u8],
         at: usize,
         after: Range<usize>,
+        again: bool,
     ) {
         if at < self.first {
             each_line::<TIMES>(at, after, |line| match const { ROWS == 1 } {
@@ -100,7 +106,11 @@ impl WeightPrefetch {
             // more than what they save where a block takes a few nanoseconds.
             cold_path();
             if at < self.second {
-                each_line::<TIMES>(at, after, |line| s.prefetch_second(bytes, line));
+                each_line::<1>(at, after.clone(), |line| s.prefetch_second(bytes, line));
+                if again {
+                    let nearer = at.saturating_sub(self.nearer);
+                    each_line::<1>(nearer, after, |line| s.prefetch_second(bytes, line));
+                }
             }
         }
     }

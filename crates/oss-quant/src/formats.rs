@@ -90,9 +90,9 @@ pub(crate) trait Floats: 'static {
     fn decode<S: Simd>(s: S, bytes: &[u8]) -> S::F32;
     /// The bytes of the nearest number.
     fn encode(value: Number, bytes: &mut [u8]);
-    /// Changes a number's bytes to those that are packed in its place.
+    /// Changes a number's bytes to those that are packed for it.
     #[inline]
-    fn prepare(_: &mut [u8]) {}
+    fn pack(_: &mut [u8]) {}
 }
 
 impl Codec {

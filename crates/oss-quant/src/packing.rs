@@ -255,7 +255,7 @@ fn pack_floats<F: Floats>(rows: &[Option<Encoded<'_>>; GROUP_ROWS], out: &mut [u
             for (column, number) in numbers.enumerate() {
                 let packed = &mut out[F::offset(lane, column)..][..F::BYTES];
                 packed.copy_from_slice(number);
-                F::prepare(packed);
+                F::pack(packed);
             }
         }
     }

@@ -166,7 +166,6 @@ impl<const G: usize, const T: usize> Kernel for Tile<'_, '_, '_, '_, G, T> {
         });
         let rows: [&[[u32; 2]]; T] = array_of(|t| &factors.0[first + t].as_chunks().0[..steps]);
         let mut sums = [[[s.zero(); 2]; T]; G];
-        #[expect(clippy::needless_range_loop, reason = "it is each row that is indexed")]
         for step in 0..steps {
             for next in next {
                 next.prefetch(s, step);

@@ -34,8 +34,8 @@ impl Floats for Bf16 {
     }
 
     #[inline]
-    fn prepare(bytes: &mut [u8]) {
-        let magnitude = u16::from_le_bytes(array(bytes, 0).to_owned()) & 0x7fff;
+    fn pack(bytes: &mut [u8]) {
+        let magnitude = u16::from_le_bytes(*array(bytes, 0)) & 0x7fff;
         if magnitude < LEAST {
             bytes.fill(0);
         }
