@@ -111,18 +111,15 @@ impl Visitor for Call<'_, '_> {
     }
 
     fn floats<F: FloatFormat>(self) {
-        let Call { isa, mut gemm, panel } = self;
+        let Call { isa, gemm, panel } = self;
         let by_pairs = F::IS_BF16 && gemm.product.activation != Activation::F32;
-        match panel {
-            Some(panel) if by_pairs && gemm.rows.len() >= pairs::PAIR_ROWS => {
-                let factors = &mut panel.factors;
-                match isa.run(pairs::Pairs { gemm, factors }) {
-                    Some(rest) => gemm = rest,
-                    None => return,
-                }
+        let gemm = match panel {
+            Some(Panel { factors, .. }) if by_pairs && gemm.rows.len() >= pairs::PAIR_ROWS => {
+                let Some(gemm) = isa.run(pairs::Pairs { gemm, factors }) else { return };
+                gemm
             }
-            _ => {}
-        }
+            _ => gemm,
+        };
         isa.run(floats::Floats::<F>::new(gemm));
     }
 }

@@ -41,7 +41,7 @@ mod simd;
 
 pub use array::array_of;
 pub use isa::{CacheLevel, Error, Isa, PrefetchPolicy};
-pub use simd::{Bf16Pairs, Simd};
+pub use simd::{Bf16Pairs, LEAST_BF16, Simd};
 
 /// Something to compute, written once for all instruction sets.
 pub trait Kernel {

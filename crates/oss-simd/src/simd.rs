@@ -2,6 +2,10 @@
 
 use crate::Kernel;
 
+/// Numbers below it count as zero where products of bf16 are added: then nothing is denormal, see
+/// [`Simd::add_bf16`].
+pub const LEAST_BF16: f32 = 1.0 / (1u64 << 50) as f32;
+
 /// Sixteen pairs of bf16 numbers, made ready for [`Simd::add_bf16`].
 #[derive(Clone, Copy, Debug)]
 pub struct Bf16Pairs<V>(pub(crate) [V; 2]);
@@ -330,8 +334,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Zero where a number is below 2^-50.
     #[inline(always)]
     fn flush_tiny(self, x: Self::F32) -> Self::F32 {
-        const LEAST: f32 = 1.0 / (1u64 << 50) as f32;
-        self.select_lt(self.abs(x), self.splat(LEAST), self.zero(), x)
+        self.select_lt(self.abs(x), self.splat(LEAST_BF16), self.zero(), x)
     }
 
     /// A sum of [`Simd::add_bf16`] times a number, but zero where that is below 2^-100.

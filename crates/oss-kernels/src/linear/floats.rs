@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 pub(super) const RUN: usize = 256;
 
 /// Columns of a step of the inner loop; rows are padded to whole steps.
-const STEP: usize = 4;
+pub(super) const STEP: usize = 4;
 
 pub(super) struct Floats<'a, 'b, F> {
     gemm: Gemm<'a, 'b>,

@@ -1,7 +1,8 @@
 //! Weights in bf16 times many rows of bf16 numbers, two columns at a time, on processors that add
 //! the products of a pair at once: the same sums as in [`floats`](super::floats).
 
-use super::floats::{RUN, add_run};
+use super::codes::GROUPS;
+use super::floats::{RUN, STEP, add_run};
 use super::{Gemm, SharedPrefetch};
 use crate::Input;
 use oss_quant::GROUP_ROWS;
@@ -15,12 +16,6 @@ const CHUNK: usize = 32;
 
 /// The most rows of a tile.
 const TILE: usize = 6;
-
-/// The most groups of a tile.
-const GROUPS: usize = 2;
-
-/// Columns of a step of the inner loop; rows are padded to whole steps.
-const STEP: usize = 4;
 
 /// Bytes of two columns of a group.
 const PAIR_BYTES: usize = 4 * GROUP_ROWS;
@@ -55,7 +50,7 @@ impl<'a, 'b> Kernel for Pairs<'a, 'b> {
         let (all, n_rows) = (gemm.columns.clone(), gemm.rows.len());
         for begin in all.clone().step_by(RUN) {
             let columns = (begin, all.end.min(begin + RUN));
-            for (first, n) in parts(n_rows, CHUNK) {
+            for (first, n) in row_parts(n_rows, CHUNK) {
                 for (row, factors) in factors.0.iter_mut().enumerate().take(n) {
                     let values = values(&gemm, first + row, columns);
                     for ([first, second], pair) in values.as_chunks().0.iter().zip(factors) {
@@ -87,7 +82,7 @@ fn values<'a>(gemm: &Gemm<'a, '_>, row: usize, (begin, end): (usize, usize)) -> 
 }
 
 /// So many rows in parts of `most` at most, all about as long: the first of each, and how many.
-fn parts(n: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
+fn row_parts(n: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
     let n_parts = n.div_ceil(most);
     (0..n_parts).map(move |part| {
         let first = part * n / n_parts;
@@ -117,7 +112,7 @@ fn tiles<S: Simd, const G: usize>(
         let times = (range.columns.1 - range.columns.0).div_ceil(STEP);
         SharedPrefetch::new(next_columns(gemm, range.group + g, range.columns), range.n, times)
     });
-    for (first, n) in parts(range.n, TILE) {
+    for (first, n) in row_parts(range.n, TILE) {
         let next = array_of(|g| next[g].for_rows(first, n));
         // None has fewer than 4: a chunk has `PAIR_ROWS` rows at least.
         match n {

@@ -8,14 +8,14 @@ use super::Floats;
 use crate::bytes::array;
 use crate::dtype::Codec;
 use crate::unpack::FloatFormat;
-use oss_simd::Simd;
+use oss_simd::{LEAST_BF16, Simd};
 
 pub(crate) enum Bf16 {}
 
 pub(crate) const CODEC: Codec = Codec::of_floats::<Bf16>();
 
-/// The bits of 2^-50.
-const LEAST: u16 = (127 - 50) << 7;
+/// The bits of the least number that is not packed as zero.
+const LEAST: u16 = (LEAST_BF16.to_bits() >> 16) as u16;
 
 impl Floats for Bf16 {
     const BYTES: usize = 2;

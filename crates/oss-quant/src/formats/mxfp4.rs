@@ -162,7 +162,7 @@ impl CodeFormat for Mxfp4 {
 
     #[inline(always)]
     fn pair<S: Simd>(s: S, block: Block<'_>, j: usize) -> (S::U8, S::U8) {
-        let table = if S::DOT_IS_EXACT { &TABLE_128 } else { &TABLE };
+        let table = if Self::zero::<S>() == 128 { &TABLE_128 } else { &TABLE };
         s.nibble_lut(s.table(table), Nibbles::raw(s, block.codes, j))
     }
 

@@ -73,12 +73,12 @@ impl CodeFormat for Q4_0 {
 
     #[inline(always)]
     fn zero<S: Simd>() -> i32 {
-        if S::LUT_IS_AS_FAST_AS_MASKS { 128 } else { Self::ZERO }
+        if S::DOT_IS_EXACT && S::LUT_IS_AS_FAST_AS_MASKS { 128 } else { Self::ZERO }
     }
 
     #[inline(always)]
     fn pair<S: Simd>(s: S, block: Block<'_>, j: usize) -> (S::U8, S::U8) {
-        if S::LUT_IS_AS_FAST_AS_MASKS {
+        if Self::zero::<S>() == 128 {
             s.nibble_lut(s.table(&TABLE_128), Nibbles::raw(s, block.codes, j))
         } else {
             Nibbles::pair(s, block.codes, j)

@@ -50,10 +50,10 @@ unsafe fn dot_each<const N: usize, const I: usize>(
     const { assert!(I < 8, "eight quads") };
     let (pairs, rest) = sums.as_chunks_mut::<2>();
     for ([first, second], codes) in pairs.iter_mut().zip(codes.as_chunks::<2>().0) {
+        // The compiler itself would load two neighbouring quads as one number and move them to
+        // vectors by way of the multipliers.
         let quad: __m512i;
-        // SAFETY: reads a quad, and changes nothing but these registers. The compiler itself would
-        // load two neighbouring quads as one number and move them to vectors by way of the
-        // multipliers.
+        // SAFETY: reads a quad, and changes nothing but these registers.
         unsafe {
             std::arch::asm!(
                 "vpbroadcastd {quad}, dword ptr [{quads} + {at}]",
