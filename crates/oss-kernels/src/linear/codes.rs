@@ -8,7 +8,7 @@ use super::prefetch::{PrefetchAhead, Prefetcher};
 use super::{Gemm, SharedPrefetch};
 use crate::input::{CodeBlock, FINE_BITS, MAX_PLANES};
 use oss_quant::{CodeFormat, Matrix, RUN_BLOCKS, RecordBytes};
-use oss_simd::{Kernel, PrefetchPolicy, Simd, array_of};
+use oss_simd::{CacheLevel, Kernel, PrefetchPolicy, Simd, array_of};
 use std::array;
 use std::marker::PhantomData;
 
@@ -196,7 +196,8 @@ impl<F: CodeFormat> Kernel for Codes<'_, '_, '_, F> {
         let gemm = self.gemm;
         let (groups, all) = (Groups::new(gemm), gemm.groups.clone());
         let (n, blocks) = (gemm.code_rows(), (0, groups.n_blocks));
-        let in_parts = const { by_parts::<S, F>() } && n > MOST_ROWS;
+        let near = gemm.policy.level == CacheLevel::First;
+        let in_parts = const { by_parts::<S, F>() } && n > MOST_ROWS && near;
         // Some processors read memory fastest as two streams, as long as registers hold the sums of
         // both.
         let pays = S::REGISTERS >= 32 || (S::REGISTERS >= 8 && n <= 2);
@@ -218,7 +219,8 @@ impl<F: CodeFormat> Kernel for Codes<'_, '_, '_, F> {
 }
 
 /// Whether more rows than one tile takes meet two groups part by part, each number of theirs loaded
-/// once for both. Codes of less than 8 bits are unpacked by each tile, which takes longer.
+/// once for both, where parts are prefetched to the first-level cache. Codes of less than 8 bits
+/// are unpacked by each tile, which takes longer.
 const fn by_parts<S: Simd, F: CodeFormat>() -> bool {
     S::REGISTERS >= 32 && S::DOT_IS_EXACT && F::MAX_CODE >= 128
 }
