@@ -3,7 +3,7 @@
 use crate::Arguments;
 use anyhow::{Context, Result, ensure};
 use oss_cache::{KvCache, Options, SequenceId};
-use oss_engine::{Isa, Team};
+use oss_engine::{Activation, Isa, Team};
 use oss_examples::machine::{Energy, resident_peak};
 use oss_machine::{ReadProbe, ReadWay, Sample, best_way, int8_peak};
 use oss_model::{
@@ -27,14 +27,12 @@ const WARM_UP: usize = 64;
 pub(crate) struct Found {
     pub(crate) isa: Isa,
     pub(crate) activations: &'static str,
-    /// Planes of 8-bit codes that activations have; 0 of floats.
-    pub(crate) planes: usize,
     pub(crate) threads: usize,
     pub(crate) architecture: &'static str,
     /// Bytes of weights that one token reads.
     pub(crate) bytes_per_token: usize,
-    /// Products of weights that one token of the prompt takes, on average.
-    pub(crate) products_per_token: f64,
+    /// What one token of the prompt takes, on average.
+    pub(crate) products_per_token: Products,
     pub(crate) load_s: f64,
     pub(crate) first_token_s: f64,
     pub(crate) resident_bytes: Option<u64>,
@@ -195,11 +193,10 @@ impl Bench {
         Ok(Found {
             isa: self.model.isa,
             activations: self.model.activation.name(),
-            planes: self.model.activation.planes(),
             threads: self.team.threads(),
             architecture: self.model.config.architecture,
             bytes_per_token: self.model.weights.bytes_per_token(&self.model.config),
-            products_per_token: products_per_token(&self.model.config, arguments.prompt_tokens),
+            products_per_token: Products::of(&self.model, arguments.prompt_tokens),
             load_s: self.load_s,
             first_token_s,
             resident_bytes: resident_peak().map(|peak| peak.saturating_sub(own)),
@@ -382,10 +379,26 @@ fn cache_bytes(model: &Model, batch: usize, tokens: usize) -> usize {
     2 * pages * slots * shape.n_kv_heads * shape.slot_bytes
 }
 
-/// Products of weights and activations in one token of a prompt, on average: all matrices but the
-/// head. What the last layer has behind queries, keys and values works on the prompt's last token
-/// alone.
-fn products_per_token(config: &Config, prompt_tokens: usize) -> f64 {
+/// Products of weights and activations.
+pub(crate) struct Products {
+    pub(crate) all: f64,
+    /// Of bytes: each plane of 8-bit codes has products of its own. Floats have none.
+    pub(crate) of_bytes: Option<f64>,
+}
+
+impl Products {
+    /// In one token of a prompt, on average: all matrices but the head. What the last layer has
+    /// behind queries, keys and values works on the prompt's last token alone.
+    fn of(model: &Model, prompt_tokens: usize) -> Self {
+        let (qkv, behind) = products_per_token(&model.config, prompt_tokens);
+        let [first, others] = [model.qkv_activation(), model.activation].map(Activation::planes);
+        let of_bytes = qkv * first as f64 + behind * others as f64;
+        Self { all: qkv + behind, of_bytes: (others > 0).then_some(of_bytes) }
+    }
+}
+
+/// Those for queries, keys and values, and those behind them.
+fn products_per_token(config: &Config, prompt_tokens: usize) -> (f64, f64) {
     let (hidden, q) = (config.hidden_dim, config.q_dim());
     let qkv = config.layers.len() * hidden * config.qkv_dim();
     let behind = config.layers.iter().map(|layer| {
@@ -399,6 +412,6 @@ fn products_per_token(config: &Config, prompt_tokens: usize) -> f64 {
     });
     let behind: Vec<usize> = behind.collect();
     let last = behind.last().copied().unwrap_or(0);
-    let each = qkv + behind.iter().sum::<usize>() - last;
-    each as f64 + last as f64 / prompt_tokens.max(1) as f64
+    let each = behind.iter().sum::<usize>() - last;
+    (qkv as f64, each as f64 + last as f64 / prompt_tokens.max(1) as f64)
 }

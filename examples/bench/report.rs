@@ -15,9 +15,8 @@ fn joules(runs: &[Run]) -> Option<f64> {
 /// The object of docs/json.md.
 pub(crate) fn json(arguments: &Arguments, found: &Found) -> Value {
     let bytes = found.bytes_per_token as f64;
-    let operations = 2.0 * found.products_per_token;
-    // Each plane of codes has products of its own; floats are no bytes, and have another peak.
-    let of_bytes = (found.planes > 0).then_some(operations * found.planes as f64);
+    let operations = 2.0 * found.products_per_token.all;
+    let of_bytes = found.products_per_token.of_bytes.map(|products| 2.0 * products);
     let (prefills, decodes) = (&found.prefills, &found.decodes);
     let gigabytes = median(decodes.iter().map(Run::bytes_per_s)).map(|rate| rate / 1e9);
     let share = decodes.iter().map(|run| run.bytes_per_s() / found.read_rate_around(run));

@@ -29,10 +29,10 @@ pub struct ModelArgs {
     /// The model.
     #[command(flatten)]
     pub file: FileArgs,
-    /// How activations meet weights: f32, bf16, int8 or int16; default: int8, in narrow models
-    /// int16
-    #[arg(long, alias = "activations")]
-    pub activation: Option<Activation>,
+    /// How activations meet weights: f32, bf16, int8 (in narrow models int16 where it matters most)
+    /// or int16
+    #[arg(long, alias = "activations", default_value_t = Activation::Int8)]
+    pub activation: Activation,
     /// How keys and values are stored: f32, bf16, f16, int8 or int4
     #[arg(long, alias = "kv", default_value_t = KvFormat::Bf16)]
     pub kv_format: KvFormat,

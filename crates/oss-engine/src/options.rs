@@ -215,9 +215,9 @@ pub struct EngineOptions {
     pub pin: bool,
     /// The instruction set; `None`: the best one here, or what `OSS_ISA` names.
     pub isa: Option<Isa>,
-    /// How activations meet weights; `None`: as 8-bit codes, 16-bit in narrow models, see
-    /// [`ModelConfig::activation`](crate::ModelConfig::activation).
-    pub activation: Option<Activation>,
+    /// How activations meet weights; where they are 8-bit codes, some in narrow models are 16-bit
+    /// ones, see [`ModelConfig::qkv_activation`](crate::ModelConfig::qkv_activation).
+    pub activation: Activation,
     /// How keys and values are stored.
     pub kv_format: KvFormat,
     /// What tokens of long contexts see in layers that would see everything: the first positions,
@@ -340,7 +340,7 @@ impl Default for EngineOptions {
             threads: None,
             pin: false,
             isa: None,
-            activation: None,
+            activation: Activation::Int8,
             huge_pages: true,
             pages: Pages::Transparent,
             kv_format: KvFormat::Bf16,

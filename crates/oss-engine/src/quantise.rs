@@ -56,16 +56,16 @@ pub struct Quantise {
     pub max_loss: f64,
     /// The types that are tried, where they take fewer bytes than the file's own.
     pub types: Vec<Dtype>,
-    /// How activations meet weights in what is compared; `None`: as the engine chooses for the
-    /// model.
-    pub activation: Option<Activation>,
+    /// How activations meet weights in what is compared.
+    pub activation: Activation,
     /// Threads; `None`: one a performance core that this process may use.
     pub threads: Option<usize>,
 }
 
 impl Default for Quantise {
     fn default() -> Self {
-        Self { max_loss: 0.01, types: Dtype::QUANTISED.to_vec(), activation: None, threads: None }
+        let types = Dtype::QUANTISED.to_vec();
+        Self { max_loss: 0.01, types, activation: Activation::Int8, threads: None }
     }
 }
 

@@ -116,7 +116,7 @@ pub fn head<'a>(
     }
     let logits = &mut logits[..n];
     let (input, factors) = normed.view();
-    let (tiling, activation, rows) = (*tiling, model.activation, &identity[rows]);
+    let (tiling, activation, rows) = (*tiling, model.qkv_activation(), &identity[rows]);
     let call = project::Call { model, team, tiling, activation, input, factors, rows };
     call.project(&model.weights.head, None, project::To::Write(logits), scratch);
     logits

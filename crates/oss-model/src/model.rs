@@ -19,8 +19,8 @@ use std::sync::Arc;
 pub struct LoadOptions<'a> {
     /// The instruction set.
     pub isa: Isa,
-    /// How activations meet weights; `None`: [`Config::activation`].
-    pub activation: Option<Activation>,
+    /// How activations meet weights, see [`Config::qkv_activation`].
+    pub activation: Activation,
     /// How keys and values are stored.
     pub kv_format: KvFormat,
     /// The machine's pages that packed weights lie on, where they do not lie in a mapped file.
@@ -32,11 +32,12 @@ pub struct LoadOptions<'a> {
 }
 
 impl LoadOptions<'_> {
-    /// As models usually run: keys and values in bf16, weights on huge pages where there are any.
+    /// As models usually run: activations as 8-bit codes, keys and values in bf16, weights on huge
+    /// pages where there are any.
     pub const fn new(isa: Isa) -> Self {
         Self {
             isa,
-            activation: None,
+            activation: Activation::Int8,
             kv_format: KvFormat::Bf16,
             pages: Pages::Transparent,
             sparse_attention: None,
@@ -53,7 +54,7 @@ pub struct Model {
     pub weights: Weights,
     /// The instruction set.
     pub isa: Isa,
-    /// How activations meet weights.
+    /// How activations meet weights, but for those that [`Self::qkv_activation`] is for.
     pub activation: Activation,
     /// How keys and values are stored.
     pub kv_format: KvFormat,
@@ -73,9 +74,14 @@ impl Model {
         let (pages, progress) = (options.pages, options.progress);
         let weights = Weights::load(container, (&config, &plan), pages, progress)?;
         let rope = Rope::new(&config.rope, config.head_dim);
-        let LoadOptions { isa, kv_format, sparse_attention, .. } = options;
-        let activation = options.activation.unwrap_or_else(|| config.activation());
+        let LoadOptions { isa, activation, kv_format, sparse_attention, .. } = options;
         Ok(Self { config, weights, isa, activation, kv_format, sparse_attention, rope })
+    }
+
+    /// How the inputs of queries, keys and values, and of the head, meet weights.
+    #[must_use]
+    pub const fn qkv_activation(&self) -> Activation {
+        self.config.qkv_activation(self.activation)
     }
 
     /// What a cache for this model's keys and values has to hold: the layers with the same window

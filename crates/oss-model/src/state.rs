@@ -244,7 +244,7 @@ impl State {
             true => InputBuffer::new,
             false => InputBuffer::for_codes,
         };
-        let input = |rows, cols| input(make, rows, cols, *activation);
+        let input = |rows, cols, activation| input(make, rows, cols, activation);
         let shape = attention::Shape {
             format: oss_quant::kv::KvFormat::F32,
             head_dim: config.head_dim,
@@ -257,9 +257,10 @@ impl State {
             max_rows,
             tiling,
             x: try_zeroed(rows * hidden)?,
-            normed: Normed::new(config, rows, input(rows, hidden)?)?,
+            // Room for either activation that the stream is taken in.
+            normed: Normed::new(config, rows, input(rows, hidden, model.qkv_activation())?)?,
             qkv: try_zeroed(rows * config.qkv_dim())?,
-            attended: input(rows, config.q_dim())?,
+            attended: input(rows, config.q_dim(), *activation)?,
             cos: try_zeroed(rows * config.head_dim / 2)?,
             sin: try_zeroed(rows * config.head_dim / 2)?,
             routing: Routing {
@@ -274,7 +275,7 @@ impl State {
                 slot_of_choice: try_zeroed(slots)?,
             },
             predictions: None,
-            inner: input(slots, inner)?,
+            inner: input(slots, inner, *activation)?,
             expert_outputs: try_zeroed(slots * hidden)?,
             identity: (0..slots as u32).collect(),
             run_starts: Vec::with_capacity(rows + 1),

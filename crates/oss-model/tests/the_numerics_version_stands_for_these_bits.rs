@@ -5,10 +5,24 @@ mod common;
 
 use common::{Runner, Setting, data};
 use oss_kernels::Activation;
-use oss_model::NUMERICS_VERSION;
+use oss_model::{NUMERICS_VERSION, Precision, describe, pack_to_file};
+use oss_quant::Dtype;
 use oss_quant::kv::KvFormat;
 use oss_simd::Isa;
+use oss_weights::Container;
+use std::path::Path;
 use xxhash_rust::xxh3::Xxh3;
+
+/// Writes the demo model with 8-bit codes for all matrices, most of which are floats in its file.
+fn write_codes(path: &Path) {
+    let container = Container::open(&data("demo.gguf")).unwrap();
+    let (config, plan) = describe(&container).unwrap();
+    let mut precision = Precision::default();
+    for site in plan.sites() {
+        precision.extend(&plan.precision(&config, site, Dtype::Q8_0));
+    }
+    pack_to_file(&container, &precision, path, None).unwrap();
+}
 
 #[test]
 fn the_numerics_version_stands_for_these_bits() {
@@ -19,11 +33,14 @@ fn the_numerics_version_stands_for_these_bits() {
         (Activation::Int16, KvFormat::Bf16),
     ];
     let ids: Vec<u32> = (0..150).map(|i| (i * i * 31 + i * 3 + 3) % 300).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let codes = folder.path().join("codes.oss");
+    write_codes(&codes);
     let mut hash = Xxh3::new();
-    for path in ["demo.gguf", "edge/edge.gguf"] {
+    for path in [data("demo.gguf"), data("edge/edge.gguf"), codes] {
         for (activation, kv_format) in modes {
             let setting = Setting { activation, kv_format, ..Setting::exact() };
-            for logit in Runner::new(&data(path), setting).logits(&ids, 64) {
+            for logit in Runner::new(&path, setting).logits(&ids, 64) {
                 hash.update(&logit.to_bits().to_le_bytes());
             }
         }
@@ -37,7 +54,7 @@ fn the_numerics_version_stands_for_these_bits() {
         }
         hash.update(&slot);
     }
-    let known = (10, 11_070_050_900_920_281_781);
+    let known = (11, 3_565_866_569_104_563_936);
     assert_eq!(
         (NUMERICS_VERSION, hash.digest()),
         known,

@@ -24,7 +24,7 @@ pub(crate) fn options() -> EngineOptions {
 
 /// Computes as exactly as the references.
 pub(crate) fn exact() -> EngineOptions {
-    EngineOptions { activation: Some(Activation::F32), kv_format: KvFormat::F32, ..options() }
+    EngineOptions { activation: Activation::F32, kv_format: KvFormat::F32, ..options() }
 }
 
 pub(crate) fn engine_with(options: EngineOptions) -> Engine {

@@ -238,7 +238,7 @@ fn another_choice_that_decides_bits_reuses_nothing() {
     let prompt = long().pop().unwrap();
     ask(&engine_with(cold(directory.path())), &prompt);
     let others = [
-        EngineOptions { activation: Some(Activation::F32), ..cold(directory.path()) },
+        EngineOptions { activation: Activation::F32, ..cold(directory.path()) },
         EngineOptions { kv_format: KvFormat::F16, ..cold(directory.path()) },
         EngineOptions { sparse_attention: Some(SPARSE), ..cold(directory.path()) },
     ];

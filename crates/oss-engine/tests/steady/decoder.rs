@@ -135,7 +135,7 @@ impl Decoder {
         let folder = tempfile::tempdir().unwrap();
         let container = Arc::new(Container::open(&weights.file(folder.path())).unwrap());
         let (isa, kv_format) = (Isa::detect().unwrap(), weights.kv_format());
-        let activation = Some(Activation::Int8);
+        let activation = Activation::Int8;
         let options =
             LoadOptions { activation, kv_format, sparse_attention, ..LoadOptions::new(isa) };
         let model = Model::load(container, options).unwrap();

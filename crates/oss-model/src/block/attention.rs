@@ -32,7 +32,7 @@ pub(crate) fn qkv(pass: &mut ForwardPass<'_>, layer: usize) {
         model,
         team,
         tiling: *tiling,
-        activation: model.activation,
+        activation: model.qkv_activation(),
         input,
         factors,
         rows: &identity[..pass.batch.rows.len()],

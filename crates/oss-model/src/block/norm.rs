@@ -13,7 +13,8 @@ use crate::input::{self, InputTile, InputTiles};
 use crate::model::Model;
 use crate::weights::{FINE_ROWS, FeedForwardWeights};
 use oss_kernels::{
-    GainedRows, Input, InputBuffer, prefetch_f32, prefetch_rows, prepare_with_gain, rms_factor,
+    Activation, GainedRows, Input, InputBuffer, prefetch_f32, prefetch_rows, prepare_with_gain,
+    rms_factor,
 };
 use oss_memory::try_zeroed;
 use oss_quant::GROUP_ROWS;
@@ -70,6 +71,8 @@ impl Normed {
 pub(crate) struct NextNorm<'a> {
     model: &'a Model,
     gain: &'a [f32],
+    /// How what comes next meets weights.
+    activation: Activation,
     router: Option<Router<'a>>,
 }
 
@@ -78,7 +81,7 @@ impl<'a> NextNorm<'a> {
     pub(crate) fn attention(model: &'a Model, layer: usize) -> Self {
         let layer = model.weights.layers.get(layer);
         let gain = layer.map_or(&model.weights.norm, |layer| &layer.attention_norm);
-        Self { model, gain, router: None }
+        Self { model, gain, activation: model.qkv_activation(), router: None }
     }
 
     /// A layer's second half.
@@ -91,7 +94,7 @@ impl<'a> NextNorm<'a> {
                 Some(Router { model, gain, weights: &experts.router })
             }
         };
-        Self { model, gain, router }
+        Self { model, gain, activation: model.activation, router }
     }
 
     /// Columns that units leave at once, or a multiple of them: where there is a router, those
@@ -138,10 +141,9 @@ impl<'a> NextNorm<'a> {
         columns: Range<usize>,
         (input, logits): &mut NormedTile<'_>,
     ) {
-        let Model { isa, activation, .. } = *self.model;
         let gain = &self.gain[columns.clone()];
         let numbers = GainedRows { x, width, gain };
-        prepare_with_gain(isa, activation, numbers, &mut input::TileRows(input));
+        prepare_with_gain(self.model.isa, self.activation, numbers, &mut input::TileRows(input));
         if let (Some(router), Some(logits)) = (self.router, logits) {
             router.partial_logits((x, width), columns, logits);
         }

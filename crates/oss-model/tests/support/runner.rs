@@ -97,7 +97,7 @@ impl Runner {
     ) -> Self {
         let container = Arc::new(Container::open(path).unwrap());
         let Setting { isa, activation, kv_format, sparse_attention, threads } = setting;
-        let (activation, pages, progress) = (Some(activation), Pages::Transparent, None);
+        let (pages, progress) = (Pages::Transparent, None);
         let options = LoadOptions { isa, activation, kv_format, pages, sparse_attention, progress };
         let mut model = Model::load(container, options).unwrap();
         match slots {

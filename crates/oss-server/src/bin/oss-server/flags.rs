@@ -55,10 +55,10 @@ pub(crate) struct Flags {
     /// 15); it never changes tokens
     #[arg(long, default_value_t)]
     speculation: Speculation,
-    /// How activations meet weights: f32, bf16, int8 or int16; default: int8, in narrow models
-    /// int16
-    #[arg(long, alias = "activations")]
-    activation: Option<Activation>,
+    /// How activations meet weights: f32, bf16, int8 (in narrow models int16 where it matters most)
+    /// or int16
+    #[arg(long, alias = "activations", default_value_t = Activation::Int8)]
+    activation: Activation,
     /// How keys and values are stored: f32, bf16, f16, int8 or int4
     #[arg(long, alias = "kv", default_value_t = KvFormat::Bf16)]
     kv_format: KvFormat,
@@ -276,7 +276,7 @@ mod tests {
         let server = flags.server().unwrap();
         assert_eq!(server.model_name, "b");
         assert_eq!(server.max_unread, flags.engine().queue_limit);
-        assert_eq!(flags.engine().activation, Some(Activation::Int16));
+        assert_eq!(flags.engine().activation, Activation::Int16);
         assert_eq!(flags.engine().kv_format, KvFormat::Int8);
         assert_eq!(flags.engine().speculation, Speculation::Always(4));
         assert!(!flags.engine().huge_pages);
