@@ -66,8 +66,8 @@ pub(crate) fn prefetch<S: Simd>(s: S, bytes: &[u8], at: usize, len: usize) {
 pub(crate) struct WeightPrefetch {
     first: usize,
     second: usize,
-    /// How many bytes before what is prefetched to the second-level cache is prefetched again.
-    nearer: usize,
+    /// How far ahead of what is read, to the second-level cache.
+    distance: usize,
 }
 
 impl WeightPrefetch {
@@ -78,15 +78,16 @@ impl WeightPrefetch {
             CacheLevel::First => (end, 0),
             CacheLevel::Second => (0, end),
         };
-        Self { first, second, nearer: policy.distance / 2 }
+        Self { first, second, distance: policy.distance }
     }
 
     /// Prefetches the lines of some bytes after `at` of weights that ROWS rows meet, to the
     /// first-level cache each line so many times; none where `at` is beyond the end. A single row
     /// reads weights once, and in a second-level cache they would take the place of what the next
     /// phase needs, its code first; several rows may come back to them. To the second-level cache
-    /// each line is prefetched once, and `again` at half the distance where memory bounds the
-    /// products: some prefetches seem to be dropped while too many lines are on their way.
+    /// each line is prefetched once, and `again` so many times at even distances where memory
+    /// bounds the products: some prefetches seem to be dropped while too many lines are on their
+    /// way.
     #[inline(always)]
     pub(crate) fn prefetch<S: Simd, const ROWS: usize, const TIMES: usize>(
         self,
@@ -94,7 +95,7 @@ impl WeightPrefetch {
         bytes: &[u8],
         at: usize,
         after: Range<usize>,
-        again: bool,
+        again: usize,
     ) {
         if at < self.first {
             each_line::<TIMES>(at, after, |line| match const { ROWS == 1 } {
@@ -106,10 +107,9 @@ impl WeightPrefetch {
             // more than what they save where a block takes a few nanoseconds.
             cold_path();
             if at < self.second {
-                each_line::<1>(at, after.clone(), |line| s.prefetch_second(bytes, line));
-                if again {
-                    let nearer = at.saturating_sub(self.nearer);
-                    each_line::<1>(nearer, after, |line| s.prefetch_second(bytes, line));
+                for n in 0..=again {
+                    let at = at.saturating_sub(n * (self.distance / (1 + again)));
+                    each_line::<1>(at, after.clone(), |line| s.prefetch_second(bytes, line));
                 }
             }
         }

@@ -130,7 +130,7 @@ impl<F: FloatFormat, const G: usize, const T: usize> Kernel for Tile<'_, '_, '_,
                 for group in groups {
                     // As often as there are streams, as codes do.
                     let at = (first_step + step) * step_bytes + policy.distance / G;
-                    ahead.prefetch::<S, T, G>(s, group, at, 0..step_bytes, T <= 2);
+                    ahead.prefetch::<S, T, G>(s, group, at, 0..step_bytes, usize::from(T <= 2));
                 }
             }
             let x: [&[f32; STEP]; T] = array_of(|t| &rows[t][step]);

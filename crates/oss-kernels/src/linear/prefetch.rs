@@ -69,7 +69,9 @@ impl Prefetcher for PrefetchAhead {
         // over: it would begin those of a whole block, with more sums than registers hold, and end
         // up at half the speed.
         // Codes of 8 bits are read 1 to 5 % faster prefetched twice, and so are two streams.
-        let again = const { 80 * T <= F::BLOCK_BYTES };
+        let again = const {
+            if 160 * T <= F::BLOCK_BYTES { 2 } else { (80 * T <= F::BLOCK_BYTES) as usize }
+        };
         if bytes {
             weights.prefetch::<S, T, 2>(s, group, at, after, again);
         } else {

@@ -76,7 +76,7 @@ impl<F: CodeFormat, const T: usize> Kernel for Tile<'_, '_, '_, F, T> {
         let mut acc = [s.zero(); T];
         for block in first_block..end {
             let at = block * F::BLOCK_BYTES + gemm.policy.distance;
-            ahead.prefetch::<S, T, 1>(s, group, at, 0..F::BLOCK_BYTES, false);
+            ahead.prefetch::<S, T, 1>(s, group, at, 0..F::BLOCK_BYTES, 0);
             let at = block - first_block;
             let block = F::block(group, n_blocks, block);
             let x: [&[f32; 32]; T] =
