@@ -69,6 +69,7 @@ impl Prefetcher for PrefetchAhead {
         // over: it would begin those of a whole block, with more sums than registers hold, and end
         // up at half the speed.
         // Codes of 8 bits are read 1 to 5 % faster prefetched twice, and so are two streams.
+        // The less there is to do with a block, the more its products wait for what was dropped.
         let again = const {
             if 160 * T <= F::BLOCK_BYTES { 2 } else { (80 * T <= F::BLOCK_BYTES) as usize }
         };
