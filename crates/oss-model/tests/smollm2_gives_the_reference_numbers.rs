@@ -151,10 +151,7 @@ fn what_has_fewer_bits_says_nearly_the_same() {
             n += 1.0;
         }
         let (nats, same) = (nats / n, same / n);
-        println!(
-            "figure: {name} = {nats:.6} nats a token, same likeliest \
-             {same:.4}, {n} tokens"
-        );
+        println!("figure: {name} = {nats:.6} nats a token, same likeliest {same:.4}, {n} tokens");
         assert!(nats < most_nats, "{name}: {nats} nats a token");
         assert!(same > least_same, "{name}: the same likeliest token in {same} of all");
     }
