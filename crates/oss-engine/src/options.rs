@@ -320,9 +320,10 @@ pub struct EngineOptions {
     pub speculation: Speculation,
     /// How long a step may take: fewer sequences run at once where answers alone take longer.
     pub max_step: Duration,
-    /// How long a step with prompts in it may take while answers are streaming: prompts are cut
-    /// into chunks that keep to it. Where answers alone take half of it or longer, twice as long as
-    /// they do. Longer steps bring prompts to their end sooner, and answers stall for as long.
+    /// How long a step with prompts in it may take while answers are streaming: prompts go through
+    /// as many of the model's layers as there is time for, at least one, and go on in the next
+    /// step. Where answers alone take half of it or longer, twice as long as they do. Longer steps
+    /// bring prompts to their end sooner, and answers stall for as long.
     pub max_prompt_step: Duration,
     /// How many requests may wait; more are refused with [`Error::Overloaded`].
     pub queue_limit: usize,

@@ -12,6 +12,7 @@ mod draft;
 mod hold;
 mod inject;
 mod pace;
+mod partway;
 mod plan;
 mod recover;
 mod relief;
@@ -214,7 +215,7 @@ impl Scheduler {
             setup;
         Self {
             state: Some(state),
-            pace: Pace::new(options.max_step, options.max_prompt_step),
+            pace: Pace::new(options.max_step, options.max_prompt_step, model.config.layers.len()),
             team,
             affinity,
             cache,
@@ -258,7 +259,7 @@ impl Scheduler {
             // Where one was answered at once, or had to go, others may have room.
             idle = !admitted && self.plan.is_empty() && self.running.len() == running;
             if !self.plan.is_empty() {
-                self.step(begin);
+                self.step(|_, _| begin.elapsed());
             } else if idle && self.cache.wait_for_tiers() {
                 // What came may be what a request waits for.
                 idle = false;

@@ -124,8 +124,8 @@ pub struct Observed {
     pub answer_row_s: f64,
     /// Seconds of a prompt token; 0 before the first prompt.
     pub prompt_row_s: f64,
-    /// Prompt tokens that a step beside one answer may have now, to keep to
-    /// [`EngineOptions::max_prompt_step`].
+    /// Prompt tokens that go through the layers together beside one answer, in a few steps each of
+    /// which keeps to [`EngineOptions::max_prompt_step`].
     pub prompt_rows: usize,
     /// Sequences that may run now, to keep to [`EngineOptions::max_step`].
     pub sequences: usize,
@@ -450,7 +450,7 @@ impl fmt::Display for Observed {
         write!(f, "steps so far: {step:.2} ms with one answer, {row:.2} ms for each other, ")?;
         writeln!(f, "{prompt:.2} ms a prompt token")?;
         let Self { prompt_rows, sequences, .. } = self;
-        write!(f, "the next one may have {prompt_rows} prompt tokens beside an answer, ")?;
+        write!(f, "{prompt_rows} prompt tokens go through the layers together beside one, ")?;
         writeln!(f, "and {sequences} sequences may run")
     }
 }

@@ -20,6 +20,7 @@ mod life;
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::time::Duration;
 
 use expected::{Expected, Setting, calm};
 use life::{Counts, Life};
@@ -61,6 +62,8 @@ fn random_options(
         max_batched_tokens: Some([3, 16, 128][seeded.below(3)]),
         prefill_chunk: Some([5, 32, 128][seeded.below(3)]),
         max_sequences: Some([1, 3, 16][seeded.below(3)]),
+        // Beside answers, prompts go through a layer a step, through more, through all.
+        max_prompt_step: Duration::from_micros([0, 300, 100_000][seeded.below(3)]),
         stream_events: [1, 8, 256][seeded.below(3)],
         tune: Tune::Off,
         system_root: calm(),

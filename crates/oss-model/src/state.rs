@@ -348,6 +348,22 @@ impl State {
         &mut self.x[..rows * hidden]
     }
 
+    /// Moves some rows of the residual stream to where row `to` is, so that other rows can go
+    /// through layers meanwhile.
+    ///
+    /// # Panics
+    /// When the state has not so many rows.
+    pub fn move_residual(&mut self, rows: Range<usize>, to: usize) {
+        let hidden = self.x.len() / self.max_rows;
+        self.x.copy_within(rows.start * hidden..rows.end * hidden, to * hidden);
+    }
+
+    /// How many rows a batch may have.
+    #[must_use]
+    pub const fn max_rows(&self) -> usize {
+        self.max_rows
+    }
+
     /// Shows what goes through the forward pass to `probe`.
     pub fn set_probe(&mut self, probe: Option<Probe>) {
         self.probe = probe;

@@ -2,10 +2,12 @@
 
 use std::cmp::Reverse;
 
+use oss_cache::{KvCache, SequenceId};
 use oss_model::Row;
 use oss_quant::kv::PAGE_TOKENS;
 
 use crate::budget::ALWAYS_ROWS;
+use crate::step::partway::Partway;
 use crate::step::{Scheduler, Task};
 
 /// Prompts get at least so many rows at a time.
@@ -17,6 +19,8 @@ const SHARE: usize = PAGE_TOKENS;
 pub(crate) struct Plan {
     pub(crate) parts: Vec<Part>,
     pub(crate) rows: Vec<Row>,
+    /// The chunk of prompts that an earlier step has begun, and this one goes on with.
+    pub(crate) partway: Partway,
     /// Where the next step's choice begins when there are more answers than rows.
     turn: usize,
     /// Which of the prompts has the first choice of the next step's rows.
@@ -30,6 +34,8 @@ pub(crate) struct Plan {
 pub(crate) struct Part {
     /// The task's number.
     pub(crate) task: u64,
+    /// The task's sequence.
+    pub(crate) sequence: SequenceId,
     /// How many rows.
     pub(crate) rows: usize,
     /// How many of them, the last ones, are guesses to be verified.
@@ -43,15 +49,49 @@ impl Plan {
         self.parts.is_empty()
     }
 
-    /// Prompt rows in it.
+    /// Prompt rows in it, its last ones.
     pub(crate) fn prompt_rows(&self) -> usize {
         self.parts.iter().filter(|part| part.is_prompt).map(|part| part.rows).sum()
+    }
+
+    /// Adds a chunk of prompts, the most urgent ones first, of `room` rows at most.
+    fn add_prompts(
+        &mut self,
+        parts: &mut Vec<Part>,
+        mut prompts: Vec<&Task>,
+        mut room: usize,
+        cache: &KvCache,
+    ) {
+        // Where there is no room for all, each of the most urgent ones is first in turn.
+        let urgent = prompts.partition_point(|task| task.priority == prompts[0].priority);
+        self.prompt_turn += usize::from(room > 0);
+        prompts[..urgent].rotate_left(self.prompt_turn % urgent.max(1));
+        for (index, task) in prompts.iter().enumerate() {
+            // They share with those that are as urgent; others get what these leave.
+            let rest = &prompts[index..];
+            let alike = rest.partition_point(|other| other.priority == task.priority);
+            let share = (room / alike).max(SHARE);
+            let rows = share.min(room).min(task.left(cache));
+            if rows > 0 {
+                parts.push(Part { is_prompt: true, ..Part::of(task, rows) });
+                room -= rows;
+            }
+        }
+    }
+}
+
+impl Part {
+    /// So many rows of an answer.
+    fn of(task: &Task, rows: usize) -> Self {
+        let sequence = task.sequence.expect("running tasks have one");
+        Self { task: task.id, sequence, rows, drafts: 0, is_prompt: false }
     }
 }
 
 impl Scheduler {
     /// Chooses the rows of the next step and reserves pages for them.
     pub(crate) fn make_plan(&mut self) {
+        self.leave_out_lost_parts();
         let wanted = self.choose();
         self.plan.parts.clear();
         self.plan.rows.clear();
@@ -61,11 +101,10 @@ impl Scheduler {
             }
         }
         // A later part may have taken the pages of an earlier one.
-        let running = &self.running;
-        self.plan.parts.retain(|part| Task::find(running, part.task).is_some());
+        self.leave_out_lost_parts();
         for part in &self.plan.parts {
-            let task = Task::find(running, part.task).expect("kept above");
-            let sequence = task.sequence.expect("running tasks have one");
+            let task = Task::find(&self.running, part.task).expect("kept above");
+            let sequence = part.sequence;
             let from = self.cache.len(sequence);
             for position in from..from + part.rows {
                 let (token, wanted) = (task.token(position), task.wants(position));
@@ -75,17 +114,27 @@ impl Scheduler {
         }
     }
 
+    /// Leaves out the parts of those who have gone, or given up the pages of their sequence.
+    fn leave_out_lost_parts(&mut self) {
+        let Self { plan, running, state, .. } = self;
+        let is_there = |part: &Part| {
+            Task::find(running, part.task).is_some_and(|task| task.sequence == Some(part.sequence))
+        };
+        plan.parts.retain(is_there);
+        plan.partway.retain(state.as_mut(), is_there);
+    }
+
     /// Who gets how many rows.
     fn choose(&mut self) -> Vec<Part> {
         let cache = &self.cache;
         let mut ready: Vec<&Task> = self.running.iter().collect();
         ready.retain(|task| task.producer.has_room());
         ready.sort_by_key(|task| (Reverse(task.priority), task.id));
-        let (mut answers, mut prompts): (Vec<&Task>, Vec<&Task>) =
+        let (mut answers, prompts): (Vec<&Task>, Vec<&Task>) =
             ready.into_iter().partition(|task| task.is_decoding(cache));
         // One row stays for prompts, so that a full house of answers does not shut them out; where
-        // there is no other, both have it in turn.
-        let for_prompts = usize::from(!prompts.is_empty());
+        // there is no other, both have it in turn. What was begun has all of its rows.
+        let for_prompts = self.plan.partway.rows().max(usize::from(!prompts.is_empty()));
         let most = match self.batching.max_batched_tokens - for_prompts {
             0 => {
                 self.plan.was_answer = !self.plan.was_answer && !answers.is_empty();
@@ -98,26 +147,13 @@ impl Scheduler {
             answers.rotate_left(self.plan.turn);
             answers.truncate(most);
         }
-        let part = |task: &Task| Part { task: task.id, rows: 1, drafts: 0, is_prompt: false };
-        let mut parts: Vec<Part> = answers.into_iter().map(part).collect();
-
-        let room =
-            (self.batching.max_batched_tokens - parts.len()).min(self.batching.prefill_chunk);
-        let mut room = self.pace.prompt_rows(parts.len(), room);
-        // Where there is no room for all, each of the most urgent ones is first in turn.
-        let urgent = prompts.partition_point(|task| task.priority == prompts[0].priority);
-        self.plan.prompt_turn += usize::from(room > 0);
-        prompts[..urgent].rotate_left(self.plan.prompt_turn % urgent.max(1));
-        for (index, task) in prompts.iter().enumerate() {
-            // They share with those that are as urgent; others get what these leave.
-            let rest = &prompts[index..];
-            let alike = rest.partition_point(|other| other.priority == task.priority);
-            let share = (room / alike).max(SHARE);
-            let rows = share.min(room).min(task.left(cache));
-            if rows > 0 {
-                parts.push(Part { task: task.id, rows, drafts: 0, is_prompt: true });
-                room -= rows;
-            }
+        let mut parts: Vec<Part> = answers.into_iter().map(|task| Part::of(task, 1)).collect();
+        if self.plan.partway.is_empty() {
+            let room = self.batching.max_batched_tokens - parts.len();
+            let room = self.pace.prompt_rows(parts.len(), room.min(self.batching.prefill_chunk));
+            self.plan.add_prompts(&mut parts, prompts, room, cache);
+        } else {
+            parts.extend_from_slice(&self.plan.partway.parts);
         }
         let taken: usize = parts.iter().map(|part| part.rows).sum();
         self.speculate(&mut parts, self.batching.max_batched_tokens.saturating_sub(taken));
@@ -129,9 +165,10 @@ impl Scheduler {
     /// task had to go.
     fn reserve(&mut self, part: &mut Part) -> bool {
         loop {
-            let Some(task) = Task::find(&self.running, part.task) else { return false };
-            let sequence = task.sequence.expect("running tasks have one");
-            let Err(error) = self.cache.reserve(sequence, part.rows) else { return true };
+            if Task::find(&self.running, part.task).is_none() {
+                return false;
+            }
+            let Err(error) = self.cache.reserve(part.sequence, part.rows) else { return true };
             if part.drafts > 0 {
                 part.rows -= std::mem::take(&mut part.drafts);
                 continue;

@@ -5,6 +5,7 @@ use oss_cache::{KvCache, SequenceId};
 use crate::error::Error;
 use crate::step::Scheduler;
 use crate::step::hold::Hold;
+use crate::step::partway::Partway;
 
 impl Scheduler {
     /// The step's requests fail; where a row is no number, its own alone, as no sequence has
@@ -13,6 +14,8 @@ impl Scheduler {
     pub(crate) fn fail_step(&mut self, error: Error) {
         use oss_model::Error::NotFinite;
         tracing::error!(%error, "a step failed");
+        // Its scratch may be gone; it begins anew.
+        self.plan.partway = Partway::default();
         if let Some(&NotFinite { sequence, position, .. }) = error.model() {
             self.state = None;
             return self.fail_row(sequence, position, error);

@@ -5,6 +5,7 @@ use oss_threads::Team;
 
 use crate::budget::{self, Spare};
 use crate::error::Result;
+use crate::step::partway::Partway;
 use crate::step::{Scheduler, scratch};
 use crate::tuning::{self, Batching, Choice, Observed, SharedTuning, Subject, Tuning};
 
@@ -44,6 +45,8 @@ impl Scheduler {
         }
         tuning.tell_cpus(&team, &self.options);
         let batching = tuning.batching();
+        // Prompts that are partway begin anew.
+        self.plan.partway = Partway::default();
         self.state = Some(scratch(batching, &self.model, team.threads(), &self.pulse)?);
         (self.team, self.batching) = (team, batching);
         *self.tuner.tuning.lock() = tuning;

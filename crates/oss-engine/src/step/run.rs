@@ -1,12 +1,13 @@
 //! One step: the forward pass, the head, the draws.
 
 use std::any::Any;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use oss_cache::KvCache;
-use oss_model::{Batch, forward, head};
+use oss_model::{Batch, Row, State, forward, head};
 use oss_sampler::{Mask, Scratch};
 use oss_simd::Isa;
 
@@ -14,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::event::{FinishReason, Token};
 use crate::metrics::Recorder;
 use crate::step::inject::{due_fault, refuse, strike};
+use crate::step::partway::{Partway, park, unpark};
 use crate::step::repeats::Repeats;
 use crate::step::sessions::Sessions;
 use crate::step::{Ending, Scheduler, Task, scratch};
@@ -29,9 +31,15 @@ struct Wanted {
     token: u32,
 }
 
+/// Tells how much of a step's time has passed when its answers have been through the first number
+/// of layers in it, its prompts through the second.
+pub(crate) trait Passed: Fn(usize, usize) -> Duration {}
+
+impl<F: Fn(usize, usize) -> Duration> Passed for F {}
+
 impl Scheduler {
-    /// Runs the plan, the making of which began at `begin`.
-    pub(crate) fn step(&mut self, begin: Instant) {
+    /// Runs the plan; `passed` tells the time since the making of it began.
+    pub(crate) fn step(&mut self, passed: impl Passed) {
         let (rows, prompt_rows) = (self.plan.rows.len(), self.plan.prompt_rows());
         let sequences = self.plan.parts.len();
         let span = tracing::debug_span!("step", rows, prompt_rows);
@@ -41,7 +49,7 @@ impl Scheduler {
             (metrics.completion_tokens, metrics.draw_seconds)
         };
         let mut kernels = Duration::ZERO;
-        let mut computed = self.forward(&mut kernels);
+        let mut computed = self.forward(&passed, &mut kernels);
         // Nothing has changed: where that may help, the step is tried once more.
         if let Err(error) = &computed {
             let is_refusal = error.is_refusal();
@@ -51,20 +59,21 @@ impl Scheduler {
             }
             if is_refusal || error.is_unread() {
                 tracing::warn!(%error, "a step is tried once more");
-                computed = self.forward(&mut kernels);
+                computed = self.forward(&passed, &mut kernels);
             }
         }
-        let outcome = computed.and_then(|()| {
+        let outcome = computed.and_then(|prompt_layers| {
             self.finish_prompts();
-            self.draw_all(&mut kernels)
+            self.draw_all(&mut kernels)?;
+            Ok(prompt_layers)
         });
-        let failed = outcome.is_err();
+        let prompt_layers = outcome.as_ref().ok().copied();
         if let Err(error) = outcome {
             self.fail_step(error);
         }
-        let took = begin.elapsed();
-        if !failed {
-            self.pace.observe(took.as_secs_f64(), rows - prompt_rows, prompt_rows);
+        let took = passed(self.model.config.layers.len(), prompt_layers.unwrap_or(0));
+        if let Some(layers) = prompt_layers {
+            self.pace.observe(took.as_secs_f64(), rows - prompt_rows, (prompt_rows, layers));
         }
         self.show_pace();
         let mut metrics = self.recorder.lock();
@@ -74,11 +83,13 @@ impl Scheduler {
         metrics.step_rows.record(rows as f64);
         metrics.step_sequences.record(sequences as f64);
         metrics.running = self.running.len();
-        if failed {
+        if prompt_layers.is_none() {
             // Nothing of it counts as computed: some rows come again.
             return;
         }
-        metrics.computed_prompt_tokens += prompt_rows as u64;
+        if self.plan.partway.is_empty() {
+            metrics.computed_prompt_tokens += prompt_rows as u64;
+        }
         if prompt_rows > 0 {
             metrics.prefill_seconds += took.as_secs_f64();
         } else {
@@ -87,12 +98,16 @@ impl Scheduler {
         }
     }
 
-    /// Computes the plan's rows.
-    fn forward(&mut self, kernels: &mut Duration) -> Result<()> {
-        let Self { model, team, state, batching, cache, plan, running, pulse, .. } = self;
-        let (layers, batch) = (model.config.layers.len(), Batch { rows: &plan.rows });
+    /// Computes the plan's rows: those of answers in all layers, those of prompts beside them in as
+    /// many as there is time for. Where these have not come to the end, they leave the plan, and
+    /// the next one goes on with them. Returns how many layers they went through.
+    fn forward(&mut self, passed: &impl Passed, kernels: &mut Duration) -> Result<usize> {
+        let Self { model, team, state, batching, cache, plan, running, pulse, pace, .. } = self;
+        let layers = model.config.layers.len();
         let wanted = plan.rows.iter().filter(|row| row.wanted).count();
         let begin = Instant::now();
+        // Where it does not come to its end, the chunk begins anew.
+        let first = std::mem::take(&mut plan.partway).layers;
         let outcome = catch(|| {
             model.weights.check_damage()?;
             let state = match state {
@@ -105,14 +120,59 @@ impl Scheduler {
                 let task = Task::find_mut(running, part.task);
                 refuse(task.expect("nobody leaves during a step"))?;
             }
-            let mut done = 0;
-            if let Some((fault, row)) = due_fault(plan, running) {
-                done = layers / 2;
-                forward(model, team, state, cache, batch, 0..done)?;
-                strike(fault, team, state, row);
+            let mut fault = due_fault(plan, running);
+            let middle = layers / 2;
+            let mut run = |state: &mut State, rows: &[Row], mut range: Range<usize>| {
+                let batch = Batch { rows };
+                if let Some((kind, row)) = fault
+                    && range.contains(&middle)
+                    && row < rows.len()
+                {
+                    fault = None;
+                    forward(model, team, state, cache, batch, range.start..middle)?;
+                    strike(kind, team, state, row);
+                    range.start = middle;
+                }
+                Ok::<(), Error>(forward(model, team, state, cache, batch, range)?)
+            };
+
+            let (n_prompts, all) = (plan.prompt_rows(), &plan.rows);
+            let answers = &all[..all.len() - n_prompts];
+            if answers.is_empty() || n_prompts == 0 {
+                if first > 0 {
+                    unpark(state, 0, n_prompts);
+                }
+                run(state, all, first..layers)?;
+                return Ok(layers - first);
             }
-            Ok(forward(model, team, state, cache, batch, done..layers)?)
+            if first > 0 {
+                run(state, answers, 0..first)?;
+                unpark(state, answers.len(), n_prompts);
+            }
+            let mut last = first;
+            loop {
+                let begin = passed(last, last - first);
+                run(state, all, last..last + 1)?;
+                last += 1;
+                let now = passed(last, last - first);
+                let (seconds, layer) = (now.as_secs_f64(), (now - begin).as_secs_f64());
+                let rest = layers - last;
+                if rest == 0 || !pace.has_time(answers.len(), seconds, layer, rest) {
+                    break;
+                }
+            }
+            if last < layers {
+                park(state, answers.len(), n_prompts);
+                let parts = plan.parts.iter().filter(|part| part.is_prompt).copied().collect();
+                plan.partway = Partway { parts, layers: last };
+                run(state, answers, last..layers)?;
+            }
+            Ok(last - first)
         });
+        if outcome.is_ok() && !plan.partway.is_empty() {
+            plan.rows.truncate(plan.rows.len() - plan.partway.rows());
+            plan.parts.retain(|part| !part.is_prompt);
+        }
         *kernels += begin.elapsed();
         outcome
     }

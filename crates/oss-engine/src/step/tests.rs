@@ -2,6 +2,7 @@
 //! and what is fetched for those who wait: the loop of the step thread without the thread, by a
 //! clock that each step moves on by what its rows cost.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use oss_simd::Isa;
 use oss_weights::Container;
 
 use super::*;
+use crate::fault::Fault;
 use crate::metrics::Back;
 use crate::options::{Speculation, Tune};
 use crate::output::Silent;
@@ -152,13 +154,21 @@ impl Clocked {
     fn step(&mut self) -> f64 {
         self.scheduler.admit();
         self.scheduler.make_plan();
-        let plan = &self.scheduler.plan;
-        let prompt_rows = plan.prompt_rows();
-        let seconds = self.cost.seconds(plan.rows.len() - prompt_rows, prompt_rows);
-        let begin = Instant::now() - Duration::from_secs_f64(seconds);
-        self.scheduler.step(begin);
-        self.now += seconds;
-        seconds
+        let Scheduler { plan, model, .. } = &self.scheduler;
+        let (layers, prompt_rows) = (model.config.layers.len() as f64, plan.prompt_rows());
+        let answers = plan.rows.len() - prompt_rows;
+        let (alone, together) = match answers {
+            0 => (0.0, self.cost.seconds(0, prompt_rows)),
+            _ => (self.cost.seconds(answers, 0), self.cost.seconds(answers, prompt_rows)),
+        };
+        let (begin, last) = (Instant::now(), Cell::new(0.0));
+        self.scheduler.step(|answers, prompts| {
+            let alone = alone * (answers - prompts) as f64;
+            last.set((alone + together * prompts as f64) / layers);
+            begin.elapsed() + Duration::from_secs_f64(last.get())
+        });
+        self.now += last.get();
+        last.get()
     }
 
     /// The longest time that a stream has been waiting for the token that it got now, or still
@@ -235,6 +245,83 @@ fn no_stream_waits_longer_than_a_step_with_prompts_may_take() {
         let most = cost.seconds(STREAMS, 256).min(limit);
         let enough = if prompts[0] > 100 { 0.85 } else { 0.6 } * most;
         assert!(longest_step >= enough, "{longest_step} s of {most}, {cost:?}, {prompts:?}");
+    }
+}
+
+/// What may become of a prompt of which some layers have been computed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fate {
+    GoesOn,
+    Ends,
+    IsPreempted,
+    AllArePreempted,
+    IsNoNumber,
+    LosesScratch,
+}
+
+#[test]
+fn prompts_that_take_several_steps_for_their_layers_give_the_same_tokens_whatever_becomes_of_one() {
+    let prompt = |first: u32| (first..first + 12).collect::<Vec<u32>>();
+    let firsts = [100, 200, 300];
+    let alone = firsts.map(|first| {
+        let mut clocked = Clocked::new(COST);
+        let task = clocked.task(prompt(first), 4);
+        clocked.scheduler.queue.push(task);
+        for _ in 0..3 {
+            clocked.step();
+        }
+        clocked.scheduler.running[0].tokens[12..].to_vec()
+    });
+    for fate in [
+        Fate::GoesOn,
+        Fate::Ends,
+        Fate::IsPreempted,
+        Fate::AllArePreempted,
+        Fate::IsNoNumber,
+        Fate::LosesScratch,
+    ] {
+        let mut clocked = Clocked::with_streams(COST);
+        clocked.cost = Cost { prompt: 1.0, ..COST };
+        let ids = firsts.map(|first| {
+            let mut task = clocked.task(prompt(first), 1000);
+            task.fault = (first == 200 && fate == Fate::IsNoNumber).then_some(Fault::Nan { at: 0 });
+            let id = task.id;
+            clocked.scheduler.queue.push(task);
+            id
+        });
+        clocked.step();
+        let Scheduler { plan, running, model, .. } = &clocked.scheduler;
+        assert_eq!((plan.partway.rows(), plan.partway.parts.len()), (36, 3), "{fate:?}");
+        let all = model.config.layers.len();
+        assert!((1..all).contains(&plan.partway.layers), "{}", plan.partway.layers);
+        let second = running.iter().position(|task| task.id == ids[1]).unwrap();
+        match fate {
+            Fate::GoesOn | Fate::IsNoNumber => {}
+            Fate::Ends => clocked.scheduler.end_running(ids[1], Err(Error::Closed)),
+            Fate::IsPreempted => clocked.scheduler.preempt(second),
+            Fate::AllArePreempted => {
+                let is_new = |task: &Task| task.drawn() == 0;
+                while let Some(index) = clocked.scheduler.running.iter().position(is_new) {
+                    clocked.scheduler.preempt(index);
+                }
+            }
+            Fate::LosesScratch => drop(clocked.scheduler.retune().unwrap()),
+        }
+        while !clocked.prompts_are_taken() {
+            clocked.step();
+        }
+        for _ in 0..3 {
+            clocked.step();
+        }
+        let got = ids.map(|id| Task::find(&clocked.scheduler.running, id));
+        for (index, (got, expected)) in got.into_iter().zip(&alone).enumerate() {
+            let is_gone = index == 1 && matches!(fate, Fate::Ends | Fate::IsNoNumber);
+            assert_eq!(got.is_none(), is_gone, "{fate:?}, prompt {index}");
+            if let Some(task) = got {
+                assert_eq!(task.tokens[12..][..expected.len()], **expected, "{fate:?}, {index}");
+            }
+        }
+        clocked.scheduler.cache.validate().unwrap();
     }
 }
 
