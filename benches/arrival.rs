@@ -1,6 +1,6 @@
 //! What do answers that are streaming notice of a long prompt that arrives? The median gap between
-//! the tokens of some streams before, the median and worst while the prompt is computed, and how
-//! long its first token takes beside them.
+//! the tokens of some streams before, beside and after it, the worst one while the prompt is
+//! computed, and how long its first token takes beside them.
 //!
 //! `cargo bench -p oss-engine --bench arrival` measures the demo model. The environment chooses
 //! otherwise: `OSS_BENCH_MODEL` (a model file), `OSS_BENCH_THREADS`, `OSS_BENCH_PROMPT` (tokens of
@@ -13,7 +13,7 @@ use engine::{load, number};
 use oss_engine::{Engine, Event, Request};
 use oss_testing::median;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -32,26 +32,27 @@ fn main() {
     let engine = load(None);
     let streams = number("OSS_BENCH_STREAMS").unwrap_or(4);
     let prompt = number("OSS_BENCH_PROMPT").unwrap_or(2000).min(engine.context_len() - 32);
-    let (arrived, answered) = (AtomicBool::new(false), AtomicBool::new(false));
-    let gaps = [Mutex::new(Vec::new()), Mutex::new(Vec::new())];
+    // Before the prompt, beside it, after its answer.
+    let (time, gaps) = (AtomicUsize::new(0), [const { Mutex::new(Vec::new()) }; 3]);
     let mut first_token = Duration::ZERO;
     thread::scope(|scope| {
         let waiting: Vec<_> = (0..streams)
             .map(|number| {
-                let (engine, arrived, answered, gaps) = (&engine, &arrived, &answered, &gaps);
+                let (engine, time, gaps) = (&engine, &time, &gaps);
                 scope.spawn(move || {
                     let most = engine.context_len() - 64;
                     let stream = engine.submit(request(engine, number, 16, most)).expect("room");
-                    let (mut last, mut tokens) = (None, 0);
+                    let (mut last, mut tokens) = (Instant::now(), [0; 3]);
                     for _ in stream.filter(|event| matches!(event, Ok(Event::Token(_)))) {
-                        tokens += 1;
-                        let now = Instant::now();
-                        let gap = last.replace(now).map(|last| (now - last).as_secs_f64());
-                        let begun = arrived.load(Ordering::Relaxed);
-                        if let Some(gap) = gap.filter(|_| tokens > BEFORE / 2) {
-                            gaps[usize::from(begun)].lock().expect("no panic").push(gap);
+                        let (now, time) = (Instant::now(), time.load(Ordering::Relaxed));
+                        let gap = (now - last).as_secs_f64();
+                        last = now;
+                        tokens[time] += 1;
+                        // The first ones have waited for the prompts of others.
+                        if time == 1 || tokens[time] > BEFORE / 2 {
+                            gaps[time].lock().expect("no panic").push(gap);
                         }
-                        if answered.load(Ordering::Relaxed) {
+                        if tokens[2] > 2 * BEFORE {
                             return;
                         }
                     }
@@ -63,22 +64,24 @@ fn main() {
             assert!(!ended, "a stream ended before the prompt arrived");
             thread::sleep(Duration::from_millis(1));
         }
-        arrived.store(true, Ordering::Relaxed);
+        time.store(1, Ordering::Relaxed);
         let answer = engine.generate(request(&engine, streams, prompt, 1)).expect("an answer");
         first_token = answer.timing.first_token.expect("a token");
-        answered.store(true, Ordering::Relaxed);
+        time.store(2, Ordering::Relaxed);
         waiting.into_iter().for_each(|stream| stream.join().expect("no panic"));
     });
-    let [before, during] = gaps.map(|gaps| gaps.into_inner().expect("no panic"));
+    let [before, during, after] = gaps.map(|gaps| gaps.into_inner().expect("no panic"));
     let worst = during.iter().copied().fold(0.0, f64::max);
-    let (normal, beside) = (median(before).expect("gaps"), median(during).expect("gaps"));
+    let [before, beside, after] = [before, during, after].map(|gaps| median(gaps).expect("gaps"));
     println!("{streams} streams, a prompt of {prompt} tokens");
-    println!("gap between tokens, median before  {:9.1} ms", 1e3 * normal);
+    println!("gap between tokens, median before  {:9.1} ms", 1e3 * before);
     println!("the same beside the prompt         {:9.1} ms", 1e3 * beside);
+    println!("the same after it                  {:9.1} ms", 1e3 * after);
     println!(
-        "the worst beside the prompt        {:9.1} ms, {:.2} times",
+        "the worst beside the prompt        {:9.1} ms, {:.2} times those before, {:.2} those after",
         1e3 * worst,
-        worst / normal
+        worst / before,
+        worst / after
     );
     println!("first token of the prompt          {:9.1} ms", 1e3 * first_token.as_secs_f64());
 }

@@ -303,7 +303,7 @@ pub struct EngineOptions {
     /// their file, as many as a 64th of [`EngineOptions::max_memory`] is scratch for (512 to
     /// 4,096): each step reads the experts that it misses once. Requests that come meanwhile wait
     /// for its end and share the next one, which is as large; beside answers that are streaming,
-    /// chunks are cut as always. At most 1,048,576.
+    /// chunks are smaller, see [`EngineOptions::max_prompt_step`]. At most 1,048,576.
     pub prefill_chunk: Option<usize>,
     /// The most sequences that run at once, up to 65,536; further requests wait. `None`: by
     /// measurement, and fewer (never below 16) while steps take longer than

@@ -215,7 +215,11 @@ impl Scheduler {
             setup;
         Self {
             state: Some(state),
-            pace: Pace::new(options.max_step, options.max_prompt_step, model.config.layers.len()),
+            pace: Pace::new(
+                options.max_step,
+                options.max_prompt_step,
+                (model.config.layers.len(), model.weights.expert_use().is_some()),
+            ),
             team,
             affinity,
             cache,

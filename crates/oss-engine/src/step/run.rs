@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::event::{FinishReason, Token};
 use crate::metrics::Recorder;
 use crate::step::inject::{due_fault, refuse, strike};
+use crate::step::pace::Ran;
 use crate::step::partway::{Partway, park, unpark};
 use crate::step::repeats::Repeats;
 use crate::step::sessions::Sessions;
@@ -62,18 +63,18 @@ impl Scheduler {
                 computed = self.forward(&passed, &mut kernels);
             }
         }
-        let outcome = computed.and_then(|prompt_layers| {
+        let outcome = computed.and_then(|ran| {
             self.finish_prompts();
             self.draw_all(&mut kernels)?;
-            Ok(prompt_layers)
+            Ok(ran)
         });
-        let prompt_layers = outcome.as_ref().ok().copied();
+        let ran = outcome.as_ref().ok().copied();
         if let Err(error) = outcome {
             self.fail_step(error);
         }
-        let took = passed(self.model.config.layers.len(), prompt_layers.unwrap_or(0));
-        if let Some(layers) = prompt_layers {
-            self.pace.observe(took.as_secs_f64(), rows - prompt_rows, (prompt_rows, layers));
+        let took = passed(self.model.config.layers.len(), ran.map_or(0, |ran| ran.layers));
+        if let Some(ran) = ran {
+            self.pace.observe(took.as_secs_f64(), rows - prompt_rows, prompt_rows, ran);
         }
         self.show_pace();
         let mut metrics = self.recorder.lock();
@@ -83,7 +84,7 @@ impl Scheduler {
         metrics.step_rows.record(rows as f64);
         metrics.step_sequences.record(sequences as f64);
         metrics.running = self.running.len();
-        if prompt_layers.is_none() {
+        if ran.is_none() {
             // Nothing of it counts as computed: some rows come again.
             return;
         }
@@ -100,8 +101,8 @@ impl Scheduler {
 
     /// Computes the plan's rows: those of answers in all layers, those of prompts beside them in as
     /// many as there is time for. Where these have not come to the end, they leave the plan, and
-    /// the next one goes on with them. Returns how many layers they went through.
-    fn forward(&mut self, passed: &impl Passed, kernels: &mut Duration) -> Result<usize> {
+    /// the next one goes on with them.
+    fn forward(&mut self, passed: &impl Passed, kernels: &mut Duration) -> Result<Ran> {
         let Self { model, team, state, batching, cache, plan, running, pulse, pace, .. } = self;
         let layers = model.config.layers.len();
         let wanted = plan.rows.iter().filter(|row| row.wanted).count();
@@ -143,21 +144,27 @@ impl Scheduler {
                     unpark(state, 0, n_prompts);
                 }
                 run(state, all, first..layers)?;
-                return Ok(layers - first);
+                return Ok(Ran { layers: layers - first, ended: true, ..Ran::default() });
             }
+            let seconds = |answers, prompts| passed(answers, prompts).as_secs_f64();
+            let mut now = seconds(0, 0);
+            let mut ran = Ran::default();
             if first > 0 {
+                let before = now;
                 run(state, answers, 0..first)?;
                 unpark(state, answers.len(), n_prompts);
+                now = seconds(first, 0);
+                ran.alone = now - before;
             }
             let mut last = first;
             loop {
-                let begin = passed(last, last - first);
+                let before = now;
                 run(state, all, last..last + 1)?;
-                last += 1;
-                let now = passed(last, last - first);
-                let (seconds, layer) = (now.as_secs_f64(), (now - begin).as_secs_f64());
+                (ran.layers, last) = (ran.layers + 1, last + 1);
+                now = seconds(last, ran.layers);
+                ran.seconds += now - before;
                 let rest = layers - last;
-                if rest == 0 || !pace.has_time(answers.len(), seconds, layer, rest) {
+                if rest == 0 || !pace.has_time(answers.len(), now, now - before, rest) {
                     break;
                 }
             }
@@ -166,8 +173,10 @@ impl Scheduler {
                 let parts = plan.parts.iter().filter(|part| part.is_prompt).copied().collect();
                 plan.partway = Partway { parts, layers: last };
                 run(state, answers, last..layers)?;
+                ran.alone += seconds(layers, ran.layers) - now;
             }
-            Ok(last - first)
+            ran.ended = last == layers;
+            Ok(ran)
         });
         if outcome.is_ok() && !plan.partway.is_empty() {
             plan.rows.truncate(plan.rows.len() - plan.partway.rows());

@@ -305,7 +305,9 @@ fn prompts_that_take_several_steps_for_their_layers_give_the_same_tokens_whateve
                     clocked.scheduler.preempt(index);
                 }
             }
-            Fate::LosesScratch => drop(clocked.scheduler.retune().unwrap()),
+            Fate::LosesScratch => {
+                clocked.scheduler.retune().unwrap();
+            }
         }
         while !clocked.prompts_are_taken() {
             clocked.step();
