@@ -3,8 +3,8 @@
 //! [`Engine::load`] opens a packed file, a GGUF file, or a safetensors file or folder.
 //! [`Engine::generate`] answers one request; [`Engine::submit`] hands one over and returns its
 //! [`Stream`] of [`Event`]s; both block the calling thread. All requests of an engine run together
-//! on one step thread: each step of the model computes the next token of every answer and a chunk
-//! of the prompts that wait.
+//! on one step thread: each step of the model computes the next token of every answer, and a chunk
+//! of the prompts that wait or, beside answers, some of its layers.
 //!
 //! ```
 //! use oss_engine::{ChatRequest, Engine, Event, Message, Request};

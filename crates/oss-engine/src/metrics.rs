@@ -229,7 +229,7 @@ pub struct Metrics {
     /// Seconds of a step outside of forward pass, head and sampling: bookkeeping, planning, text
     /// and events.
     pub overhead: Histogram,
-    /// Rows of a step.
+    /// Rows of a step; those of prompts that take several steps for the layers count in each.
     pub step_rows: Histogram,
     /// Sequences of a step: the batch.
     pub step_sequences: Histogram,

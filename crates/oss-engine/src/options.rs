@@ -299,8 +299,8 @@ pub struct EngineOptions {
     /// The most rows (tokens of all sequences) in one step, up to 1,048,576; `None`: a chunk beside
     /// all sequences. Scratch for them is taken when the engine is loaded.
     pub max_batched_tokens: Option<usize>,
-    /// The most prompt tokens in one step; `None`: by measurement, or, where experts are read from
-    /// their file, as many as a 64th of [`EngineOptions::max_memory`] is scratch for (512 to
+    /// The most tokens in a chunk of prompts; `None`: by measurement, or, where experts are read
+    /// from their file, as many as a 64th of [`EngineOptions::max_memory`] is scratch for (512 to
     /// 4,096): each step reads the experts that it misses once. Requests that come meanwhile wait
     /// for its end and share the next one, which is as large; beside answers that are streaming,
     /// chunks are smaller, see [`EngineOptions::max_prompt_step`]. At most 1,048,576.

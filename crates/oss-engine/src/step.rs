@@ -410,6 +410,9 @@ impl Scheduler {
         if let Some(sequence) = task.sequence.take() {
             match (task.session, self.cache.len(sequence)) {
                 (Some(session), computed @ 1..) => {
+                    // What was reserved for rows that have not come to their end goes back.
+                    let kept = self.cache.truncate(sequence, computed);
+                    debug_assert_eq!(kept.ok(), Some(computed), "it is as long as before");
                     let tokens = task.tokens[..computed].to_vec();
                     self.sessions.keep(session, sequence, tokens);
                 }

@@ -11,8 +11,8 @@ const NEWEST: f64 = 0.3;
 /// the time of one, so many.
 const AT_LEAST: usize = 16;
 const AT_FIRST: usize = 64;
-/// A chunk is to go through its layers in so many steps at most: others who come meanwhile wait for
-/// its end. In larger chunks more rows share the reading of weights.
+/// A chunk is to go through its layers in so many steps: others who come meanwhile wait for its
+/// end. In larger chunks more rows share the reading of weights.
 const STEPS: f64 = 8.0;
 /// A step has time for so many layers of a chunk at least: for three, with a little to spare, so
 /// that what is left of its time after the last one that fits is little.
@@ -94,8 +94,8 @@ impl Pace {
     }
 
     /// Whether a step with so many answers, of which `seconds` have passed, has time for another
-    /// of the prompts' layers, the next of `rest`, if that takes as long as the last one, `layer`
-    /// seconds, and the answers go on alone thereafter.
+    /// of the prompts' layers, the next of `rest`, if that takes `layer` seconds and the answers go
+    /// on alone thereafter.
     pub(crate) fn has_time(&self, answers: usize, seconds: f64, layer: f64, rest: usize) -> bool {
         let alone = self.seconds(answers) * (rest - 1) as f64 / self.layers;
         seconds + layer + alone <= self.limit(answers)
@@ -132,7 +132,8 @@ impl Pace {
             return;
         }
         let alone = self.layers - ran.layers as f64;
-        if answers > 0 && alone >= TELLING * self.layers {
+        // After the last layer, prompts have their part in the rest of the step.
+        if answers > 0 && !ran.ended && alone >= TELLING * self.layers {
             let others = seconds - ran.seconds - ran.alone;
             self.observe_alone(answers, others + ran.alone * self.layers / alone);
         }
@@ -147,14 +148,17 @@ impl Pace {
             return;
         }
         let seen = of_prompts * (self.layers - 1.0) / (whole * prompt_rows) as f64;
+        // A row of a few costs more than one of many.
+        let weight = NEWEST * (prompt_rows as f64 / AT_FIRST as f64).min(1.0);
         self.prompt_row =
-            Some(self.prompt_row.map_or(seen, |known| known + NEWEST * (seen - known)));
+            Some(self.prompt_row.map_or(seen, |known| known + weight * (seen - known)));
     }
 
     /// So many rows of answers alone take, or would take, so long.
     fn observe_alone(&mut self, rows: usize, seconds: f64) {
         self.answers.observe(rows, seconds);
-        let times = seconds / self.answers.seconds(rows).max(1e-9);
+        // A step that stalled says little of the next.
+        let times = (seconds / self.answers.seconds(rows).max(1e-9)).clamp(0.5, 2.0);
         self.recent += NEWEST * (times - self.recent);
     }
 

@@ -16,6 +16,8 @@ pub(crate) struct Partway {
     pub(crate) parts: Vec<Part>,
     /// How many layers it has been through.
     pub(crate) layers: usize,
+    /// What the last of them took, in seconds.
+    pub(crate) last: f64,
 }
 
 impl Partway {

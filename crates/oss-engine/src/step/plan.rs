@@ -8,7 +8,8 @@ use oss_quant::kv::PAGE_TOKENS;
 
 use crate::budget::ALWAYS_ROWS;
 use crate::step::partway::Partway;
-use crate::step::{Scheduler, Task};
+use crate::step::{HEAD_ROWS, Scheduler, Task};
+use crate::tuning::Batching;
 
 /// Prompts get at least so many rows at a time.
 const SHARE: usize = PAGE_TOKENS;
@@ -62,6 +63,7 @@ impl Plan {
         mut room: usize,
         cache: &KvCache,
     ) {
+        let is_beside_answers = !parts.is_empty();
         // Where there is no room for all, each of the most urgent ones is first in turn.
         let urgent = prompts.partition_point(|task| task.priority == prompts[0].priority);
         self.prompt_turn += usize::from(room > 0);
@@ -71,7 +73,12 @@ impl Plan {
             let rest = &prompts[index..];
             let alike = rest.partition_point(|other| other.priority == task.priority);
             let share = (room / alike).max(SHARE);
-            let rows = share.min(room).min(task.left(cache));
+            let most = match is_beside_answers && task.needs_whole_prompt() {
+                // Each of its rows goes through the head at the end, in the same step.
+                true => HEAD_ROWS,
+                false => usize::MAX,
+            };
+            let rows = share.min(room).min(task.left(cache)).min(most);
             if rows > 0 {
                 parts.push(Part { is_prompt: true, ..Part::of(task, rows) });
                 room -= rows;
@@ -149,8 +156,12 @@ impl Scheduler {
         }
         let mut parts: Vec<Part> = answers.into_iter().map(|task| Part::of(task, 1)).collect();
         if self.plan.partway.is_empty() {
-            let room = self.batching.max_batched_tokens - parts.len();
-            let room = self.pace.prompt_rows(parts.len(), room.min(self.batching.prefill_chunk));
+            let Batching { max_batched_tokens, max_sequences, prefill_chunk, .. } = self.batching;
+            // Beside answers a chunk leaves room for others that begin before its end.
+            let others = max_sequences.min(max_batched_tokens / 2);
+            let taken = if parts.is_empty() { 0 } else { parts.len().max(others) };
+            let room = (max_batched_tokens - taken).min(prefill_chunk);
+            let room = self.pace.prompt_rows(parts.len(), room);
             self.plan.add_prompts(&mut parts, prompts, room, cache);
         } else {
             parts.extend_from_slice(&self.plan.partway.parts);

@@ -52,6 +52,7 @@ impl Scheduler {
         let mut kernels = Duration::ZERO;
         let mut computed = self.forward(&passed, &mut kernels);
         // Nothing has changed: where that may help, the step is tried once more.
+        let mut is_first_try = true;
         if let Err(error) = &computed {
             let is_refusal = error.is_refusal();
             if is_refusal {
@@ -60,6 +61,7 @@ impl Scheduler {
             }
             if is_refusal || error.is_unread() {
                 tracing::warn!(%error, "a step is tried once more");
+                is_first_try = false;
                 computed = self.forward(&passed, &mut kernels);
             }
         }
@@ -73,7 +75,7 @@ impl Scheduler {
             self.fail_step(error);
         }
         let took = passed(self.model.config.layers.len(), ran.map_or(0, |ran| ran.layers));
-        if let Some(ran) = ran {
+        if let Some(ran) = ran.filter(|_| is_first_try) {
             self.pace.observe(took.as_secs_f64(), rows - prompt_rows, prompt_rows, ran);
         }
         self.show_pace();
@@ -108,7 +110,7 @@ impl Scheduler {
         let wanted = plan.rows.iter().filter(|row| row.wanted).count();
         let begin = Instant::now();
         // Where it does not come to its end, the chunk begins anew.
-        let first = std::mem::take(&mut plan.partway).layers;
+        let Partway { layers: first, last: mut layer, .. } = std::mem::take(&mut plan.partway);
         let outcome = catch(|| {
             model.weights.check_damage()?;
             let state = match state {
@@ -158,20 +160,22 @@ impl Scheduler {
             }
             let mut last = first;
             loop {
-                let before = now;
+                let (begin, before) = (now, layer);
                 run(state, all, last..last + 1)?;
                 (ran.layers, last) = (ran.layers + 1, last + 1);
                 now = seconds(last, ran.layers);
-                ran.seconds += now - before;
-                let rest = layers - last;
-                if rest == 0 || !pace.has_time(answers.len(), now, now - before, rest) {
+                layer = now - begin;
+                ran.seconds += layer;
+                // Layers with windows and without take turns.
+                let (rest, next) = (layers - last, layer.max(before));
+                if rest == 0 || !pace.has_time(answers.len(), now, next, rest) {
                     break;
                 }
             }
             if last < layers {
                 park(state, answers.len(), n_prompts);
                 let parts = plan.parts.iter().filter(|part| part.is_prompt).copied().collect();
-                plan.partway = Partway { parts, layers: last };
+                plan.partway = Partway { parts, layers: last, last: layer };
                 run(state, answers, last..layers)?;
                 ran.alone += seconds(layers, ran.layers) - now;
             }

@@ -143,7 +143,8 @@ fn caches(text: &mut Text, metrics: &Metrics) {
 
 fn own_histograms(text: &mut Text, metrics: &Metrics) {
     engine_histogram(text, "oss_step_seconds", "Time of a step.", &metrics.step_time);
-    engine_histogram(text, "oss_step_rows", "Rows of a step.", &metrics.step_rows);
+    let help = "Rows of a step, prompts' rows in each step that takes them through some layers.";
+    engine_histogram(text, "oss_step_rows", help, &metrics.step_rows);
     let sequences = &metrics.step_sequences;
     engine_histogram(text, "oss_step_sequences", "Sequences of a step.", sequences);
 }

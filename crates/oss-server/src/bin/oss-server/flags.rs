@@ -124,7 +124,7 @@ pub(crate) struct Flags {
     /// The most sequences that run at once; default: by measurement
     #[arg(long)]
     max_sequences: Option<usize>,
-    /// The most prompt tokens in one step; default: by measurement
+    /// The most tokens in a chunk of prompts; default: by measurement
     #[arg(long)]
     prefill_chunk: Option<usize>,
     /// How long a step may take: fewer sequences run where answers take longer
