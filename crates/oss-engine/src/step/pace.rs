@@ -22,6 +22,8 @@ const LAYERS: f64 = 3.25;
 const LAYERS_FROM_FILE: f64 = 1.25;
 /// Answers tell what they take alone where this part of the layers, or more, was theirs alone.
 const TELLING: f64 = 0.25;
+/// A chunk counts on this part of the steps' time at least.
+const LEAST_SPARE: f64 = 0.25;
 /// Beside a prompt, answers may always take so many times what they take alone.
 const SLOWER: f64 = 2.0;
 
@@ -87,7 +89,8 @@ impl Pace {
             return most;
         }
         let rows = self.prompt_row.map_or(AT_FIRST, |row| {
-            let spare = self.limit(answers) - self.seconds(answers);
+            let limit = self.limit(answers);
+            let spare = (limit - self.seconds(answers)).max(LEAST_SPARE * limit);
             (self.steps * spare / row.max(1e-9)) as usize
         });
         rows.max(AT_LEAST).min(most)
@@ -101,9 +104,11 @@ impl Pace {
         seconds + layer + alone <= self.limit(answers)
     }
 
-    /// Seconds that a step with prompts may take beside so many answers.
+    /// Seconds that a step with prompts may take beside so many answers: it follows a machine that
+    /// has become faster at once, and one that has become slower over some forty steps.
     fn limit(&self, answers: usize) -> f64 {
-        self.max_prompt_step.max(SLOWER * self.seconds(answers))
+        let usual = self.seconds(answers) * self.recent.recip().min(1.0);
+        self.max_prompt_step.max(SLOWER * usual)
     }
 
     /// Answers that keep a step to its time.
