@@ -228,9 +228,13 @@ fn what_sparse_attention_leaves_out_is_missed_the_less_the_more_blocks_are_chose
 #[test]
 fn keys_and_values_of_real_text_shrink_as_the_compressed_tier_wants() {
     const PAGE: usize = oss_kernels::attention::PAGE;
+    /// GB/s.
+    const LEAST_RATE: f64 = 1.0;
+    /// How often each page is restored where it takes long.
+    const ENOUGH: usize = 100;
     let mut runner = runner(Setting { threads: 2, ..Setting::fast() });
-    let (mut page, mut packed, mut restored) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut plain_bytes, mut packed_bytes, mut seconds) = (0, 0, 0.0);
+    // Pages, and what they are compressed to.
+    let mut pages: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
     for golden in golden().as_object().unwrap().values() {
         let ids = ids(&golden["ids"]);
         let sequence = runner.cache.create();
@@ -244,36 +248,44 @@ fn keys_and_values_of_real_text_shrink_as_the_compressed_tier_wants() {
         let rows: Vec<Row> = ids.iter().enumerate().map(row).collect();
         rows.chunks(256).for_each(|rows| runner.step(rows));
         for number in 0..ids.len() / PAGE {
-            page.clear();
             let config = &runner.model.config;
+            let (mut page, mut packed) = (Vec::new(), Vec::new());
             for layer in 0..config.layers.len() {
                 for head in 0..config.n_kv_heads {
                     page.extend_from_slice(runner.cache.slot(layer, sequence, number, head));
                 }
             }
-            packed.clear();
             assert!(codec::compress(&page, &mut packed), "page {number} is too large");
-            restored.resize(page.len(), 0);
-            let restore = |_| {
-                let start = Instant::now();
-                assert!(codec::restore(&packed, &mut restored));
-                start.elapsed()
-            };
-            let fastest = (0..5).map(restore).fold(Duration::MAX, Duration::min);
-            assert!(restored == page, "page {number} comes back otherwise");
-            plain_bytes += page.len();
-            packed_bytes += packed.len();
-            seconds += fastest.as_secs_f64();
+            pages.push((page, packed));
         }
         runner.cache.remove(sequence);
     }
+    let sum = |len: fn(&(Vec<u8>, Vec<u8>)) -> usize| pages.iter().map(len).sum::<usize>();
+    let (plain_bytes, packed_bytes) = (sum(|pages| pages.0.len()), sum(|pages| pages.1.len()));
     let gain = plain_bytes as f64 / packed_bytes as f64;
-    let rate = plain_bytes as f64 / seconds / 1e9;
+    let mut fastest = vec![Duration::MAX; pages.len()];
+    let (mut restored, mut rate) = (Vec::new(), 0.0);
+    for pass in 0..ENOUGH {
+        for ((page, packed), fastest) in pages.iter().zip(&mut fastest) {
+            restored.clear();
+            restored.resize(page.len(), 0);
+            let start = Instant::now();
+            assert!(codec::restore(packed, &mut restored));
+            *fastest = start.elapsed().min(*fastest);
+            assert!(restored == *page, "a page comes back otherwise");
+        }
+        rate = plain_bytes as f64 / fastest.iter().sum::<Duration>().as_secs_f64() / 1e9;
+        if pass >= 5 && rate >= LEAST_RATE {
+            break;
+        }
+        // Other tests run beside this one, and other tenants.
+        std::thread::sleep(Duration::from_millis(if pass < 5 { 0 } else { 200 }));
+    }
     println!(
         "figure: keys and values, compressed = {plain_bytes} bytes shrink by {gain:.3} and come \
          back at {rate:.2} GB/s"
     );
     assert!(gain > codec::LEAST_GAIN);
-    // Of the best of five times each: 4.7 on Zen 5, and 2.7 on Zen 3.
-    assert!(rate >= 1.0, "pages come back at {rate} GB/s");
+    // Of the best times of each: 4.7 on Zen 5, and 2.7 on Zen 3.
+    assert!(rate >= LEAST_RATE, "pages come back at {rate} GB/s");
 }
