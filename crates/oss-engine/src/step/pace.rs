@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::step::cost::StepCost;
+use crate::step::partway::Ran;
 use crate::tuning::Observed;
 
 /// The weight of the newest observation.
@@ -41,18 +42,6 @@ pub(crate) struct Pace {
     answers: StepCost,
     /// and how many times that the last steps took.
     recent: f64,
-}
-
-/// What the layers of a step took.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Ran {
-    /// The layers that its prompts went through, and their seconds.
-    pub(crate) layers: usize,
-    pub(crate) seconds: f64,
-    /// Whether the model's last layer is among them.
-    pub(crate) ended: bool,
-    /// Seconds of the other layers, through which its answers went alone.
-    pub(crate) alone: f64,
 }
 
 impl Pace {
@@ -179,6 +168,7 @@ mod tests {
     use super::*;
 
     const LAYERS: usize = 24;
+
     fn pace(millis: u64) -> Pace {
         let most = Duration::from_millis(millis);
         Pace::new(most, most, (LAYERS, false))
@@ -203,6 +193,7 @@ mod tests {
                 layers,
                 seconds: both * layers as f64,
                 ended: done == LAYERS,
+                layer_seconds: both,
                 alone: alone * (LAYERS - layers) as f64,
             };
             seconds = ran.seconds + ran.alone;

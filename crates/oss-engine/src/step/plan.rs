@@ -7,7 +7,7 @@ use oss_model::Row;
 use oss_quant::kv::PAGE_TOKENS;
 
 use crate::budget::ALWAYS_ROWS;
-use crate::step::partway::Partway;
+use crate::step::partway::{Partway, Ran};
 use crate::step::{HEAD_ROWS, Scheduler, Task};
 use crate::tuning::Batching;
 
@@ -53,6 +53,14 @@ impl Plan {
     /// Prompt rows in it, its last ones.
     pub(crate) fn prompt_rows(&self) -> usize {
         self.parts.iter().filter(|part| part.is_prompt).map(|part| part.rows).sum()
+    }
+
+    /// Takes prompts out, which went through some more layers; the next step goes on with them.
+    pub(crate) fn leave_prompts(&mut self, from: usize, ran: Ran) {
+        self.rows.truncate(self.rows.len() - self.prompt_rows());
+        let prompts = self.parts.extract_if(.., |part| part.is_prompt).collect();
+        let layers = from + ran.layers;
+        self.partway = Partway { parts: prompts, layers, layer_seconds: ran.layer_seconds };
     }
 
     /// Adds a chunk of prompts, the most urgent ones first, of `room` rows at most.

@@ -15,8 +15,7 @@ use crate::error::{Error, Result};
 use crate::event::{FinishReason, Token};
 use crate::metrics::Recorder;
 use crate::step::inject::{due_fault, refuse, strike};
-use crate::step::pace::Ran;
-use crate::step::partway::{Partway, park, unpark};
+use crate::step::partway::Ran;
 use crate::step::repeats::Repeats;
 use crate::step::sessions::Sessions;
 use crate::step::{Ending, Scheduler, Task, scratch};
@@ -32,15 +31,10 @@ struct Wanted {
     token: u32,
 }
 
-/// Tells how much of a step's time has passed when its answers have been through the first number
-/// of layers in it, its prompts through the second.
-pub(crate) trait Passed: Fn(usize, usize) -> Duration {}
-
-impl<F: Fn(usize, usize) -> Duration> Passed for F {}
-
 impl Scheduler {
-    /// Runs the plan; `passed` tells the time since the making of it began.
-    pub(crate) fn step(&mut self, passed: impl Passed) {
+    /// Runs the plan; `passed` tells the time since the making of it began, when its answers have
+    /// been through the first number of layers in this step, and its prompts through the second.
+    pub(crate) fn step(&mut self, passed: impl Fn(usize, usize) -> Duration) {
         let (rows, prompt_rows) = (self.plan.rows.len(), self.plan.prompt_rows());
         let sequences = self.plan.parts.len();
         let span = tracing::debug_span!("step", rows, prompt_rows);
@@ -86,11 +80,11 @@ impl Scheduler {
         metrics.step_rows.record(rows as f64);
         metrics.step_sequences.record(sequences as f64);
         metrics.running = self.running.len();
-        if ran.is_none() {
+        let Some(Ran { ended, .. }) = ran else {
             // Nothing of it counts as computed: some rows come again.
             return;
-        }
-        if self.plan.partway.is_empty() {
+        };
+        if ended {
             metrics.computed_prompt_tokens += prompt_rows as u64;
         }
         if prompt_rows > 0 {
@@ -102,15 +96,18 @@ impl Scheduler {
     }
 
     /// Computes the plan's rows: those of answers in all layers, those of prompts beside them in as
-    /// many as there is time for. Where these have not come to the end, they leave the plan, and
-    /// the next one goes on with them.
-    fn forward(&mut self, passed: &impl Passed, kernels: &mut Duration) -> Result<Ran> {
+    /// many as there is time for. Where these have not come to the end, they leave the plan.
+    fn forward(
+        &mut self,
+        passed: impl Fn(usize, usize) -> Duration,
+        kernels: &mut Duration,
+    ) -> Result<Ran> {
         let Self { model, team, state, batching, cache, plan, running, pulse, pace, .. } = self;
         let layers = model.config.layers.len();
         let wanted = plan.rows.iter().filter(|row| row.wanted).count();
         let begin = Instant::now();
         // Where it does not come to its end, the chunk begins anew.
-        let Partway { layers: first, last: mut layer, .. } = std::mem::take(&mut plan.partway);
+        let chunk = std::mem::take(&mut plan.partway);
         let outcome = catch(|| {
             model.weights.check_damage()?;
             let state = match state {
@@ -125,7 +122,7 @@ impl Scheduler {
             }
             let mut fault = due_fault(plan, running);
             let middle = layers / 2;
-            let mut run = |state: &mut State, rows: &[Row], mut range: Range<usize>| {
+            let run = |state: &mut State, rows: &[Row], mut range: Range<usize>| {
                 let batch = Batch { rows };
                 if let Some((kind, row)) = fault
                     && range.contains(&middle)
@@ -136,55 +133,17 @@ impl Scheduler {
                     strike(kind, team, state, row);
                     range.start = middle;
                 }
-                Ok::<(), Error>(forward(model, team, state, cache, batch, range)?)
+                Ok(forward(model, team, state, cache, batch, range)?)
             };
-
-            let (n_prompts, all) = (plan.prompt_rows(), &plan.rows);
-            let answers = &all[..all.len() - n_prompts];
-            if answers.is_empty() || n_prompts == 0 {
-                if first > 0 {
-                    unpark(state, 0, n_prompts);
-                }
-                run(state, all, first..layers)?;
-                return Ok(Ran { layers: layers - first, ended: true, ..Ran::default() });
-            }
-            let seconds = |answers, prompts| passed(answers, prompts).as_secs_f64();
-            let mut now = seconds(0, 0);
-            let mut ran = Ran::default();
-            if first > 0 {
-                let before = now;
-                run(state, answers, 0..first)?;
-                unpark(state, answers.len(), n_prompts);
-                now = seconds(first, 0);
-                ran.alone = now - before;
-            }
-            let mut last = first;
-            loop {
-                let (begin, before) = (now, layer);
-                run(state, all, last..last + 1)?;
-                (ran.layers, last) = (ran.layers + 1, last + 1);
-                now = seconds(last, ran.layers);
-                layer = now - begin;
-                ran.seconds += layer;
-                // Layers with windows and without take turns.
-                let (rest, next) = (layers - last, layer.max(before));
-                if rest == 0 || !pace.has_time(answers.len(), now, next, rest) {
-                    break;
-                }
-            }
-            if last < layers {
-                park(state, answers.len(), n_prompts);
-                let parts = plan.parts.iter().filter(|part| part.is_prompt).copied().collect();
-                plan.partway = Partway { parts, layers: last, last: layer };
-                run(state, answers, last..layers)?;
-                ran.alone += seconds(layers, ran.layers) - now;
-            }
-            ran.ended = last == layers;
-            Ok(ran)
+            let answers = plan.rows.len() - plan.prompt_rows();
+            let passed = |answers, prompts| passed(answers, prompts).as_secs_f64();
+            let has_time = |seconds, layer, left| pace.has_time(answers, seconds, layer, left);
+            chunk.go_on(state, (&plan.rows, answers, layers), run, passed, has_time)
         });
-        if outcome.is_ok() && !plan.partway.is_empty() {
-            plan.rows.truncate(plan.rows.len() - plan.partway.rows());
-            plan.parts.retain(|part| !part.is_prompt);
+        if let Ok(ran) = outcome
+            && !ran.ended
+        {
+            plan.leave_prompts(chunk.layers, ran);
         }
         *kernels += begin.elapsed();
         outcome
