@@ -12,7 +12,7 @@
 
 use crate::prefetch::prefetch;
 use oss_quant::kv::{KvCodec, KvFormat, KvVisitor, Pairs, Products};
-use oss_simd::{Isa, Kernel, Simd};
+use oss_simd::{Extension, Isa, Kernel, Simd};
 use std::{marker::PhantomData, ops::Range};
 
 mod running;
@@ -243,7 +243,7 @@ struct Attend<'a, 'b, C> {
 
 impl<C: KvCodec> Kernel for Attend<'_, '_, C> {
     type Output = ();
-    const MULTIPLIES_BF16: bool = C::Products::OF_BF16;
+    const EXTENSION: Extension = C::Products::EXTENSION;
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
@@ -469,7 +469,7 @@ impl Tile<'_, '_> {
         for (h, n) in together::<S>(heads.len() / even) {
             // The last heads that see the tile are enough to prefetch the next one.
             let prefetches = (h..h + n).contains(&last);
-            let mut some = Running {
+            let some = Running {
                 max: &mut running.max[h..h + n],
                 sum: &mut running.sum[h..h + n],
                 values: &mut running.values[h * padded..(h + n) * padded],
@@ -478,15 +478,15 @@ impl Tile<'_, '_> {
             let scores = &mut scores[h * TILE..(h + n) * TILE];
             match n {
                 8 if const { wide::<S>() } => {
-                    self.add_heads::<S, C, 8>(s, (h, prefetches, heads), scores, &mut some);
+                    self.add_heads::<S, C, 8>(s, (h, prefetches, heads), scores, some);
                 }
                 4 if const { S::REGISTERS >= 8 } => {
-                    self.add_heads::<S, C, 4>(s, (h, prefetches, heads), scores, &mut some);
+                    self.add_heads::<S, C, 4>(s, (h, prefetches, heads), scores, some);
                 }
                 2 if const { S::REGISTERS >= 8 } => {
-                    self.add_heads::<S, C, 2>(s, (h, prefetches, heads), scores, &mut some);
+                    self.add_heads::<S, C, 2>(s, (h, prefetches, heads), scores, some);
                 }
-                _ => self.add_heads::<S, C, 1>(s, (h, prefetches, heads), scores, &mut some),
+                _ => self.add_heads::<S, C, 1>(s, (h, prefetches, heads), scores, some),
             }
         }
     }
@@ -497,42 +497,11 @@ impl Tile<'_, '_> {
         s: S,
         (h, prefetches, heads): (usize, bool, &[[f32; 2]]),
         scores: &mut [f32],
-        running: &mut Running<'_>,
+        running: Running<'_>,
     ) {
-        let visible = self.visible::<H>(h);
-        if visible.any.0 >= visible.any.1 {
-            return;
-        }
-        let (heads, _) = heads.as_chunks::<H>();
-        let ahead = if prefetches { &self.ahead } else { &self.slots };
-        let (tiles, _) = scores.as_chunks_mut::<TILE>();
-        let (mut page, pages) = (visible.any.0 / PAGE, visible.any.1.div_ceil(PAGE));
-        while page < pages {
-            page += if const { wide::<S>() } && page + 2 <= pages {
-                self.page_scores::<S, C, H, 2>(s, heads, (page, ahead), tiles)
-            } else {
-                self.page_scores::<S, C, H, 1>(s, heads, (page, ahead), tiles)
-            };
-        }
-        let corrections =
-            softmax_tile::<S, C::Products, H>(s, tiles, &visible, running, |share, of| {
-                // The keys that the scores did not prefetch.
-                if prefetches {
-                    let len = C::key_bytes(self.shape.head_dim) / of;
-                    for page in (1..TILE / PAGE).step_by(2) {
-                        prefetch(s, self.ahead[page], share * len, len);
-                    }
-                }
-            });
-        let weights = (&*tiles, &corrections);
-        let (mut d16, end) = (0, self.shape.padded_head_dim() / 16);
-        while d16 < end {
-            d16 += if const { wide::<S>() } && d16 + 2 <= end {
-                self.add_values::<S, C, H, 2>(s, weights, (d16, &visible, ahead), running.values)
-            } else {
-                self.add_values::<S, C, H, 1>(s, weights, (d16, &visible, ahead), running.values)
-            };
-        }
+        let (visible, codec) = (self.visible(h), PhantomData::<C>);
+        let heads: &[[[f32; 2]; H]] = heads.as_chunks().0;
+        s.outline(SomeHeads { tile: self, visible, prefetches, heads, scores, running, codec });
     }
 
     /// The scores of H heads against the keys of P pages, prefetching meanwhile the next tile's
@@ -684,6 +653,61 @@ impl Tile<'_, '_> {
                     s.store(sum, to);
                 }
             }
+        }
+    }
+}
+
+/// H heads of a tile, compiled apart from those of other numbers.
+struct SomeHeads<'w, 'a, 'q, C, const H: usize> {
+    tile: &'w Tile<'a, 'q>,
+    visible: Visible<H>,
+    /// Whether they prefetch the next tile.
+    prefetches: bool,
+    heads: &'w [[[f32; 2]; H]],
+    scores: &'w mut [f32],
+    running: Running<'w>,
+    codec: PhantomData<C>,
+}
+
+impl<C: KvCodec, const H: usize> Kernel for SomeHeads<'_, '_, '_, C, H> {
+    type Output = ();
+    const EXTENSION: Extension = C::Products::EXTENSION;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { tile, visible, prefetches, heads, scores, mut running, .. } = self;
+        if visible.any.0 >= visible.any.1 {
+            return;
+        }
+        let ahead = if prefetches { &tile.ahead } else { &tile.slots };
+        let (tiles, _) = scores.as_chunks_mut::<TILE>();
+        let (mut page, pages) = (visible.any.0 / PAGE, visible.any.1.div_ceil(PAGE));
+        while page < pages {
+            page += if const { wide::<S>() } && page + 2 <= pages {
+                tile.page_scores::<S, C, H, 2>(s, heads, (page, ahead), tiles)
+            } else {
+                tile.page_scores::<S, C, H, 1>(s, heads, (page, ahead), tiles)
+            };
+        }
+        let head_dim = tile.shape.head_dim;
+        let corrections =
+            softmax_tile::<S, C::Products, H>(s, tiles, &visible, &mut running, |share, of| {
+                // The keys that the scores did not prefetch.
+                if prefetches {
+                    let len = C::key_bytes(head_dim) / of;
+                    for page in (1..TILE / PAGE).step_by(2) {
+                        prefetch(s, tile.ahead[page], share * len, len);
+                    }
+                }
+            });
+        let weights = (&*tiles, &corrections);
+        let (mut d16, end) = (0, tile.shape.padded_head_dim() / 16);
+        while d16 < end {
+            d16 += if const { wide::<S>() } && d16 + 2 <= end {
+                tile.add_values::<S, C, H, 2>(s, weights, (d16, &visible, ahead), running.values)
+            } else {
+                tile.add_values::<S, C, H, 1>(s, weights, (d16, &visible, ahead), running.values)
+            };
         }
     }
 }

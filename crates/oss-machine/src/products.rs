@@ -1,7 +1,7 @@
 //! How many products the processor can sum up in a second.
 
 use crate::best;
-use oss_simd::{Isa, Kernel, Simd};
+use oss_simd::{Extension, Isa, Kernel, Simd};
 use oss_threads::Team;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,6 +24,7 @@ struct Products<'a> {
 
 impl Kernel for Products<'_> {
     type Output = i32;
+    const EXTENSION: Extension = Extension::Bytes;
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> i32 {

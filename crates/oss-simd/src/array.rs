@@ -9,8 +9,10 @@ use std::mem::MaybeUninit;
 pub fn array_of<T: Copy, const N: usize>(f: impl Fn(usize) -> T) -> [T; N] {
     // Not filled with a first number: a closure that is called in two places is not inlined.
     let mut all = [MaybeUninit::uninit(); N];
-    for (index, one) in all.iter_mut().enumerate() {
-        one.write(f(index));
+    let mut index = 0;
+    while index < N {
+        all[index].write(f(index));
+        index += 1;
     }
     // SAFETY: the loop has written all of them; a panic in it leaves nothing to drop.
     unsafe { all.as_ptr().cast::<[T; N]>().read() }

@@ -126,8 +126,8 @@ impl std::error::Error for Error {}
 macro_rules! isa_table {
     ($(
         $(#[$cfg:meta])*
-        $level:ident, $name:literal, $make:expr, $trampoline:ident $(or $plain:ident)?,
-            [$($feature:tt),*];
+        $level:ident, $name:literal, $make:expr,
+            $trampoline:ident $(for $extension:ident or $plain:tt)?, [$($feature:tt),*];
     )*) => {
         /// In ascending order of preference, but see [`Isa::available`].
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -160,7 +160,7 @@ macro_rules! isa_table {
                         #[expect(unsafe_code, reason = "calls a function with target features")]
                         // SAFETY: an `Isa` of this level exists only if `available` found every
                         // feature of the row.
-                        unsafe { choose!(K, kernel, $trampoline $(or $plain)?) }
+                        unsafe { choose!(K, kernel, $trampoline $(for $extension or $plain)?) }
                     })*
                 }
             }
@@ -188,16 +188,23 @@ macro_rules! isa_table {
     };
 }
 
-/// A kernel that multiplies no bf16 is compiled for the set without an instruction for it.
+/// A kernel without a set's extension is compiled for the set that has all but this.
 macro_rules! choose {
     ($kernels:ident, $kernel:ident, $trampoline:ident) => {
         trampolines::$trampoline::run($kernel)
     };
-    ($kernels:ident, $kernel:ident, $trampoline:ident or $plain:ident) => {
-        if const { $kernels::MULTIPLIES_BF16 } {
+    ($kernels:ident, $kernel:ident, $trampoline:ident for $extension:ident or $plain:ident) => {
+        if const { matches!($kernels::EXTENSION, crate::Extension::$extension) } {
             trampolines::$trampoline::run($kernel)
         } else {
             trampolines::$plain::run($kernel)
+        }
+    };
+    ($kernels:ident, $kernel:ident, $trampoline:ident for $extension:ident or ($($plain:tt)*)) => {
+        if const { matches!($kernels::EXTENSION, crate::Extension::$extension) } {
+            trampolines::$trampoline::run($kernel)
+        } else {
+            choose!($kernels, $kernel, $($plain)*)
         }
     };
 }
@@ -221,24 +228,25 @@ isa_table! {
     #[cfg(target_arch = "x86_64")]
     Avx2, "avx2", avx2::Avx2::<false>::new(), avx2, ["avx2", "fma", "f16c"];
     #[cfg(target_arch = "x86_64")]
-    Avx2Vnni, "avx2vnni", avx2::Avx2::<true>::new(), avx2_vnni,
+    Avx2Vnni, "avx2vnni", avx2::Avx2::<true>::new(), avx2_vnni for Bytes or avx2,
         ["avx2", "fma", "f16c", "avxvnni"];
     #[cfg(target_arch = "x86_64")]
     Avx512, "avx512", avx512::Avx512::<false, false>::new(), avx512,
         ["avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl"];
     #[cfg(target_arch = "x86_64")]
-    Avx512Vnni, "avx512vnni", avx512::Avx512::<true, false>::new(), avx512_vnni,
+    Avx512Vnni, "avx512vnni", avx512::Avx512::<true, false>::new(),
+        avx512_vnni for Bytes or avx512,
         ["avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni",
          "avx512vbmi"];
     #[cfg(target_arch = "x86_64")]
     Avx512Bf16, "avx512bf16", avx512::Avx512::<true, true>::new(),
-        avx512_bf16 or avx512_vnni,
+        avx512_bf16 for Bf16 or (avx512_vnni for Bytes or avx512),
         ["avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni",
          "avx512vbmi", "avx512bf16"];
     #[cfg(target_arch = "aarch64")]
     Neon, "neon", neon::Neon::<false>::new(), neon, ["neon"];
     #[cfg(target_arch = "aarch64")]
-    NeonDot, "neondot", neon::Neon::<true>::new(), neon_dot, ["neon", "dotprod"];
+    NeonDot, "neondot", neon::Neon::<true>::new(), neon_dot for Bytes or neon, ["neon", "dotprod"];
 }
 
 impl Isa {

@@ -43,14 +43,25 @@ pub use array::array_of;
 pub use isa::{CacheLevel, Error, Isa, PrefetchPolicy};
 pub use simd::{Bf16Pairs, LEAST_BF16, Simd};
 
+/// What some instruction sets have more of than others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extension {
+    /// Nothing.
+    None,
+    /// Dot products and look-ups of bytes ([`Simd::dot`], [`Simd::nibble_lut`]).
+    Bytes,
+    /// Products of bf16 ([`Simd::add_bf16`]).
+    Bf16,
+}
+
 /// Something to compute, written once for all instruction sets.
 pub trait Kernel {
     /// What it returns.
     type Output;
 
-    /// Whether it adds products of bf16 ([`Simd::add_bf16`]). Other kernels are compiled once for
-    /// processors with and without an instruction for that.
-    const MULTIPLIES_BF16: bool = false;
+    /// What it uses beside vectors of numbers. Sets that differ by other extensions alone share
+    /// what is compiled of it.
+    const EXTENSION: Extension = Extension::None;
 
     /// The computation; implementations are `#[inline(always)]`, and so is all that they call with
     /// vectors.

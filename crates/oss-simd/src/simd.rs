@@ -187,7 +187,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     // ---- products of bf16 -------------------------------------------------------------------
     //
     // How pairs lie in memory and in vectors is the instruction set's own business: they stay in
-    // one kernel, which sets `Kernel::MULTIPLIES_BF16` where it stores factors or adds products.
+    // one kernel, whose `Kernel::EXTENSION` is `Bf16` where it stores factors or adds products.
     //
     // A pair adds `lower lower + (upper upper + sum)`, each product and sum rounded once, as two
     // fused multiply-adds do, and as `vpdpbf16ps` does where nothing is denormal. So that nothing

@@ -1,6 +1,6 @@
 //! Every operation, on every instruction set of this machine, against the scalar one.
 
-use oss_simd::{Isa, Kernel, Simd, math};
+use oss_simd::{Extension, Isa, Kernel, Simd, math};
 
 /// Numbers that find mistakes: signs, zeros, extremes of size, halves between integers.
 fn floats(seed: u32) -> [f32; 16] {
@@ -34,6 +34,7 @@ struct Everything {
 
 impl Kernel for Everything {
     type Output = Vec<u32>;
+    const EXTENSION: Extension = Extension::Bytes;
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> Vec<u32> {
@@ -232,7 +233,7 @@ struct Bf16Sums {
 
 impl Kernel for Bf16Sums {
     type Output = [Vec<f32>; 4];
-    const MULTIPLIES_BF16: bool = true;
+    const EXTENSION: Extension = Extension::Bf16;
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> Self::Output {

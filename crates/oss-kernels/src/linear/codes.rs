@@ -4,11 +4,13 @@
 //! reads the packed weights themselves ([`Group`]), for many groups unpacked once
 //! ([`super::panel`]).
 
+#![expect(clippy::needless_range_loop, reason = "with iterators tiles compile half as long again")]
+
 use super::prefetch::{PrefetchAhead, Prefetcher};
 use super::{Gemm, SharedPrefetch};
 use crate::input::{CodeBlock, FINE_BITS, MAX_PLANES};
 use oss_quant::{CodeFormat, Matrix, RUN_BLOCKS, RecordBytes};
-use oss_simd::{CacheLevel, Kernel, PrefetchPolicy, Simd, array_of};
+use oss_simd::{CacheLevel, Extension, Kernel, PrefetchPolicy, Simd, array_of};
 use std::array;
 use std::marker::PhantomData;
 
@@ -190,26 +192,28 @@ impl<'w, 'a, 'b, F: CodeFormat> Codes<'w, 'a, 'b, F> {
 
 impl<F: CodeFormat> Kernel for Codes<'_, '_, '_, F> {
     type Output = ();
+    const EXTENSION: Extension = Extension::Bytes;
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let gemm = self.gemm;
         let (groups, all) = (Groups::new(gemm), gemm.groups.clone());
         let (n, blocks) = (gemm.code_rows(), (0, groups.n_blocks));
-        let near = gemm.policy.level == CacheLevel::First;
-        let in_parts = const { by_parts::<S, F>() } && n > MOST_ROWS && near;
+        let many = n > MOST_ROWS && gemm.policy.level == CacheLevel::First;
         // Some processors read memory fastest as two streams, as long as registers hold the sums of
         // both.
         let pays = S::REGISTERS >= 32 || (S::REGISTERS >= 8 && n <= 2);
         let streams = pays && gemm.policy.streams == 2;
+        let in_parts = const { by_parts::<S, F>() } && many;
         let passes = if in_parts || streams { all.len() / GROUPS } else { 0 };
         let pairs = TileRange { group: all.start, passes, first: 0, n, blocks };
         let pair = |group| [groups.whole::<F>(group), groups.whole(group + 1)];
-        if in_parts {
+        // By constants, which keep what is never called from being compiled.
+        if const { by_parts::<S, F>() } && many {
             pair_by_parts::<S, F>(s, groups, gemm, pairs);
-        } else if S::REGISTERS >= 32 {
+        } else if const { S::REGISTERS >= 32 } {
             tiles::<S, _, GROUPS, MOST_ROWS>(s, pair, gemm, pairs);
-        } else if S::REGISTERS >= 8 {
+        } else if const { S::REGISTERS >= 8 } {
             tiles::<S, _, GROUPS, 2>(s, pair, gemm, pairs);
         }
         let rest = all.start + GROUPS * passes..all.end;
@@ -383,6 +387,7 @@ where
     F: Fn(usize) -> [W; G],
 {
     type Output = ();
+    const EXTENSION: Extension = Extension::Bytes;
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
@@ -392,15 +397,19 @@ where
         let n = if T == MOST_ROWS { range.n } else { T };
         let rows: [&[CodeBlock]; T] =
             array_of(|t| &gemm.code_row(first + t.min(n - 1))[begin..end]);
-        let (first_out, stored) = (first / PLANES, || (0..T).filter(|t| *t < n / PLANES));
+        let (first_out, stored) = (first / PLANES, n / PLANES);
         for pass in 0..range.passes {
             let group = range.group + pass * G;
             let groups = groups(group);
             let groups: [W; G] = array_of(|g| groups[g].for_rows(first, n));
             let mut acc = [[s.zero(); T]; G];
-            for t in stored().take_while(|_| begin > 0) {
-                let sums = gemm.out::<G>(group, first_out + t);
-                (0..G).for_each(|g| acc[g][t] = s.load(&sums[g]));
+            for t in 0..T {
+                if t < stored && begin > 0 {
+                    let sums = gemm.out::<G>(group, first_out + t);
+                    for g in 0..G {
+                        acc[g][t] = s.load(&sums[g]);
+                    }
+                }
             }
             // A single row has so little to do with a block that memory waits wherever a branch is
             // guessed wrong, and the end of a group is guessed only where few branches lie before
@@ -423,7 +432,6 @@ where
                 let n = if W::RECORD >= BLOCKS { left } else { W::RECORD.min(end - begin - first) };
                 let records: [_; G] = array_of(|g| groups[g].record(first));
                 let rows: [_; T] = array_of(|t| &rows[t][first..][..n]);
-                #[expect(clippy::needless_range_loop, reason = "it is each row that is indexed")]
                 for index in 0..n {
                     let a = Rows::<T, PLANES>(array_of(|t| &rows[t][index]));
                     let block = first + index;
@@ -441,9 +449,13 @@ where
                     }
                 }
             }
-            for t in stored() {
-                let sums = gemm.out::<G>(group, first_out + t);
-                (0..G).for_each(|g| s.store(acc[g][t], &mut sums[g]));
+            for t in 0..T {
+                if t < stored {
+                    let sums = gemm.out::<G>(group, first_out + t);
+                    for g in 0..G {
+                        s.store(acc[g][t], &mut sums[g]);
+                    }
+                }
             }
         }
     }
@@ -532,22 +544,22 @@ fn add_block<S, W, const G: usize, const T: usize, const N: usize, const PLANES:
         for g in 0..G {
             let (low, high) = W::scales(s, blocks[g]);
             let scale = if half == 0 { low } else { high };
-            for (t, acc) in acc[g].iter_mut().enumerate().take(T / PLANES) {
+            for t in 0..T / PLANES {
                 let scale = s.mul(scale, s.splat(rows.finest(t).scale));
                 let sum = Rows::<T, PLANES>::sum(s, &sums[g], t);
-                *acc = s.fma(s.i32_to_f32(sum), scale, *acc);
+                acc[g][t] = s.fma(s.i32_to_f32(sum), scale, acc[g][t]);
             }
         }
     }
     for g in 0..if W::HAS_MIN { G } else { 0 } {
         let (min_low, min_high) = W::mins(s, blocks[g]);
-        for (t, acc) in acc[g].iter_mut().enumerate().take(T / PLANES) {
+        for t in 0..T / PLANES {
             let [low, high, both] = rows.finest(t).neg_sums;
             if W::HALVES {
-                *acc = s.fma(min_low, s.splat(low), *acc);
-                *acc = s.fma(min_high, s.splat(high), *acc);
+                acc[g][t] = s.fma(min_low, s.splat(low), acc[g][t]);
+                acc[g][t] = s.fma(min_high, s.splat(high), acc[g][t]);
             } else {
-                *acc = s.fma(min_low, s.splat(both), *acc);
+                acc[g][t] = s.fma(min_low, s.splat(both), acc[g][t]);
             }
         }
     }
@@ -684,8 +696,8 @@ fn columns<S: Simd, W: Source, const G: usize, const T: usize, const N: usize>(
     j: usize,
 ) -> ([S::U8; G], [S::U8; G]) {
     let codes = codes(s, at, j);
-    for group in &at.groups {
-        group.prefetch::<S, T, N>(s, at.block, j);
+    for g in 0..G {
+        at.groups[g].prefetch::<S, T, N>(s, at.block, j);
     }
     codes
 }
@@ -720,7 +732,7 @@ fn add<S: Simd, const G: usize, const T: usize, const Q: usize>(
     a: [&CodeBlock; T],
     dots: &mut [[S::Dot; G]; T],
 ) {
-    for (dots, a) in dots.iter_mut().zip(a) {
-        *dots = s.dot_each::<G, Q>(*dots, codes, a.quads());
+    for t in 0..T {
+        dots[t] = s.dot_each::<G, Q>(dots[t], codes, a[t].quads());
     }
 }

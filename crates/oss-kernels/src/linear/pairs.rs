@@ -6,7 +6,7 @@ use super::floats::{RUN, STEP, add_run};
 use super::{Gemm, SharedPrefetch};
 use crate::Input;
 use oss_quant::GROUP_ROWS;
-use oss_simd::{Kernel, Simd, array_of};
+use oss_simd::{Extension, Kernel, Simd, array_of};
 
 /// From how many input rows on this pays.
 pub(super) const PAIR_ROWS: usize = 12;
@@ -39,7 +39,7 @@ pub(super) struct Pairs<'a, 'b> {
 impl<'a, 'b> Kernel for Pairs<'a, 'b> {
     type Output = Option<Gemm<'a, 'b>>;
 
-    const MULTIPLIES_BF16: bool = true;
+    const EXTENSION: Extension = Extension::Bf16;
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> Self::Output {
@@ -149,7 +149,7 @@ struct Tile<'w, 'a, 'b, 'c, const G: usize, const T: usize> {
 impl<const G: usize, const T: usize> Kernel for Tile<'_, '_, '_, '_, G, T> {
     type Output = ();
 
-    const MULTIPLIES_BF16: bool = true;
+    const EXTENSION: Extension = Extension::Bf16;
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {

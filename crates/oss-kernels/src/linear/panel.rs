@@ -6,7 +6,7 @@ use super::codes::{
 use super::pairs::Factors;
 use super::{Gemm, SharedPrefetch};
 use oss_quant::CodeFormat;
-use oss_simd::{Isa, Kernel, Simd, array_of};
+use oss_simd::{Extension, Isa, Kernel, Simd, array_of};
 
 /// From how many input rows on unpacking pays.
 pub(super) const PANEL_ROWS: usize = 32;
@@ -53,6 +53,7 @@ struct Unpack<'a, 'b, F> {
 
 impl<F: CodeFormat> Kernel for Unpack<'_, '_, F> {
     type Output = ();
+    const EXTENSION: Extension = Extension::Bytes;
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
@@ -160,6 +161,7 @@ impl<const CALLS: usize, const HALVES: bool, const MIN: bool> Kernel
     for Tiles<'_, '_, '_, '_, CALLS, HALVES, MIN>
 {
     type Output = ();
+    const EXTENSION: Extension = Extension::Bytes;
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {

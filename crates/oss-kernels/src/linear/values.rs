@@ -3,7 +3,7 @@
 
 use super::{Gemm, WeightPrefetch};
 use oss_quant::CodeFormat;
-use oss_simd::{Kernel, Simd, array_of};
+use oss_simd::{Extension, Kernel, Simd, array_of};
 use std::marker::PhantomData;
 
 pub(super) struct Values<'a, 'b, F> {
@@ -19,6 +19,7 @@ impl<'a, 'b, F: CodeFormat> Values<'a, 'b, F> {
 
 impl<F: CodeFormat> Kernel for Values<'_, '_, F> {
     type Output = ();
+    const EXTENSION: Extension = Extension::Bytes;
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
@@ -59,6 +60,7 @@ struct Tile<'w, 'a, 'b, F, const T: usize> {
 
 impl<F: CodeFormat, const T: usize> Kernel for Tile<'_, '_, '_, F, T> {
     type Output = ();
+    const EXTENSION: Extension = Extension::Bytes;
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {

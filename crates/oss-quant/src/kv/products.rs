@@ -1,14 +1,14 @@
 //! How attention multiplies what a format's pages hold.
 
-use oss_simd::{Bf16Pairs, Simd};
+use oss_simd::{Bf16Pairs, Extension, Simd};
 
 /// How numbers of pages are multiplied with others, two dimensions of a key or two positions of a
 /// value at a time: *factors* are stored once ([`Products::store_factors`]), one pair of them is
 /// laid into all lanes ([`Products::splat`]), and its products with sixteen pairs are added to
 /// sixteen sums in [`Products::steps`] steps ([`Products::add`]).
 pub trait Products: 'static {
-    /// Whether these are products of bf16, see [`oss_simd::Kernel::MULTIPLIES_BF16`].
-    const OF_BF16: bool;
+    /// What adds them, see [`oss_simd::Kernel::EXTENSION`].
+    const EXTENSION: Extension;
     /// Sixteen pairs.
     type Pairs<S: Simd>: Copy;
 
@@ -48,7 +48,7 @@ pub trait Products: 'static {
 pub enum OfF32 {}
 
 impl Products for OfF32 {
-    const OF_BF16: bool = false;
+    const EXTENSION: Extension = Extension::None;
     type Pairs<S: Simd> = [S::F32; 2];
 
     #[inline(always)]
@@ -103,7 +103,7 @@ impl Products for OfF32 {
 pub enum OfBf16 {}
 
 impl Products for OfBf16 {
-    const OF_BF16: bool = true;
+    const EXTENSION: Extension = Extension::Bf16;
     type Pairs<S: Simd> = Bf16Pairs<S::F32>;
 
     #[inline(always)]
