@@ -10,9 +10,9 @@
 //! ([`SparseAttention`]). Tiles that no query of a call sees are not read; one that does not see a
 //! tile is left as it is.
 
-use crate::prefetch::prefetch;
+use crate::prefetch::prefetch_to;
 use oss_quant::kv::{KvCodec, KvFormat, KvVisitor, Pairs, Products};
-use oss_simd::{Extension, Isa, Kernel, Simd};
+use oss_simd::{CacheLevel, Extension, Isa, Kernel, PrefetchPolicy, Simd};
 use std::{marker::PhantomData, ops::Range};
 
 mod running;
@@ -248,6 +248,11 @@ impl<C: KvCodec> Kernel for Attend<'_, '_, C> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Call { shape, queries, slot, after, scratch, to, .. } = self.call;
+        // Codes take longer to unpack than to read, and wait for a second-level cache.
+        let level = match const { C::BITS < 16 } {
+            true => CacheLevel::First,
+            false => PrefetchPolicy::detect().level,
+        };
         let dim = shape.head_dim;
         let n_heads = queries[0].heads.len() / dim;
         // From here on "heads" are those of all queries, one query after the other.
@@ -294,8 +299,15 @@ impl<C: KvCodec> Kernel for Attend<'_, '_, C> {
             let mut running = Running::new(split, all);
             running.clear();
             while let Some(tile) = coming.filter(|tile| tile / TILES == first / TILES) {
-                let mut tile =
-                    Tile { shape, first: tile * TILE, queries, n_heads, slots: ahead, ahead };
+                let mut tile = Tile {
+                    shape,
+                    first: tile * TILE,
+                    queries,
+                    n_heads,
+                    slots: ahead,
+                    ahead,
+                    level,
+                };
                 coming = next(tile.first / TILE + 1);
                 if let Some(coming) = coming {
                     ahead = slots(coming);
@@ -305,7 +317,7 @@ impl<C: KvCodec> Kernel for Attend<'_, '_, C> {
                         }
                     }
                 } else {
-                    after.iter().for_each(|slot| prefetch(s, slot, 0, slot.len()));
+                    after.iter().for_each(|slot| prefetch_to(s, level, slot, 0, slot.len()));
                 }
                 tile.add::<S, C>(s, heads, scores, &mut running);
             }
@@ -400,6 +412,8 @@ struct Tile<'a, 'q> {
     slots: [&'a [u8]; TILE / PAGE],
     /// Those of the next tile, which are prefetched meanwhile; its own where there is no other.
     ahead: [&'a [u8]; TILE / PAGE],
+    /// Where to.
+    level: CacheLevel,
 }
 
 /// What each of H heads sees of a tile, as positions counted from the tile's beginning.
@@ -526,7 +540,7 @@ impl Tile<'_, '_> {
             }
             if P > 1 || page.is_multiple_of(2) {
                 let bytes = const { 2 * PAGE * C::BITS / 8 };
-                prefetch(s, next, d2 * bytes, bytes);
+                prefetch_to(s, self.level, next, d2 * bytes, bytes);
             }
             for step in 0..C::Products::steps::<S>() {
                 for h in 0..H {
@@ -596,7 +610,7 @@ impl Tile<'_, '_> {
             for p2 in 0..PAGE / 2 {
                 let values = values_at::<S, C, N>(s, slot, dim, (p2, d16));
                 let bytes = const { 2 * 16 * N * C::BITS / 8 };
-                prefetch(s, ahead, begin + p2 * bytes, bytes);
+                prefetch_to(s, self.level, ahead, begin + p2 * bytes, bytes);
                 for step in 0..C::Products::steps::<S>() {
                     for h in 0..H {
                         let pair = &weights[h][page * PAGE / 2 + p2];
@@ -696,7 +710,7 @@ impl<C: KvCodec, const H: usize> Kernel for SomeHeads<'_, '_, '_, C, H> {
                 if prefetches {
                     let len = C::key_bytes(head_dim) / of;
                     for page in (1..TILE / PAGE).step_by(2) {
-                        prefetch(s, tile.ahead[page], share * len, len);
+                        prefetch_to(s, tile.level, tile.ahead[page], share * len, len);
                     }
                 }
             });

@@ -60,6 +60,20 @@ pub(crate) fn prefetch<S: Simd>(s: S, bytes: &[u8], at: usize, len: usize) {
     }
 }
 
+/// The same to one of the caches.
+#[inline(always)]
+pub(crate) fn prefetch_to<S: Simd>(s: S, level: CacheLevel, bytes: &[u8], at: usize, len: usize) {
+    if level == CacheLevel::First {
+        prefetch(s, bytes, at, len);
+    } else {
+        // Out of the way, as in `WeightPrefetch::prefetch`.
+        cold_path();
+        for line in (0..len).step_by(64) {
+            s.prefetch_second(bytes, at + line);
+        }
+    }
+}
+
 /// How weights are prefetched: up to which byte to the first-level cache, and up to which to the
 /// second-level one. One of the two is 0.
 #[derive(Clone, Copy)]

@@ -23,7 +23,7 @@ pub struct PrefetchPolicy {
     /// The same where as many rows meet codes as reading takes about as long as their products:
     /// now and then either waits for the other.
     pub distance_balanced: usize,
-    /// Where weights are prefetched to.
+    /// Where weights are prefetched to, and keys and values that are no codes.
     pub level: CacheLevel,
 }
 
