@@ -80,8 +80,9 @@ pub(crate) fn prefetch_to<S: Simd>(s: S, level: CacheLevel, bytes: &[u8], at: us
 pub(crate) struct WeightPrefetch {
     first: usize,
     second: usize,
-    /// How far ahead of what is read, to the second-level cache.
-    distance: usize,
+    /// Bytes between the times that a line is prefetched to the second-level cache, by how often it
+    /// is prefetched again.
+    steps: [usize; 3],
 }
 
 impl WeightPrefetch {
@@ -92,7 +93,8 @@ impl WeightPrefetch {
             CacheLevel::First => (end, 0),
             CacheLevel::Second => (0, end),
         };
-        Self { first, second, distance: policy.distance }
+        let steps = [1, 2, 3].map(|times| policy.distance / times);
+        Self { first, second, steps }
     }
 
     /// Prefetches the lines of some bytes after `at` of weights that ROWS rows meet, to the
@@ -122,7 +124,7 @@ impl WeightPrefetch {
             cold_path();
             if at < self.second {
                 for n in 0..=again {
-                    let at = at.saturating_sub(n * (self.distance / (1 + again)));
+                    let at = at.wrapping_sub(n * self.steps[again]);
                     each_line::<1>(at, after.clone(), |line| s.prefetch_second(bytes, line));
                 }
             }

@@ -251,7 +251,8 @@ fn what_neighbours_choose_changes_no_bit() {
             }
         }
     }
-    assert!(unlike > 100, "neighbours chose differently {unlike} times");
+    let sets = Isa::available().len();
+    assert!(unlike > 20 * sets, "neighbours chose differently {unlike} times on {sets} sets");
 }
 
 #[test]

@@ -257,7 +257,8 @@ impl Isa {
         // Other makers' processors (measured: Granite Rapids) add products of bf16 more slowly than
         // those of single precision.
         #[cfg(target_arch = "x86_64")]
-        if prefetch_policy::amd_family().is_none() && found.last() == Some(&Self(Level::Avx512Bf16))
+        if prefetch_policy::amd_version().is_none()
+            && found.last() == Some(&Self(Level::Avx512Bf16))
         {
             let last = found.len() - 1;
             found.swap(last - 1, last);

@@ -413,8 +413,12 @@ where
             }
             // A single row has so little to do with a block that memory waits wherever a branch is
             // guessed wrong, and the end of a group is guessed only where few branches lie before
-            // it. So there is one for a run, whose blocks are written out, where registers hold it.
-            let has_runs = const { G == 1 && T == 1 && S::REGISTERS >= 32 && W::HAS_RUNS };
+            // it. So there is one for a run, whose blocks are written out, where registers hold it:
+            // few of them hold codes that [`Simd::dot`] adds up, one after the other.
+            let has_runs = const {
+                let fits = S::REGISTERS >= 32 || S::REGISTERS >= 8 && W::CALLS > 0;
+                G == 1 && T == 1 && fits && W::HAS_RUNS
+            };
             let runs = if has_runs { (end - begin) / RUN_BLOCKS } else { 0 };
             for run in 0..runs {
                 let run = Run::<W, T, PLANES>::of(groups[0], &rows, run * RUN_BLOCKS);
@@ -588,31 +592,18 @@ fn block_sums<S: Simd, W: Source, const G: usize, const T: usize, const N: usize
     at: &At<W, G>,
     a: [&CodeBlock; T],
 ) -> [[S::I32; T]; G] {
-    let At { groups, blocks, block } = *at;
     let mut sums = [[s.zero_i32(); T]; G];
     if W::CALLS == 0 && !S::DOT_IS_EXACT {
-        for j in 0..4 {
-            for g in 0..G {
-                groups[g].prefetch::<S, T, N>(s, block, j);
-                let (bottom, top) = W::pair(s, blocks[g], j);
-                let bottom = s.signed(bottom, groups[g].zero::<S>());
-                for t in 0..T {
-                    sums[g][t] =
-                        s.dot_signed(sums[g][t], bottom, i32::from_le_bytes(a[t].quads()[j]));
-                }
-                let top = s.signed(top, groups[g].zero::<S>());
-                for t in 0..T {
-                    sums[g][t] =
-                        s.dot_signed(sums[g][t], top, i32::from_le_bytes(a[t].quads()[4 + j]));
-                }
-            }
-        }
+        add_signed::<S, W, G, T, N, 0, 4>(s, at, a, &mut sums);
+        add_signed::<S, W, G, T, N, 1, 5>(s, at, a, &mut sums);
+        add_signed::<S, W, G, T, N, 2, 6>(s, at, a, &mut sums);
+        add_signed::<S, W, G, T, N, 3, 7>(s, at, a, &mut sums);
         return sums;
     }
     let mut dots = [[s.dot_start(0, 0); G]; T];
     if S::DOT_IS_EXACT || W::CALLS == 8 {
         for t in 0..T {
-            let zero = groups[0].zero::<S>();
+            let zero = at.groups[0].zero::<S>();
             let start = if S::DOT_IS_EXACT && zero == 128 {
                 s.dot_zero_point_128(a[t].zero_point_sum)
             } else {
@@ -722,6 +713,34 @@ fn add_pair<
     let (bottom, top) = columns::<S, W, G, T, N>(s, at, J);
     add::<S, G, T, J>(s, bottom, a, dots);
     add::<S, G, T, K>(s, top, a, dots);
+}
+
+/// The same for codes of 8 bits where products of bytes are added in 16, which hold two: by their
+/// magnitudes and signs.
+#[inline(always)]
+fn add_signed<
+    S: Simd,
+    W: Source,
+    const G: usize,
+    const T: usize,
+    const N: usize,
+    const J: usize,
+    const K: usize,
+>(
+    s: S,
+    at: &At<W, G>,
+    a: [&CodeBlock; T],
+    sums: &mut [[S::I32; T]; G],
+) {
+    let (bottom, top) = columns::<S, W, G, T, N>(s, at, J);
+    for g in 0..G {
+        let zero = at.groups[g].zero::<S>();
+        let (bottom, top) = (s.signed(bottom[g], zero), s.signed(top[g], zero));
+        for t in 0..T {
+            sums[g][t] = s.dot_signed(sums[g][t], bottom, i32::from_le_bytes(a[t].quads()[J]));
+            sums[g][t] = s.dot_signed(sums[g][t], top, i32::from_le_bytes(a[t].quads()[K]));
+        }
+    }
 }
 
 /// Adds the products of the Q-th four columns.
