@@ -595,10 +595,10 @@ fn block_sums<S: Simd, W: Source, const G: usize, const T: usize, const N: usize
 ) -> [[S::I32; T]; G] {
     let mut sums = [[s.zero_i32(); T]; G];
     if W::CALLS == 0 && !S::DOT_IS_EXACT {
-        add_signed::<S, W, G, T, N, 0, 4>(s, at, a, &mut sums);
-        add_signed::<S, W, G, T, N, 1, 5>(s, at, a, &mut sums);
-        add_signed::<S, W, G, T, N, 2, 6>(s, at, a, &mut sums);
-        add_signed::<S, W, G, T, N, 3, 7>(s, at, a, &mut sums);
+        add_signed::<S, W, G, T, N>(s, at, 0, a, &mut sums);
+        add_signed::<S, W, G, T, N>(s, at, 1, a, &mut sums);
+        add_signed::<S, W, G, T, N>(s, at, 2, a, &mut sums);
+        add_signed::<S, W, G, T, N>(s, at, 3, a, &mut sums);
         return sums;
     }
     let mut dots = [[s.dot_start(0, 0); G]; T];
@@ -717,29 +717,23 @@ fn add_pair<
 }
 
 /// The same for codes of 8 bits where products of bytes are added in 16, which hold two: by their
-/// magnitudes and signs.
+/// magnitudes and signs. A call for each `j`, so that the compiler knows it.
 #[inline(always)]
-fn add_signed<
-    S: Simd,
-    W: Source,
-    const G: usize,
-    const T: usize,
-    const N: usize,
-    const J: usize,
-    const K: usize,
->(
+fn add_signed<S: Simd, W: Source, const G: usize, const T: usize, const N: usize>(
     s: S,
     at: &At<W, G>,
+    j: usize,
     a: [&CodeBlock; T],
     sums: &mut [[S::I32; T]; G],
 ) {
-    let (bottom, top) = columns::<S, W, G, T, N>(s, at, J);
+    let (bottom, top) = columns::<S, W, G, T, N>(s, at, j);
     for g in 0..G {
         let zero = at.groups[g].zero::<S>();
         let (bottom, top) = (s.signed(bottom[g], zero), s.signed(top[g], zero));
         for t in 0..T {
-            sums[g][t] = s.dot_signed(sums[g][t], bottom, i32::from_le_bytes(a[t].quads()[J]));
-            sums[g][t] = s.dot_signed(sums[g][t], top, i32::from_le_bytes(a[t].quads()[K]));
+            let quads = a[t].quads();
+            sums[g][t] = s.dot_signed(sums[g][t], bottom, i32::from_le_bytes(quads[j]));
+            sums[g][t] = s.dot_signed(sums[g][t], top, i32::from_le_bytes(quads[4 + j]));
         }
     }
 }
