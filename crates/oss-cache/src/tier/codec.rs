@@ -297,9 +297,9 @@ impl<'a> Reader<'a> {
 
     /// Takes as many symbols as `low` has, which are ready, together with it.
     fn take(&mut self, low: &[u8], symbols: &mut Symbols, out: &mut [u8]) {
-        for ((element, &symbol), &low) in out.chunks_exact_mut(2).zip(&*symbols).zip(low) {
-            let rotated = u16::from(symbol) << 8 | u16::from(low);
-            element.copy_from_slice(&rotated.rotate_right(1).to_le_bytes());
+        let (elements, _) = out.as_chunks_mut::<2>();
+        for ((element, &symbol), &low) in elements.iter_mut().zip(&*symbols).zip(low) {
+            *element = u16::from_be_bytes([symbol, low]).rotate_right(1).to_le_bytes();
         }
         symbols.copy_within(low.len()..self.ready, 0);
         self.ready -= low.len();
