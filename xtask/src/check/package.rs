@@ -74,14 +74,15 @@ fn outside(root: &Path) -> String {
 }
 
 /// Builds and runs a program whose dependencies are the unpacked packages. Hardly anything is
-/// optimised: that would take most of the time, and a story of a few words needs none.
+/// optimised: that would take most of the time, and a story of a few words needs none. With the
+/// workspace's profile, whose builds of other crates are this program's then.
 fn build(folder: &Path, patches: &str) -> Result<String> {
     fs::create_dir_all(folder.join("src"))?;
     fs::write(folder.join("src/main.rs"), PROGRAM)?;
     let manifest = format!(
         "[package]\nname = \"outside\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n\
          [dependencies]\noss-engine = \"0.1.0\"\noss-demo = \"0.1.0\"\n\n\
-         [profile.dev]\ndebug = false\n\n\
+         [profile.release]\nstrip = true\n\n\
          [patch.crates-io]\n{patches}\n[workspace]\n"
     );
     fs::write(folder.join("Cargo.toml"), manifest)?;
@@ -89,10 +90,9 @@ fn build(folder: &Path, patches: &str) -> Result<String> {
     for name in ["rust-toolchain.toml", "Cargo.lock"] {
         fs::copy(root().join(name), folder.join(name))?;
     }
-    let target = shell::target()?.join("outside");
-    let mut command = shell::cargo(&["run", "--quiet"]);
-    command.current_dir(folder).env("CARGO_TARGET_DIR", target).env("CARGO_INCREMENTAL", "0");
-    shell::output(shell::hardly_optimised(&mut command))
+    let mut command = shell::cargo(&["run", "--release", "--quiet"]);
+    shell::hardly_optimised(command.current_dir(folder))?;
+    shell::output(&mut command)
 }
 
 #[cfg(test)]
