@@ -1,7 +1,7 @@
 //! An engine's tuning as JSON.
 
 use oss_engine::Tuning;
-use oss_engine::tuning::{Choice, Origin, ThreadProfile, TiledStep, Tiling};
+use oss_engine::tuning::{Choice, Origin, PrefetchPolicy, ThreadProfile, TiledStep, Tiling};
 use serde_json::{Map, Value, json};
 
 /// The object of docs/json.md.
@@ -27,12 +27,14 @@ pub fn contract(tuning: &Tuning) -> Value {
         json!({ "tiling": sizes(tiling), "seconds": seconds })
     };
     let steps = |steps: &[TiledStep]| steps.iter().map(step).collect::<Vec<_>>();
-    let tilings = tuning.profile.tilings.as_ref().map(|tilings| {
+    let prefetch = |(name, seconds): &(String, f64)| (name.clone(), json!(seconds));
+    let measured = tuning.profile.steps.as_ref().map(|measured| {
         json!({
-            "threads": tilings.threads,
-            "rows": tilings.rows,
-            "prompts": steps(&tilings.prompts),
-            "answers": steps(&tilings.answers),
+            "threads": measured.threads,
+            "rows": measured.rows,
+            "prompts": steps(&measured.prompts),
+            "answers": steps(&measured.answers),
+            "prefetches": measured.prefetches.iter().map(prefetch).collect::<Map<_, _>>(),
         })
     });
     json!({
@@ -41,13 +43,14 @@ pub fn contract(tuning: &Tuning) -> Value {
         "measuring_s": tuning.profile.seconds,
         "by_threads": tuning.profile.threads.iter().map(threads).collect::<Vec<_>>(),
         "peak_gproducts_per_s": tuning.profile.peaks.iter().map(peak).collect::<Map<_, _>>(),
-        "tilings": tilings,
+        "steps": measured,
         "threads": choice(&tuning.threads, |value| json!(value)),
         "cpus": choice(&tuning.cpus, |value| json!(value)),
         "prefill_chunk": choice(&tuning.prefill_chunk, |value| json!(value)),
         "max_rows": choice(&tuning.max_batched_tokens, |value| json!(value)),
         "max_sequences": choice(&tuning.max_sequences, |value| json!(value)),
         "tiling": choice(&tuning.tiling, sizes),
+        "prefetch": choice(&tuning.prefetch, |policy: &PrefetchPolicy| json!(policy.name())),
     })
 }
 

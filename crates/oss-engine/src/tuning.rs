@@ -1,12 +1,12 @@
 //! How the machine was measured, and what was chosen by it.
 //!
-//! Nothing here changes a result: threads, chunks, batches and the cutting of products decide when
-//! rows are computed, never what they give.
+//! Nothing here changes a result: threads, chunks, batches, the cutting of products and prefetching
+//! decide when rows are computed, never what they give.
 
 mod choose;
 mod probe;
+mod steps;
 mod store;
-mod tiles;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -21,6 +21,7 @@ use oss_threads::topology::Topology;
 use serde::{Deserialize, Serialize};
 
 pub use oss_model::Tiling;
+pub use oss_simd::PrefetchPolicy;
 
 use crate::budget::Spare;
 use crate::error::Result;
@@ -28,7 +29,7 @@ use crate::options::{EngineOptions, Tune};
 
 pub(crate) use self::choose::Batching;
 pub(crate) use self::probe::Census;
-pub use self::tiles::{TiledStep, TilingProfile};
+pub use self::steps::{StepProfile, TiledStep};
 
 /// What measuring at load may take.
 const AT_LOAD: Duration = Duration::from_millis(120);
@@ -56,9 +57,9 @@ pub struct Profile {
     /// Multiplications a second by kind of activation, with all those threads; measured on request
     /// only.
     pub peaks: Vec<(String, f64)>,
-    /// Steps by how their products are cut; measured on request only, and not where experts are
-    /// read from their file.
-    pub tilings: Option<TilingProfile>,
+    /// Steps by how their products are computed; measured on request only, and not where experts
+    /// are read from their file.
+    pub steps: Option<StepProfile>,
     /// Seconds that measuring took.
     pub seconds: f64,
 }
@@ -110,6 +111,8 @@ pub struct Tuning {
     pub max_sequences: Choice,
     /// How products are cut into units of work.
     pub tiling: Choice<Tiling>,
+    /// How weights are prefetched.
+    pub prefetch: Choice<PrefetchPolicy>,
     /// What choosing goes on with: the times of the steps so far.
     pub observed: Observed,
 }
@@ -207,7 +210,7 @@ pub(crate) fn wanted_bytes(
     let machine = probe::bytes(probe::MEMORY[0], packing, threads);
     match choosing.is_larger_than_memory() {
         true => Ok(machine),
-        false => Ok(machine.max(tiles::bytes(model, threads, tiles::MOST_ROWS)?)),
+        false => Ok(machine.max(steps::bytes(model, threads, steps::MOST_ROWS)?)),
     }
 }
 
@@ -246,7 +249,7 @@ pub(crate) fn on_request(
     let team = team(threads.value)?;
     if !choosing.is_larger_than_memory() {
         let _affinity = team.pin_caller()?;
-        profile.tilings = Some(tiles::measure(model, &team, prefill_chunk.value, spare)?);
+        profile.steps = Some(steps::measure(model, &team, prefill_chunk.value, spare)?);
     }
     profile.seconds = begin.elapsed().as_secs_f64();
     if let Tune::Stored(directory) = &options.tune {
@@ -371,7 +374,7 @@ impl<'a> Choosing<'a> {
             }
         }
         let seconds = begin.elapsed().as_secs_f64();
-        Ok(Profile { threads, peaks, tilings: None, seconds })
+        Ok(Profile { threads, peaks, steps: None, seconds })
     }
 }
 
@@ -436,6 +439,8 @@ impl fmt::Display for Tuning {
         let Choice { value: Tiling { input_rows, matrix_rows, wide_rows }, reason, .. } =
             &self.tiling;
         writeln!(f, "tiling = {input_rows} x {matrix_rows}, {wide_rows}: {reason}")?;
+        let Choice { value, reason, .. } = &self.prefetch;
+        writeln!(f, "prefetch = {}: {reason}", value.name().unwrap_or("another way"))?;
         self.observed.fmt(f)
     }
 }

@@ -10,10 +10,10 @@ use crate::model::Model;
 use crate::tiling::Tiling;
 use crate::weights::FEW_INPUTS;
 use oss_cache::SequenceId;
-use oss_kernels::{Activation, InputBuffer, Panel, Product, attention, linear};
+use oss_kernels::{Activation, InputBuffer, Panel, Product, attention, linear_with_prefetch};
 use oss_memory::{Buffer, Pages, try_grow_zeroed, try_zeroed};
 use oss_quant::GROUP_ROWS;
-use oss_simd::Isa;
+use oss_simd::{Isa, PrefetchPolicy};
 use std::ops::Range;
 
 /// Where the rows of a step go among the experts.
@@ -101,6 +101,8 @@ pub(crate) struct WorkerScratch {
     /// `[QUERIES, columns of a unit of attention]`: what their attention gives.
     pub(crate) attended: Vec<f32>,
     panel: Panel,
+    /// How weights are prefetched.
+    prefetch: PrefetchPolicy,
 }
 
 impl WorkerScratch {
@@ -112,6 +114,7 @@ impl WorkerScratch {
             turned: try_zeroed(heads.max(attention::PAGE) * config.head_dim)?,
             attended: try_zeroed(attended)?,
             panel: Panel::ZERO,
+            prefetch: PrefetchPolicy::detect(),
         })
     }
 
@@ -119,7 +122,7 @@ impl WorkerScratch {
         4 * (self.numbers.len() + self.turned.len() + self.attended.len()) + size_of::<Panel>()
     }
 
-    /// Multiplies some rows with some groups, see [`linear`].
+    /// Multiplies some rows with some groups, see [`linear`](oss_kernels::linear).
     pub(crate) fn multiply(
         &mut self,
         isa: Isa,
@@ -128,7 +131,8 @@ impl WorkerScratch {
         groups: Range<usize>,
     ) -> &mut [f32] {
         let sums = &mut self.numbers[..rows.len() * GROUP_ROWS * groups.len()];
-        linear(isa, product, (rows, groups), &mut self.panel, sums);
+        let (call, panel) = ((rows, groups), &mut self.panel);
+        linear_with_prefetch(isa, self.prefetch, product, call, panel, sums);
         sums
     }
 }
@@ -321,6 +325,14 @@ impl State {
         }
         self.tiling = tiling;
         Ok(())
+    }
+
+    /// Prefetches weights so from now on, rather than as [`PrefetchPolicy::detect`] says; results
+    /// stay the same.
+    pub fn set_prefetch(&mut self, policy: PrefetchPolicy) {
+        for WorkerScratch { prefetch, .. } in &mut self.scratch {
+            *prefetch = policy;
+        }
     }
 
     /// Makes room for the logits of so many rows, so that [`head`](crate::head) takes no memory.

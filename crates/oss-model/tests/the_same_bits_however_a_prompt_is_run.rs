@@ -1,4 +1,5 @@
-//! Chunks, company, threads and instruction sets do not change a bit of the logits.
+//! Chunks, company, threads, instruction sets, tilings and prefetching do not change a bit of the
+//! logits.
 
 #[path = "support/runner.rs"]
 mod common;
@@ -10,7 +11,7 @@ use oss_kernels::Activation;
 use oss_model::{Batch, Error, Row, Tiling, forward, head};
 use oss_quant::Dtype;
 use oss_quant::kv::KvFormat;
-use oss_simd::Isa;
+use oss_simd::{Isa, PrefetchPolicy};
 use oss_weights::TensorPlan;
 use std::path::Path;
 
@@ -126,7 +127,7 @@ fn chunks_and_threads_do_not_change_a_bit_where_rows_are_wide() {
 }
 
 #[test]
-fn tilings_do_not_change_a_bit() {
+fn tilings_and_prefetching_do_not_change_a_bit() {
     let folder = tempfile::tempdir().unwrap();
     let wide = folder.path().join("wide.gguf");
     write_wide(&wide);
@@ -145,6 +146,11 @@ fn tilings_do_not_change_a_bit() {
                 let got = [bits(&runner.logits(&ids, 201)), bits(&runner.logits(&few, 9))];
                 assert!(got == want, "{} {activation:?}, {tiling:?}", path.display());
                 assert!(bits(&runner.logits(&few, 1)) == want[1], "{activation:?}, {tiling:?}");
+            }
+            for (name, policy) in PrefetchPolicy::ALL {
+                runner.state.set_prefetch(policy);
+                let got = [bits(&runner.logits(&ids, 201)), bits(&runner.logits(&few, 1))];
+                assert!(got == want, "{} {activation:?}, {name}", path.display());
             }
         }
     }

@@ -2,20 +2,23 @@
 
 use oss_model::{Model, State, Tiling};
 use oss_quant::kv::PAGE_TOKENS;
+use oss_simd::PrefetchPolicy;
 use oss_threads::Team;
 
 use crate::error::Result;
 use crate::options::EngineOptions;
 use crate::tuning::{
-    Choice, Choosing, Observed, Origin, Profile, Room, ThreadProfile, TiledStep, Tuning,
+    Choice, Choosing, Observed, Origin, Profile, Room, StepProfile, ThreadProfile, TiledStep,
+    Tuning,
 };
 
 /// Phases of a layer with experts; others have fewer.
 pub(crate) const PHASES_OF_A_LAYER: usize = 8;
 /// Another number of threads than the default has to be this much faster: the probes are short.
 const CLEARLY: f64 = 0.9;
-/// The same of another tiling than the usual one: medians of many runs of the model itself.
-const CLEARLY_TILED: f64 = 0.97;
+/// The same of another way to compute products than the usual one: medians of many runs of the
+/// model itself.
+const CLEARLY_IN_STEPS: f64 = 0.97;
 /// Reading the weights may add this share to what multiplying takes in a chunk of a prompt.
 const READING: f64 = 0.1;
 /// The chunks among which is chosen, in steps of a page.
@@ -70,6 +73,7 @@ pub(crate) struct Batching {
     pub(crate) prefill_chunk: usize,
     pub(crate) max_sequences: usize,
     pub(crate) tiling: Tiling,
+    pub(crate) prefetch: PrefetchPolicy,
     /// Whether observed step times may lower the number of sequences.
     pub(crate) adapts: bool,
 }
@@ -81,6 +85,7 @@ impl Tuning {
             prefill_chunk: self.prefill_chunk.value,
             max_sequences: self.max_sequences.value,
             tiling: self.tiling.value,
+            prefetch: self.prefetch.value,
             adapts: !self.max_sequences.given,
         }
     }
@@ -112,6 +117,7 @@ impl Batching {
     pub(crate) fn state(&self, model: &Model, threads: usize) -> Result<State> {
         let mut state = State::new(model, self.max_batched_tokens, threads)?;
         state.set_tiling(self.tiling)?;
+        state.set_prefetch(self.prefetch);
         Ok(state)
     }
 }
@@ -140,13 +146,15 @@ impl Choosing<'_> {
             },
             given,
         );
-        let tiling = self.tiling(&profile, threads.value);
+        let steps = profile.steps.as_ref().filter(|steps| steps.threads == threads.value);
+        let (tiling, prefetch) = (self.tiling(steps), self.prefetch(steps));
         Tuning {
             origin,
             profile,
             threads,
             cpus: chosen(Vec::new(), "no team has been made".to_owned()),
             tiling,
+            prefetch,
             prefill_chunk: chunk,
             max_batched_tokens: rows,
             max_sequences: sequences,
@@ -196,23 +204,43 @@ impl Choosing<'_> {
     }
 
     /// What was fastest of all that was tried; the usual tiling, unless another is clearly faster.
-    fn tiling(&self, profile: &Profile, threads: usize) -> Choice<Tiling> {
-        let tilings = profile.tilings.as_ref().filter(|tilings| tilings.threads == threads);
-        let Some(tilings) = tilings else {
-            let why = match self.is_larger_than_memory() {
-                true => "the disk would be measured with it",
-                false => "others are measured by Engine::tune",
-            };
-            return chosen(Tiling::DEFAULT, format!("the usual one: {why}"));
+    fn tiling(&self, steps: Option<&StepProfile>) -> Choice<Tiling> {
+        let Some(StepProfile { rows, prompts, answers, .. }) = steps else {
+            return chosen(Tiling::DEFAULT, format!("the usual one: {}", self.why_no_steps()));
         };
-        let (prompts, why_prompts) = fastest(&tilings.prompts);
-        let (answers, why_answers) = fastest(&tilings.answers);
-        let value = Tiling { wide_rows: answers.wide_rows, ..prompts };
+        let seconds = |step: &TiledStep| step.seconds;
+        let (prompts, why_prompts) = fastest(prompts, 0, seconds);
+        let (answers, why_answers) = fastest(answers, 0, seconds);
+        let value = Tiling { wide_rows: answers.tiling.wide_rows, ..prompts.tiling };
         let reason = format!(
-            "layers of {} prompt rows take {why_prompts}; layers of an answer's row {why_answers}",
-            tilings.rows
+            "layers of {rows} prompt rows take {why_prompts}; layers of an answer's row \
+             {why_answers}"
         );
         chosen(value, reason)
+    }
+
+    /// What was fastest of all that was tried; what suits such processors, unless another is
+    /// clearly faster.
+    fn prefetch(&self, steps: Option<&StepProfile>) -> Choice<PrefetchPolicy> {
+        let usual = PrefetchPolicy::detect();
+        let Some(StepProfile { prefetches, .. }) = steps else {
+            let why = self.why_no_steps();
+            return chosen(usual, format!("what suits such processors: {why}"));
+        };
+        let policies = PrefetchPolicy::ALL.into_iter().zip(prefetches);
+        let steps: Vec<_> =
+            policies.map(|((_, policy), (_, seconds))| (policy, *seconds)).collect();
+        let index = steps.iter().position(|(policy, _)| *policy == usual).unwrap_or(0);
+        let ((value, _), why) = fastest(&steps, index, |(_, seconds)| *seconds);
+        chosen(*value, format!("layers of an answer's row take {why}"))
+    }
+
+    /// Why no steps were measured.
+    fn why_no_steps(&self) -> &'static str {
+        match self.is_larger_than_memory() {
+            true => "the disk would be measured with it",
+            false => "others are measured by Engine::tune",
+        }
     }
 
     /// The shortest chunk in which reading all weights adds little to multiplying with them.
@@ -265,17 +293,17 @@ impl Choosing<'_> {
     }
 }
 
-/// The fastest way to cut a step, the first one unless another is clearly faster, and why.
-fn fastest(steps: &[TiledStep]) -> (Tiling, String) {
-    let (usual, n) = (&steps[0], steps.len());
-    let best = steps.iter().min_by(|a, b| a.seconds.total_cmp(&b.seconds)).unwrap_or(usual);
-    let [usual_ms, best_ms] = [usual, best].map(|step| step.seconds * 1e3);
-    if best.seconds < CLEARLY_TILED * usual.seconds {
-        return (best.tiling, format!("{best_ms:.2} ms, the usual way {usual_ms:.2} ms"));
+/// The fastest way to compute a step, the usual one unless another is clearly faster, and why.
+fn fastest<W>(steps: &[W], usual: usize, seconds: impl Fn(&W) -> f64) -> (&W, String) {
+    let (usual, n) = (&steps[usual], steps.len());
+    let best = steps.iter().min_by(|a, b| seconds(a).total_cmp(&seconds(b))).unwrap_or(usual);
+    let [usual_ms, best_ms] = [usual, best].map(|step| seconds(step) * 1e3);
+    if best_ms < CLEARLY_IN_STEPS * usual_ms {
+        return (best, format!("{best_ms:.2} ms, the usual way {usual_ms:.2} ms"));
     }
     let reason =
         format!("{usual_ms:.2} ms the usual way, clearly less in none of {} others", n - 1);
-    (usual.tiling, reason)
+    (usual, reason)
 }
 
 #[cfg(test)]
@@ -285,8 +313,8 @@ mod tests {
     use oss_threads::topology::{Core, Kind, Topology};
 
     use super::*;
-    use crate::tuning::tiles::{FOR_ANSWERS, FOR_PROMPTS};
-    use crate::tuning::{Subject, TilingProfile};
+    use crate::tuning::steps::{FOR_ANSWERS, FOR_PROMPTS};
+    use crate::tuning::{StepProfile, Subject};
 
     const GB: f64 = 1e9;
 
@@ -358,21 +386,55 @@ mod tests {
         assert_eq!(threads(&[]).value, 8);
     }
 
+    /// What is chosen where steps took so long, prompts and answers by tiling, answers by how
+    /// weights are prefetched.
+    fn choose_by_steps(
+        (prompts, answers, prefetches): ([f64; 4], [f64; 3], [f64; 3]),
+        threads: usize,
+    ) -> Tuning {
+        let steps = |tilings: &[Tiling], seconds: &[f64]| {
+            let step = |(tiling, seconds): (&Tiling, &f64)| TiledStep {
+                tiling: *tiling,
+                seconds: *seconds,
+            };
+            tilings.iter().zip(seconds).map(step).collect()
+        };
+        let (prompts, answers) = (steps(&FOR_PROMPTS, &prompts), steps(&FOR_ANSWERS, &answers));
+        let names = PrefetchPolicy::ALL.map(|(name, _)| name.to_owned());
+        let prefetches = names.into_iter().zip(prefetches).collect();
+        let steps = Some(StepProfile { threads, rows: 96, prompts, answers, prefetches });
+        let profile = Profile { steps, ..Profile::default() };
+        choose_in(Room { usual: 4, cores: 4, cpus: 8 }, &EngineOptions::default(), profile)
+    }
+
+    #[test]
+    fn another_way_to_prefetch_has_to_be_clearly_faster_with_the_same_threads() {
+        let usual = PrefetchPolicy::detect();
+        let place = PrefetchPolicy::ALL.iter().position(|(_, policy)| *policy == usual).unwrap();
+        let (other, another) = ((place + 1) % 3, (place + 2) % 3);
+        let choose = |seconds: f64, threads| {
+            let mut prefetches = [0.0; 3];
+            (prefetches[place], prefetches[other], prefetches[another]) = (2.0, 2.5, seconds);
+            choose_by_steps(([2.0; 4], [0.5; 3], prefetches), threads)
+        };
+        assert_eq!(choose(1.95, 4).prefetch.value, usual);
+        let tuning = choose(1.9, 4);
+        assert_eq!(tuning.prefetch.value, PrefetchPolicy::ALL[another].1);
+        assert_eq!(tuning.batching().prefetch, tuning.prefetch.value);
+        let line = format!(
+            "prefetch = {}: layers of an answer's row take 1900.00 ms, the usual way 2000.00 ms",
+            PrefetchPolicy::ALL[another].0
+        );
+        assert!(tuning.to_string().contains(&line), "{tuning}");
+        let measured_with_others = choose(1.0, 8).prefetch;
+        assert_eq!(measured_with_others.value, usual);
+        assert!(measured_with_others.reason.contains("Engine::tune"), "{measured_with_others:?}");
+    }
+
     #[test]
     fn another_tiling_has_to_be_clearly_faster_with_the_same_threads() {
         let tiling = |prompts: [f64; 4], answers: [f64; 3], threads| {
-            let steps = |tilings: &[Tiling], seconds: &[f64]| {
-                let step = |(tiling, seconds): (&Tiling, &f64)| TiledStep {
-                    tiling: *tiling,
-                    seconds: *seconds,
-                };
-                tilings.iter().zip(seconds).map(step).collect()
-            };
-            let (prompts, answers) = (steps(&FOR_PROMPTS, &prompts), steps(&FOR_ANSWERS, &answers));
-            let tilings = Some(TilingProfile { threads, rows: 96, prompts, answers });
-            let profile = Profile { tilings, ..Profile::default() };
-            let room = Room { usual: 4, cores: 4, cpus: 8 };
-            choose_in(room, &EngineOptions::default(), profile).tiling
+            choose_by_steps((prompts, answers, [0.5; 3]), threads).tiling
         };
         let usual = Tiling::default();
         let Choice { value, reason, .. } = tiling([2.0, 1.95, 2.2, 2.0], [0.5, 0.49, 0.6], 4);

@@ -10,10 +10,10 @@ use oss_quant::Dtype;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::tuning::{Profile, Subject, TilingProfile};
+use crate::tuning::{Profile, StepProfile, Subject};
 
 /// Counts up when what is measured changes, or how it is written.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// No profile is longer.
 const LONGEST: u64 = 1 << 20;
 
@@ -73,8 +73,8 @@ pub(crate) fn read(directory: &Path, key: &str) -> Option<(PathBuf, Profile)> {
     let stored: Stored = serde_json::from_slice(&bytes).ok()?;
     let sound = |number: &f64| number.is_finite() && *number > 0.0;
     let profile = stored.profile;
-    let tilings = profile.tilings.as_ref().is_none_or(TilingProfile::is_sound);
-    let whole = tilings
+    let steps = profile.steps.as_ref().is_none_or(StepProfile::is_sound);
+    let whole = steps
         && profile.threads.iter().all(|threads| {
             [threads.read_bytes_per_s, threads.products_per_s, threads.phase_s].iter().all(sound)
         });
@@ -95,11 +95,11 @@ pub(crate) fn write(directory: &Path, key: &str, profile: &Profile) -> Result<()
 #[cfg(test)]
 mod tests {
     use oss_kernels::Activation;
-    use oss_simd::Isa;
+    use oss_simd::{Isa, PrefetchPolicy};
 
     use super::*;
     use crate::tuning::choose::Needs;
-    use crate::tuning::tiles::{self, TiledStep};
+    use crate::tuning::steps::{self, TiledStep};
     use crate::tuning::{ThreadProfile, Tiling};
 
     fn profile() -> Profile {
@@ -109,11 +109,12 @@ mod tests {
             let step = |tiling: &Tiling| TiledStep { tiling: *tiling, seconds: 0.75 };
             tilings.iter().map(step).collect()
         };
-        let (prompts, answers) = (steps(&tiles::FOR_PROMPTS), steps(&tiles::FOR_ANSWERS));
+        let (prompts, answers) = (steps(&steps::FOR_PROMPTS), steps(&steps::FOR_ANSWERS));
+        let prefetches = PrefetchPolicy::ALL.map(|(name, _)| (name.to_owned(), 0.625)).to_vec();
         Profile {
             threads: vec![one],
             peaks: vec![("f32".to_owned(), 3e10)],
-            tilings: Some(TilingProfile { threads: 1, rows: 96, prompts, answers }),
+            steps: Some(StepProfile { threads: 1, rows: 96, prompts, answers, prefetches }),
             seconds: 0.1,
         }
     }
@@ -156,6 +157,8 @@ mod tests {
             whole.replace("21500000000.0", "0.0"),
             whole.replace("21500000000.0", "-1.0"),
             whole.replacen("0.75", "-0.75", 1),
+            whole.replacen("0.625", "-0.625", 1),
+            whole.replacen("\"two streams\"", "\"no streams\"", 1),
             whole.replacen("\"matrix_rows\": 64", "\"matrix_rows\": 65", 1),
             whole.replacen("\"wide_rows\"", "\"other_rows\"", 1),
         ] {

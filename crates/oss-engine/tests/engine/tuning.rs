@@ -1,6 +1,6 @@
 //! What is measured and chosen changes speed alone.
 
-use oss_engine::tuning::{Origin, TiledStep, Tiling};
+use oss_engine::tuning::{Origin, PrefetchPolicy, TiledStep, Tiling};
 use oss_engine::{Activation, EngineOptions, Error, Event, Request, Tune, Tuning};
 
 use crate::support::{engine, engine_with, eventually, options, prompts, story};
@@ -49,21 +49,26 @@ fn tuning_between_the_tokens_of_an_answer_changes_nothing_in_it() {
     let tuning = tuned.tune().unwrap();
     let expected = (&Origin::OnRequest, Activation::ALL.len());
     assert_eq!((&tuning.origin, tuning.profile.peaks.len()), expected);
-    let tilings = tuning.profile.tilings.as_ref().expect("measured");
-    assert_eq!(tilings.threads, tuning.threads.value);
-    assert_eq!(tilings.rows, tuning.prefill_chunk.value.min(256));
-    let steps = tilings.prompts.iter().chain(&tilings.answers);
-    assert!(steps.into_iter().all(|step| step.seconds > 0.0), "{tilings:?}");
+    let measured = tuning.profile.steps.as_ref().expect("measured");
+    assert_eq!(measured.threads, tuning.threads.value);
+    assert_eq!(measured.rows, tuning.prefill_chunk.value.min(256));
+    let steps = measured.prompts.iter().chain(&measured.answers).map(|step| step.seconds);
+    let prefetches = measured.prefetches.iter().map(|(_, seconds)| *seconds);
+    assert!(steps.chain(prefetches).all(|seconds| seconds > 0.0), "{measured:?}");
     // The usual one, or what was fastest.
     let fastest = |steps: &[TiledStep]| {
         steps.iter().min_by(|a, b| a.seconds.total_cmp(&b.seconds)).unwrap().tiling
     };
     let (usual, chosen) = (Tiling::DEFAULT, tuning.tiling.value);
-    let (prompts, answers) = (fastest(&tilings.prompts), fastest(&tilings.answers));
+    let (prompts, answers) = (fastest(&measured.prompts), fastest(&measured.answers));
     let expected = [usual, prompts].map(|tiling| {
         [usual, answers].map(|other| Tiling { wide_rows: other.wide_rows, ..tiling })
     });
-    assert!(expected.as_flattened().contains(&chosen), "{chosen:?} of {tilings:?}");
+    assert!(expected.as_flattened().contains(&chosen), "{chosen:?} of {measured:?}");
+    let prefetches = measured.prefetches.iter().min_by(|(_, a), (_, b)| a.total_cmp(b)).unwrap();
+    let chosen = tuning.prefetch.value;
+    let is_fastest = chosen.name() == Some(prefetches.0.as_str());
+    assert!(chosen == PrefetchPolicy::detect() || is_fastest, "{chosen:?} of {measured:?}");
     let words = format!("tiling = {} x ", tuning.tiling.value.input_rows);
     assert!(tuning.to_string().contains(&words), "{tuning}");
     assert_eq!(values(&tuned.tuning()), values(&tuning));
@@ -89,11 +94,12 @@ fn what_was_measured_once_is_read_by_the_next_engine() {
         assert!((a.products_per_s / b.products_per_s - 1.0).abs() < 1e-9, "{a:?}, {b:?}");
         assert_eq!(a.threads, b.threads);
     }
-    // Measured on request, it tells how products are best cut too.
+    // Measured on request, it tells how products are best computed too.
     let tuned = engine_with(options.clone()).tune().unwrap();
     let third = engine_with(options.clone()).tuning();
     assert!(matches!(third.origin, Origin::Stored(_)), "{third:?}");
     assert_eq!((values(&third), third.tiling), (values(&tuned), tuned.tiling));
+    assert_eq!(third.prefetch, tuned.prefetch);
     for file in std::fs::read_dir(directory.path()).unwrap() {
         std::fs::write(file.unwrap().path(), "{").unwrap();
     }

@@ -413,13 +413,8 @@ where
             }
             // A single row has so little to do with a block that memory waits wherever a branch is
             // guessed wrong, and the end of a group is guessed only where few branches lie before
-            // it. So there is one for a run, whose blocks are written out, where registers hold it:
-            // few of them do as long as products are added in assembly, which keeps their order.
-            let has_runs = const {
-                let in_order = !S::DOT_IS_EXACT && W::CALLS > 0;
-                let fits = S::REGISTERS >= 32 || S::REGISTERS >= 8 && in_order;
-                G == 1 && T == 1 && fits && W::HAS_RUNS
-            };
+            // it. So there is one for a run, whose blocks are written out, where registers hold it.
+            let has_runs = const { G == 1 && T == 1 && S::REGISTERS >= 32 && W::HAS_RUNS };
             let runs = if has_runs { (end - begin) / RUN_BLOCKS } else { 0 };
             for run in 0..runs {
                 let run = Run::<W, T, PLANES>::of(groups[0], &rows, run * RUN_BLOCKS);

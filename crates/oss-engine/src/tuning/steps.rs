@@ -1,9 +1,11 @@
-//! Measures how the products of a step are best cut, on the loaded model itself.
+//! Measures how the products of a step are best cut, and their weights prefetched, on the loaded
+//! model itself.
 
 use std::time::{Duration, Instant};
 
 use oss_cache::KvCache;
 use oss_model::{Batch, Model, Row, State, Tiling, forward};
+use oss_simd::PrefetchPolicy;
 use oss_threads::Team;
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +14,7 @@ use crate::error::Result;
 
 /// Layers of a measured step: the others are like these.
 const LAYERS: usize = 4;
-/// How often each tiling is run, one after another: so often at least, and then until the time is
+/// How often each way is run, one after another: so often at least, and then until the time is
 /// over, at most.
 const ROUNDS: (usize, usize) = (5, 25);
 /// What the rounds of a step may take.
@@ -43,9 +45,9 @@ pub struct TiledStep {
     pub seconds: f64,
 }
 
-/// What steps take by how their products are cut.
+/// What steps take by how their products are computed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TilingProfile {
+pub struct StepProfile {
     /// Threads.
     pub threads: usize,
     /// Rows of the piece of a prompt.
@@ -54,6 +56,8 @@ pub struct TilingProfile {
     pub prompts: Vec<TiledStep>,
     /// A token of an answer, with each tiling that was tried.
     pub answers: Vec<TiledStep>,
+    /// The same by how weights are prefetched: seconds by the names of [`PrefetchPolicy::ALL`].
+    pub prefetches: Vec<(String, f64)>,
 }
 
 /// The fields of a [`Tiling`] as a profile has them.
@@ -65,14 +69,19 @@ struct TilingFields {
     wide_rows: usize,
 }
 
-impl TilingProfile {
+impl StepProfile {
     /// Whether it has what [`measure`] gives.
     pub(super) fn is_sound(&self) -> bool {
+        let sound = |seconds: f64| seconds.is_finite() && seconds > 0.0;
         let are = |steps: &[TiledStep], tilings: &[Tiling]| {
-            let seconds = |step: &TiledStep| step.seconds.is_finite() && step.seconds > 0.0;
-            steps.iter().map(|step| &step.tiling).eq(tilings) && steps.iter().all(seconds)
+            steps.iter().map(|step| &step.tiling).eq(tilings)
+                && steps.iter().all(|step| sound(step.seconds))
         };
-        are(&self.prompts, &FOR_PROMPTS) && are(&self.answers, &FOR_ANSWERS)
+        let names = PrefetchPolicy::ALL.map(|(name, _)| name);
+        are(&self.prompts, &FOR_PROMPTS)
+            && are(&self.answers, &FOR_ANSWERS)
+            && self.prefetches.iter().map(|(name, _)| name).eq(names)
+            && self.prefetches.iter().all(|(_, seconds)| sound(*seconds))
     }
 }
 
@@ -110,16 +119,24 @@ pub(super) fn measure(
     team: &Team,
     rows: usize,
     spare: &Spare<'_>,
-) -> Result<TilingProfile> {
+) -> Result<StepProfile> {
     let _in_use = model.weights.begin_use()?;
     let bytes = |rows| bytes(model, team.threads(), rows);
     let rows = rows_within(rows.min(MOST_ROWS), |rows| Ok(spare.holds(bytes(rows)?)))?;
     let _taken = spare.take("scratch and pages to measure steps with", bytes(rows)?)?;
     let cache = KvCache::new(model.cache_shape(), budget::context_bytes(model, rows, rows))?;
     let mut steps = Steps { model, team, state: State::new(model, rows, team.threads())?, cache };
-    let prompts = steps.compare(&FOR_PROMPTS, rows)?;
-    let answers = steps.compare(&FOR_ANSWERS, 1)?;
-    Ok(TilingProfile { threads: team.threads(), rows, prompts, answers })
+    let prompts = steps.tiled(&FOR_PROMPTS, rows)?;
+    let answers = steps.tiled(&FOR_ANSWERS, 1)?;
+    steps.state.set_tiling(USUAL)?;
+    let set = |state: &mut State, (_, policy): (&str, PrefetchPolicy)| {
+        state.set_prefetch(policy);
+        Ok(())
+    };
+    let prefetches = steps.compare(&PrefetchPolicy::ALL, set, 1)?;
+    let prefetches = prefetches.into_iter().map(|((name, _), seconds)| (name.to_owned(), seconds));
+    let (threads, prefetches) = (team.threads(), prefetches.collect());
+    Ok(StepProfile { threads, rows, prompts, answers, prefetches })
 }
 
 struct Steps<'a> {
@@ -131,22 +148,33 @@ struct Steps<'a> {
 
 impl Steps<'_> {
     /// Runs steps of so many rows with each tiling in turn.
-    fn compare(&mut self, tilings: &[Tiling], rows: usize) -> Result<Vec<TiledStep>> {
-        let mut seconds = vec![Vec::with_capacity(ROUNDS.1); tilings.len()];
+    fn tiled(&mut self, tilings: &[Tiling], rows: usize) -> Result<Vec<TiledStep>> {
+        let steps = self.compare(tilings, |state, tiling| Ok(state.set_tiling(tiling)?), rows)?;
+        Ok(steps.into_iter().map(|(tiling, seconds)| TiledStep { tiling, seconds }).collect())
+    }
+
+    /// Runs steps of so many rows in each way in turn: the median of its seconds.
+    fn compare<W: Copy>(
+        &mut self,
+        ways: &[W],
+        set: impl Fn(&mut State, W) -> Result<()>,
+        rows: usize,
+    ) -> Result<Vec<(W, f64)>> {
+        let mut seconds = vec![Vec::with_capacity(ROUNDS.1); ways.len()];
         let begin = Instant::now();
         for round in 0..ROUNDS.1 {
             if round >= ROUNDS.0 && begin.elapsed() >= LIMIT {
                 break;
             }
-            for (tiling, seconds) in tilings.iter().zip(&mut seconds) {
-                self.state.set_tiling(*tiling)?;
+            for (way, seconds) in ways.iter().zip(&mut seconds) {
+                set(&mut self.state, *way)?;
                 seconds.push(self.time(rows)?);
             }
         }
-        let measured = tilings.iter().zip(&mut seconds);
-        let measured = measured.map(|(tiling, seconds)| {
+        let measured = ways.iter().zip(&mut seconds);
+        let measured = measured.map(|(way, seconds)| {
             seconds.sort_by(f64::total_cmp);
-            TiledStep { tiling: *tiling, seconds: seconds[seconds.len() / 2] }
+            (*way, seconds[seconds.len() / 2])
         });
         Ok(measured.collect())
     }
@@ -174,14 +202,16 @@ impl Steps<'_> {
 mod tests {
     use super::*;
 
-    fn profile() -> TilingProfile {
+    fn profile() -> StepProfile {
         let step = |tiling: &Tiling| TiledStep { tiling: *tiling, seconds: 0.25 };
         let (prompts, answers) = (FOR_PROMPTS.iter().map(step), FOR_ANSWERS.iter().map(step));
-        TilingProfile {
+        let prefetches = PrefetchPolicy::ALL.map(|(name, _)| (name.to_owned(), 0.5));
+        StepProfile {
             threads: 2,
             rows: 128,
             prompts: prompts.collect(),
             answers: answers.collect(),
+            prefetches: prefetches.to_vec(),
         }
     }
 
@@ -206,12 +236,14 @@ mod tests {
     #[test]
     fn what_was_not_measured_so_is_not_sound() {
         assert!(profile().is_sound());
-        let broken: [fn(&mut TilingProfile); 5] = [
+        let broken: [fn(&mut StepProfile); 7] = [
             |profile| profile.prompts[1].tiling.matrix_rows = 64 << 40,
             |profile| profile.prompts.truncate(3),
             |profile| profile.answers.swap(0, 1),
             |profile| profile.answers[0].seconds = 0.0,
             |profile| profile.prompts[2].seconds = f64::INFINITY,
+            |profile| profile.prefetches[0].0 = "three streams".to_owned(),
+            |profile| profile.prefetches[1].1 = -0.5,
         ];
         for (index, breaks) in broken.iter().enumerate() {
             let mut profile = profile();
