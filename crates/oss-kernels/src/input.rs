@@ -406,19 +406,16 @@ impl<S: Simd, const N: usize> Encoded<S, N> {
     #[inline(always)]
     fn coarse(s: S, x: &mut [[S::F32; 2]; N]) -> Self {
         const { assert!(N == 1 || N == 4, "one block or four") };
-        // What is no number counts as infinite, and makes the scale none either.
-        let infinity = s.splat(f32::INFINITY);
-        let magnitude = |x| s.select_lt(s.abs(x), infinity, s.abs(x), infinity);
         let mut magnitudes = [s.zero(); N];
         for ([low, high], largest) in x.iter().zip(&mut magnitudes) {
-            *largest = s.max(magnitude(*low), magnitude(*high));
+            *largest = s.max(magnitude(s, *low), magnitude(s, *high));
         }
         let largest = match magnitudes[..] {
             [a, b, c, d] => s.max_each([a, b, c, d]),
             _ => s.splat(s.reduce_max(magnitudes[0])),
         };
         let scale = s.div(largest, s.splat(127.0));
-        let scale = s.select_lt(largest, infinity, scale, s.splat(f32::NAN));
+        let scale = s.select_lt(largest, s.splat(f32::INFINITY), scale, s.splat(f32::NAN));
         let inverse = s.div(s.splat(127.0), largest);
         let inverse = s.select_lt(s.splat(NOTHING), largest, inverse, s.zero());
         Self::new::<false>(s, x, (scale, inverse), [s.zero_i32(); 3])
@@ -495,6 +492,14 @@ impl<S: Simd, const N: usize> Encoded<S, N> {
         out.neg_sums = [self.neg_sums[0][i], self.neg_sums[1][i], self.neg_sums[2][i]];
         out.zero_point_sum = self.zero_point_sums[i];
     }
+}
+
+/// How far from zero numbers are. What is none counts as infinite, and makes a block's scale none
+/// either.
+#[inline(always)]
+fn magnitude<S: Simd>(s: S, x: S::F32) -> S::F32 {
+    let (x, infinity) = (s.abs(x), s.splat(f32::INFINITY));
+    s.select_lt(x, infinity, x, infinity)
 }
 
 /// Both sums of each row of codes: of columns 0 and 1 of each four, and of 2 and 3, which are in
