@@ -510,13 +510,6 @@ fn two_sums<S: Simd, const N: usize>(s: S, rows: [S::I32; N]) -> [S::I32; 2] {
         [a, b, c, d] => s.sum_each([a, b, c, d]),
         _ => s.splat_i32(s.reduce_add_i32(rows[0])),
     };
-    let first = sign_extended(s, both);
-    [first, sign_extended(s, s.shr_i32::<16>(s.sub_i32(both, first)))]
-}
-
-/// The lower halves of the lanes as signed numbers.
-#[inline(always)]
-fn sign_extended<S: Simd>(s: S, x: S::I32) -> S::I32 {
-    let moved = s.and_i32(s.add_i32(x, s.splat_i32(0x8000)), s.splat_i32(0xffff));
-    s.sub_i32(moved, s.splat_i32(0x8000))
+    let first = s.low_i16(both);
+    [first, s.low_i16(s.shr_i32::<16>(s.sub_i32(both, first)))]
 }

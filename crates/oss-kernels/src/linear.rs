@@ -1,10 +1,10 @@
 //! Matrix times rows: `out[t][r] = Σ_k w[r][k] x[t][k]`.
 //!
-//! One kernel per way of storing weights ([`codes`], [`values`], [`floats`]), generic over format
-//! and instruction set; many rows of codes go by way of [`panel`], many rows of bf16 by way of
-//! [`pairs`]. A call computes some groups of 16 output rows for some input rows. The sum over k
-//! runs in one fixed order whatever the number of input rows, so that a token's result does not
-//! depend on its company.
+//! One kernel per way of storing weights ([`codes`], [`values`], [`floats`]), generic over
+//! format and instruction set; many rows of codes go by way of [`panel`] or [`wide`], many rows
+//! of bf16 by way of [`pairs`]. A call computes some groups of 16 output rows for some input
+//! rows. The sum over k runs in one fixed order whatever the number of input rows, so that a
+//! token's result does not depend on its company.
 
 mod codes;
 mod floats;
@@ -12,6 +12,7 @@ mod pairs;
 mod panel;
 mod prefetch;
 mod values;
+mod wide;
 
 pub use panel::Panel;
 
@@ -20,6 +21,7 @@ use crate::prefetch::{SharedPrefetch, WeightPrefetch};
 use crate::{Activation, Input};
 use oss_quant::{CodeFormat, FloatFormat, GROUP_ROWS, Matrix, Visitor};
 use oss_simd::{Isa, PrefetchPolicy};
+use std::marker::PhantomData;
 use std::ops::Range;
 
 /// One call of [`linear`].
@@ -106,6 +108,8 @@ impl Visitor for Call<'_, '_> {
             isa.run(codes::Codes::<F>::new(&mut gemm));
         } else {
             let panel = panel.expect("a panel for rows of codes");
+            let call = wide::WideProducts::<F> { gemm, wide: &mut panel.wide, format: PhantomData };
+            let Some(mut gemm) = isa.run(call) else { return };
             panel::multiply::<F>(isa, &mut gemm, panel);
         }
     }

@@ -39,6 +39,9 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Whether [`Simd::dot`] is exact for any number of calls and any codes.
     const DOT_IS_EXACT: bool;
 
+    /// Whether [`Simd::dot_wide`] multiplies codes of 8 bits faster than [`Simd::dot_signed`].
+    const DOT_WIDE_IS_FASTER: bool = false;
+
     /// Whether [`Simd::nibble_lut`] takes no longer than masking the nibbles.
     const LUT_IS_AS_FAST_AS_MASKS: bool = false;
 
@@ -184,6 +187,16 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// without byte-dot instructions.
     fn dot_signed(self, sum: Self::I32, bytes: Self::Signed, quad: i32) -> Self::I32;
 
+    /// Adds the products of the signed 16-bit halves of lanes with those of `pair`, wrapping.
+    #[inline(always)]
+    fn dot_wide(self, sum: Self::I32, codes: Self::I32, pair: i32) -> Self::I32 {
+        let low = self.low_i16(codes);
+        let high = self.low_i16(self.shr_i32::<16>(codes));
+        let low = self.mul_i32(low, self.splat_i32(i32::from(pair as i16)));
+        let high = self.mul_i32(high, self.splat_i32(pair >> 16));
+        self.add_i32(self.add_i32(sum, low), high)
+    }
+
     // ---- products of bf16 -------------------------------------------------------------------
     //
     // How pairs lie in memory and in vectors is the instruction set's own business: they stay in
@@ -267,6 +280,13 @@ pub trait Simd: Copy + Send + Sync + 'static {
     #[inline(always)]
     fn zero_i32(self) -> Self::I32 {
         self.splat_i32(0)
+    }
+
+    /// The lower halves of the lanes as signed numbers.
+    #[inline(always)]
+    fn low_i16(self, x: Self::I32) -> Self::I32 {
+        let moved = self.and_i32(self.add_i32(x, self.splat_i32(0x8000)), self.splat_i32(0xffff));
+        self.sub_i32(moved, self.splat_i32(0x8000))
     }
 
     /// Up to sixteen numbers, the rest zero.

@@ -137,6 +137,7 @@ impl Kernel for Everything {
         } else {
             s.dot_signed(s.zero_i32(), s.signed(u, 128), quad)
         });
+        push(s.dot_wide(i, s.u8_as_i32(u), (self.seed as i32).wrapping_mul(0x1234_5677)));
         let mut small = [0; 16];
         let byte = s.sub_i32(s.and_i32(i, s.splat_i32(255)), s.splat_i32(128));
         s.store_i8(byte, &mut small);

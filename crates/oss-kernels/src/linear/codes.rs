@@ -92,6 +92,16 @@ impl<'a> Groups<'a> {
         Group { bytes, n_blocks, first, prefetcher, format: PhantomData }
     }
 
+    /// Some blocks of a group.
+    #[inline(always)]
+    pub(super) fn blocks<F: CodeFormat>(
+        self,
+        index: usize,
+        (begin, end): (usize, usize),
+    ) -> &'a [u8] {
+        &self.bytes(index)[begin * F::BLOCK_BYTES..end * F::BLOCK_BYTES]
+    }
+
     /// The next [`BLOCKS`] after those of a group up to `end`: its own, or those of the group
     /// [`GROUPS`] further on.
     #[inline(always)]

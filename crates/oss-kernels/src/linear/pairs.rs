@@ -82,7 +82,7 @@ fn values<'a>(gemm: &Gemm<'a, '_>, row: usize, (begin, end): (usize, usize)) -> 
 }
 
 /// So many rows in parts of `most` at most, all about as long: the first of each, and how many.
-fn row_parts(n: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
+pub(super) fn row_parts(n: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
     let n_parts = n.div_ceil(most);
     (0..n_parts).map(move |part| {
         let first = part * n / n_parts;

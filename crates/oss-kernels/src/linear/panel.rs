@@ -4,6 +4,7 @@ use super::codes::{
     BLOCKS, GROUPS, Group, Groups, MOST_ROWS, Source, TileRange, calls, parts, tiles,
 };
 use super::pairs::Factors;
+use super::wide::Wide;
 use super::{Gemm, SharedPrefetch};
 use oss_quant::CodeFormat;
 use oss_simd::{Extension, Isa, Kernel, Simd, array_of};
@@ -12,16 +13,18 @@ use oss_simd::{Extension, Isa, Kernel, Simd, array_of};
 pub(super) const PANEL_ROWS: usize = 32;
 
 /// Scratch of [`linear`](super::linear): some columns of two groups, unpacked, and what rows of
-/// bf16 are multiplied as.
+/// bf16, and 8-bit codes and their rows, are multiplied as.
 #[derive(Clone, Debug)]
 pub struct Panel {
     groups: [[Block; BLOCKS]; GROUPS],
     pub(super) factors: Factors,
+    pub(super) wide: Wide,
 }
 
 impl Panel {
     /// All zero.
-    pub const ZERO: Self = Self { groups: [[Block::ZERO; BLOCKS]; GROUPS], factors: Factors::ZERO };
+    pub const ZERO: Self =
+        Self { groups: [[Block::ZERO; BLOCKS]; GROUPS], factors: Factors::ZERO, wide: Wide::ZERO };
 }
 
 /// 32 columns of a group of 16 weight rows.
@@ -165,6 +168,9 @@ impl<const CALLS: usize, const HALVES: bool, const MIN: bool> Kernel
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
+        if const { CALLS == 0 && S::DOT_WIDE_IS_FASTER } {
+            unreachable!("codes of 8 bits are multiplied as 16 bits");
+        }
         let Self { groups, gemm, range, n_groups } = self;
         // As many as the rows have: the compiler checks neither twice.
         let blocks = range.blocks.1 - range.blocks.0;

@@ -38,6 +38,8 @@ impl<const DOT: bool> Simd for Avx2<DOT> {
     const NAME: &'static str = if DOT { "avx2vnni" } else { "avx2" };
     const REGISTERS: usize = 8;
     const DOT_IS_EXACT: bool = DOT;
+    // A product of bytes takes four instructions there, one of 16 bits two.
+    const DOT_WIDE_IS_FASTER: bool = !DOT;
 
     #[inline(always)]
     fn outline<K: Kernel>(self, part: K) -> K::Output {
@@ -228,6 +230,10 @@ impl<const DOT: bool> Simd for Avx2<DOT> {
             let quad = both!(_mm256_sign_epi8, quad, bytes.1);
             let pairs = both!(_mm256_maddubs_epi16, bytes.0, quad);
             let products = both!(_mm256_madd_epi16, pairs, one);
+            both!(_mm256_add_epi32, sum, products)
+        };
+        fn dot_wide(sum: I, codes: I, pair: i32) -> I = {
+            let products = both!(_mm256_madd_epi16, codes, [_mm256_set1_epi32(pair); 2]);
             both!(_mm256_add_epi32, sum, products)
         };
 
